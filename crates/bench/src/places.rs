@@ -13,7 +13,7 @@ use crate::run::Run;
 
 /// Adamant's name in tables and charts.
 pub const ADAMANT: &str = "Adamant";
-/// A mount of it that makes no change behind its programs' backs.
+/// A mount of it without metadata write-back.
 pub const SYNC: &str = "Adamant, sync_metadata";
 /// What `adamant up` starts: servers in one process, beside its mount.
 pub const UP: &str = "adamant up";

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use stdx::Instant;
 
 use crate::api::{Effect, Invalidation};
-use crate::behind;
 use crate::imports::{self, Dest, Sender};
+use crate::metadata_write_back;
 use crate::op::{Memo, OpState, Reply, Task, WaitKey};
 use crate::world::World;
 
@@ -156,7 +156,7 @@ impl Cx<'_> {
         self.w.spawn(task);
     }
 
-    /// Sends a request if `step` has not done so, after the changes that were made behind the programs' backs; gives its reply
+    /// Sends a request if `step` has not done so, after the changes of metadata write-back; gives its reply
     /// once that is there.
     pub fn start_rpc<M: Message>(
         &mut self,
@@ -166,7 +166,7 @@ impl Cx<'_> {
         request: impl FnOnce(&mut World, &mut OpState) -> (M, Bytes),
     ) -> Option<Result<&Reply, Errno>> {
         if self.op.memo(step).is_none() {
-            if behind::waits(self.w, dest, opcode) && behind::drained(self, dest).is_err() {
+            if metadata_write_back::waits(self.w, dest, opcode) && metadata_write_back::drained(self, dest).is_err() {
                 return None;
             }
             let (body, bulk) = request(self.w, self.op);
@@ -237,7 +237,7 @@ impl Cx<'_> {
         crate::locks::unlock(self, step);
     }
 
-    /// A change of the node is about to be asked for: until the operation ends, none is made behind a program's back.
+    /// A change of the node is about to be asked for: until the operation ends, metadata write-back makes none.
     pub fn changing(&mut self, step: Step, ino: u64) {
         if self.op.memo(step).is_none()
             && let Some(node) = self.w.nodes.get_mut(ino)

@@ -1,6 +1,5 @@
 //! Open files and directories of this client.
 
-use bytes::Bytes;
 use proto::msg::Cred;
 use proto::{Fid, Xid};
 use std::collections::BTreeSet;
@@ -63,7 +62,7 @@ pub struct OpenFile {
     pub lock_owners: Vec<u64>,
     /// See `data::error_mark`.
     pub error_mark: u32,
-    /// The lease under which its file was made ([`crate::behind`]); 0: none.
+    /// The lease under which its file was made ([`crate::metadata_write_back`]); 0: none.
     pub lease: u64,
     /// The open was lost (eviction): everything through it fails.
     pub dead: bool,
@@ -79,14 +78,14 @@ impl OpenFile {
         self.flags & flags::ACCMODE != flags::WRONLY
     }
 
-    /// The server does not know that it is open ([`crate::here`]).
-    pub fn is_here(&self) -> bool {
+    /// The server does not know that it is open ([`crate::local_opens`]).
+    pub fn is_local(&self) -> bool {
         self.open_xid == Xid(0) && self.flags & flags::DIRECTORY == 0 && !self.dead
     }
 
     /// An eviction at this target takes the open.
     pub fn is_open_at(&self, dest: Dest) -> bool {
-        self.dest == dest && (self.open_xid != Xid(0) || self.is_here())
+        self.dest == dest && (self.open_xid != Xid(0) || self.is_local())
     }
 
     /// Open for writing.
@@ -138,7 +137,7 @@ pub struct Closing {
 }
 
 /// Names an open file that is open here: the lease of its file, the file, the handle.
-pub type HereKey = (u64, u64, u64);
+pub type LocalOpen = (u64, u64, u64);
 
 /// All open files. Those that are open here and not on the server can be found by their file and by its lease: `dead`, `open_xid` and
 /// `lease` are changed through [`Files`] only.
@@ -146,10 +145,10 @@ pub type HereKey = (u64, u64, u64);
 pub struct Files {
     slots: Vec<Option<OpenFile>>,
     free: Vec<u32>,
-    here: BTreeSet<HereKey>,
+    local: BTreeSet<LocalOpen>,
 }
 
-fn here_key(fh: FileHandle, file: &OpenFile) -> HereKey {
+fn local_open(fh: FileHandle, file: &OpenFile) -> LocalOpen {
     (file.lease, file.ino, fh.0)
 }
 
@@ -164,8 +163,8 @@ impl Files {
             }
         };
         let fh = FileHandle(u64::from(slot) + 1);
-        if file.is_here() {
-            self.here.insert(here_key(fh, &file));
+        if file.is_local() {
+            self.local.insert(local_open(fh, &file));
         }
         self.slots[slot as usize] = Some(file);
         fh
@@ -190,8 +189,8 @@ impl Files {
         let index = Self::index(fh);
         let file = self.slots.get_mut(index)?.take()?;
         self.free.push(index as u32);
-        if file.is_here() {
-            self.here.remove(&here_key(fh, &file));
+        if file.is_local() {
+            self.local.remove(&local_open(fh, &file));
         }
         Some(file)
     }
@@ -208,16 +207,16 @@ impl Files {
 
     fn change(&mut self, fh: FileHandle, change: impl FnOnce(&mut OpenFile)) {
         let Some(file) = self.slots.get_mut(Self::index(fh)).and_then(Option::as_mut) else { return };
-        self.here.remove(&here_key(fh, file));
+        self.local.remove(&local_open(fh, file));
         change(file);
-        if file.is_here() {
-            self.here.insert(here_key(fh, file));
+        if file.is_local() {
+            self.local.insert(local_open(fh, file));
         }
     }
 
     /// The opens of `which` ([`of_file`], [`of_lease`]) that are here.
-    pub fn here(&self, which: RangeInclusive<HereKey>) -> impl Iterator<Item = (u64, FileHandle)> {
-        self.here.range(which).map(|(_, ino, fh)| {
+    pub fn local_opens(&self, which: RangeInclusive<LocalOpen>) -> impl Iterator<Item = (u64, FileHandle)> {
+        self.local.range(which).map(|(_, ino, fh)| {
             stdx::steps::add(1);
             (*ino, FileHandle(*fh))
         })
@@ -226,7 +225,7 @@ impl Files {
     /// Closes all.
     pub fn take_all(&mut self) -> Vec<OpenFile> {
         self.free.clear();
-        self.here.clear();
+        self.local.clear();
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
@@ -244,25 +243,11 @@ impl Files {
 }
 
 /// Those of one file that was made under a lease (0: under none).
-pub fn of_file(lease: u64, ino: u64) -> RangeInclusive<HereKey> {
+pub fn of_file(lease: u64, ino: u64) -> RangeInclusive<LocalOpen> {
     (lease, ino, 0)..=(lease, ino, u64::MAX)
 }
 
 /// Those of all files that were made under a lease.
-pub fn of_lease(lease: u64) -> RangeInclusive<HereKey> {
+pub fn of_lease(lease: u64) -> RangeInclusive<LocalOpen> {
     (lease, 0, 0)..=(lease, u64::MAX, u64::MAX)
-}
-
-/// A name that a call may use: not empty, not too long, without slash and NUL.
-pub fn check_name(name: &Bytes) -> Result<(), proto::Errno> {
-    if name.is_empty() {
-        return Err(proto::Errno::ENOENT);
-    }
-    if name.len() > proto::connect::NAME_MAX {
-        return Err(proto::Errno::ENAMETOOLONG);
-    }
-    if name.contains(&0) || name.contains(&b'/') {
-        return Err(proto::Errno::EINVAL);
-    }
-    Ok(())
 }

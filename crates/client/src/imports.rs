@@ -319,7 +319,7 @@ pub(crate) fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
         SlotClass::Close => Slot::Close,
         SlotClass::Change | SlotClass::Data if urgent => Slot::Recalled,
         SlotClass::Change => Slot::Modify,
-        SlotClass::Data | SlotClass::WriteBack => Slot::Behind,
+        SlotClass::Data | SlotClass::WriteBack => Slot::Buffered,
     }
 }
 
@@ -417,7 +417,7 @@ fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
     }
     for (dest, pending) in &gone {
         pending.touched.answered(&mut w.nodes);
-        crate::absorb::give_up(w, *dest, pending);
+        crate::replies::give_up(w, *dest, pending);
     }
     !gone.is_empty()
 }
@@ -455,9 +455,9 @@ fn with_link(w: &mut World, conn: ConnId, event: impl FnOnce(Link) -> ImportEven
 
 /// A connection is there.
 pub(crate) fn dialled(w: &mut World, conn: ConnId) {
-    let World { imports, behind, .. } = w;
+    let World { imports, metadata_write_back, .. } = w;
     if let Some(target) = imports.list.get_mut((conn.0 >> LINK_BITS) as usize) {
-        target.import.batch_room = behind.claim(target.dest);
+        target.import.batch_room = metadata_write_back.claim(target.dest);
     }
     with_link(w, conn, ImportEvent::Dialled);
 }
@@ -536,7 +536,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Notice(frame) => notice(w, dest, &frame),
             ImportEffect::Connected(reply) => {
                 target.dom_size = reply.dom_size;
-                w.behind.set_room(dest, reply.batch_room, target.import.newest_xid(), w.now);
+                w.metadata_write_back.set_room(dest, reply.batch_room, target.import.newest_xid(), w.now);
                 target.import.set_grant(reply.grant);
                 if reply.brw_size > 0 {
                     target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
@@ -722,7 +722,7 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     for lock in held {
         locks::lost(w, dest, &lock, Errno::EIO);
     }
-    crate::behind::evicted(w, dest);
+    crate::metadata_write_back::evicted(w, dest);
     w.imports.opens.retain(|(d, _), _| *d != dest);
     w.imports.closed.retain(|(d, ..)| *d != dest);
     let open: Vec<FileHandle> = w.files.iter().filter(|(_, file)| file.is_open_at(dest)).map(|(fh, _)| fh).collect();

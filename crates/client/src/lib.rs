@@ -23,7 +23,7 @@
 //!   [`data::Task`]).
 //!
 //! An attempt changes nothing before its last fallible step. What a *reply* brings (locks, attributes) is put into
-//! the caches when it arrives ([`absorb`]), before the op runs, so no lock callback can come between.
+//! the caches when it arrives ([`replies`]), before the op runs, so no lock callback can come between.
 //!
 //! # Validity
 //! A cached thing is valid exactly while the lock that covers it is held (`Node::bits` mirrors the inode locks): names
@@ -34,9 +34,7 @@
 //! [`world::World`] holds all state that ops share: nodes, open files, locks, imports, data cache, effects. `data` owns
 //! `Node::data` and `World::data`, and offers ops the functions listed at its top. Nothing else touches pages.
 
-mod absorb;
 pub mod api;
-mod behind;
 mod closes;
 mod config;
 mod cx;
@@ -44,18 +42,20 @@ pub mod data;
 mod devices;
 mod doubt;
 mod file;
-mod here;
 mod imports;
+mod local_opens;
 mod locks;
 mod lost;
 mod machine;
+mod metadata_write_back;
 mod name_marks;
 mod names;
 mod node;
 mod op;
 mod ops;
 mod params;
-mod room;
+mod reclaim;
+mod replies;
 mod stats;
 mod world;
 

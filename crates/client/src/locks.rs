@@ -36,7 +36,7 @@ pub(crate) fn lock(
         return Ok(held);
     }
     cx.op.forget(step);
-    crate::behind::settled(cx, resource.fid.ino())?;
+    crate::metadata_write_back::settled(cx, resource.fid.ino())?;
     let Some(target) = cx.w.imports.get_mut(dest) else { return Err(Stop::Errno(Errno::EIO)) };
     let cookie = target.locks.new_cookie();
     target.locks.expect(cookie);
@@ -285,7 +285,7 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock, errno: Errno) {
     if lock.resource.kind() == ResourceKind::Inode && w.nodes.get(lock.resource.fid.ino()).is_some() {
         refresh_bits(w, dest, &lock.resource);
         crate::ops::names_lost(w, lock.resource.fid.ino());
-        crate::here::lost(w, lock.resource.fid.ino());
+        crate::local_opens::lost(w, lock.resource.fid.ino());
     }
     if is_data(lock) {
         data::lock_lost(w, lock, errno);
@@ -303,7 +303,7 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock, errno: Errno) {
 pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource, mode: LockMode) -> u64 {
     let (Dest::Mdt(_), ResourceKind::Inode) = (dest, resource.kind()) else { return 0 };
     let Some(target) = w.imports.get(dest) else { return 0 };
-    let node = w.nodes.get(resource.fid.ino()).filter(|node| !crate::behind::is_ours(w, node));
+    let node = w.nodes.get(resource.fid.ino()).filter(|node| !crate::metadata_write_back::is_ours(w, node));
     let known = node.and_then(|node| node.attr.as_ref()).map_or(0, |attr| attr.version);
     if known <= target.sure.0 || mode != LockMode::Pr { 0 } else { known }
 }
@@ -318,7 +318,8 @@ fn seen_after(node: &Node, version: u64) -> bool {
 pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
     let sure = target.sure;
-    let doubtful = |node: &&Node| node.is_dir() && seen_after(node, sure.0) && !crate::behind::is_ours(w, node);
+    let doubtful =
+        |node: &&Node| node.is_dir() && seen_after(node, sure.0) && !crate::metadata_write_back::is_ours(w, node);
     let doubted: Vec<u64> = w.nodes.iter().filter(doubtful).map(|node| node.ino).collect();
     for ino in doubted {
         let Some(node) = w.nodes.get_mut(ino) else { continue };
@@ -340,7 +341,7 @@ pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
 pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
     let sure = target.sure;
-    let doubtful = |node: &&Node| seen_after(node, sure.0) && !crate::behind::is_ours(w, node);
+    let doubtful = |node: &&Node| seen_after(node, sure.0) && !crate::metadata_write_back::is_ours(w, node);
     let doubted: Vec<u64> = w.nodes.iter().filter(doubtful).map(|node| node.ino).collect();
     for ino in doubted {
         if let Some(attr) = w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut()) {

@@ -1,4 +1,4 @@
-//! What was answered and did not last: changes made behind the programs' backs that the server refused, and what an eviction
+//! What was answered and did not last: changes of metadata write-back that the server refused, and what an eviction
 //! takes. Each is an error in the log, with its path, and somebody is told: the open descriptions of a file at their next write,
 //! fsync and close, open directories at fsync, and besides them the next call that opens the object or changes it or a name in it. So is
 //! who opens a file next of which bytes were lost that nobody had open.

@@ -15,7 +15,7 @@ use crate::cx::{Cx, Stop};
 use crate::imports::{self, Arrived, Pending, Sender};
 use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
-use crate::{absorb, behind, closes, config, data, devices, locks, ops, params};
+use crate::{closes, config, data, devices, locks, metadata_write_back, ops, params, replies};
 
 /// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
 /// behind takes memory, and a user can go on leaving calls behind while a server is away.
@@ -125,7 +125,7 @@ impl Client {
     pub fn deadline(&self) -> Option<Instant> {
         let w = &self.w;
         let mount = [w.mount_deadline, w.mount_look].into_iter().flatten().min();
-        [imports::deadline(w), data::deadline(w), closes::deadline(w), behind::deadline(w), w.timer, mount]
+        [imports::deadline(w), data::deadline(w), closes::deadline(w), metadata_write_back::deadline(w), w.timer, mount]
             .into_iter()
             .flatten()
             .min()
@@ -170,9 +170,9 @@ impl Client {
         (files.into_iter().map(|(ino, bytes)| (self.w.nodes.path(ino), bytes)).collect(), more)
     }
 
-    /// Changes that were ever made behind programs' backs, and how many of them have been answered by their servers.
+    /// Changes that were ever made by metadata write-back, and how many of them have been answered by their servers.
     pub fn behind(&self) -> (u64, u64) {
-        behind::counts(&self.w)
+        metadata_write_back::counts(&self.w)
     }
 
     /// Operations in progress and what they have got so far, one line each: for whoever looks for what is stuck.
@@ -190,7 +190,7 @@ impl Client {
         imports::tick(&mut self.w);
         data::tick(&mut self.w);
         closes::tick(&mut self.w);
-        behind::tick(&mut self.w);
+        metadata_write_back::tick(&mut self.w);
         config::tick(&mut self.w);
         if self.w.timer.is_some_and(|at| at <= self.w.now) {
             self.w.timer = None;
@@ -398,7 +398,7 @@ impl Client {
                 match arrived {
                     Arrived::Reply(pending, frame) => self.arrived(dest, pending, frame),
                     Arrived::Failed(pending, errno) => {
-                        absorb::give_up(&mut self.w, dest, &pending);
+                        replies::give_up(&mut self.w, dest, &pending);
                         let Sender { op, step, number } = pending.sender;
                         if let Some(state) = self.state(op) {
                             if state.waits_for(step, number) {
@@ -424,7 +424,7 @@ impl Client {
             taken = slot.running.take();
         }
         let waits = taken.as_ref().is_some_and(|running| running.state.waits_for(step, number));
-        let memo = absorb::reply(&mut self.w, dest, &pending, frame, waits);
+        let memo = replies::reply(&mut self.w, dest, &pending, frame, waits);
         if let Some(mut running) = taken {
             if waits {
                 running.state.set_memo(step, memo);

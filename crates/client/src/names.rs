@@ -16,11 +16,12 @@ use bytes::Bytes;
 use core::time::Duration;
 use proto::Fid;
 use proto::msg::{Attr, LockGrant, Policy, bits};
+use rules::mode::{S_IFDIR, S_IFMT};
 use std::sync::Arc;
 use stdx::{Instant, Map};
 
 use crate::name_marks::NameMarks;
-use crate::node::{Node, S_IFDIR, S_IFMT};
+use crate::node::Node;
 use crate::op::Task;
 use crate::world::World;
 
@@ -122,7 +123,7 @@ pub struct Directory {
 
 /// What the cache knows of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum KnownName {
     /// It leads here.
     Child(Fid),
     /// It does not exist.
@@ -261,32 +262,32 @@ impl World {
 
 impl World {
     /// What is known of `name` in `parent`, under locks.
-    pub(crate) fn known_name(&self, parent: u64, name: &[u8]) -> Found {
-        let Some(node) = self.nodes.get(parent) else { return Found::Unknown };
-        let Some(dir) = &node.dir else { return Found::Unknown };
+    pub(crate) fn known_name(&self, parent: u64, name: &[u8]) -> KnownName {
+        let Some(node) = self.nodes.get(parent) else { return KnownName::Unknown };
+        let Some(dir) = &node.dir else { return KnownName::Unknown };
         if node.doubts(name) {
-            return Found::Unknown;
+            return KnownName::Unknown;
         }
         let covered = node.has(bits::UPDATE);
         match dir.names.get(name) {
             Some(entry) => {
                 let by_parent = covered && entry.dir_epoch == node.update_epoch;
                 match entry.fid {
-                    None if by_parent => Found::Nothing,
-                    Some(fid) if by_parent => Found::Child(fid),
+                    None if by_parent => KnownName::Nothing,
+                    Some(fid) if by_parent => KnownName::Child(fid),
                     Some(fid) => match self.nodes.get(fid.ino()) {
                         Some(child) if child.has(bits::LOOKUP) && child.lookup_epoch == entry.child_epoch => {
-                            Found::Child(fid)
+                            KnownName::Child(fid)
                         }
-                        _ => Found::Unknown,
+                        _ => KnownName::Unknown,
                     },
-                    None => Found::Unknown,
+                    None => KnownName::Unknown,
                 }
             }
             None if covered && dir.complete_epoch == Some(node.update_epoch) && !dir.older.may_have(name) => {
-                Found::Nothing
+                KnownName::Nothing
             }
-            None => Found::Unknown,
+            None => KnownName::Unknown,
         }
     }
 
@@ -340,7 +341,9 @@ impl World {
         let whole =
             |dir: &Directory| dir.complete_epoch == Some(node.update_epoch) && dir.changes >= CHANGES_BEFORE_LEASE;
         let wanted = node.has(bits::UPDATE) && self.is_quiet(ino) && node.dir.as_deref().is_some_and(whole);
-        wanted && crate::behind::allowed(self, dest) && crate::behind::lease(self, dest, fid).is_none()
+        wanted
+            && crate::metadata_write_back::allowed(self, dest)
+            && crate::metadata_write_back::lease(self, dest, fid).is_none()
     }
 
     /// Whether these locks, which came with a reply, cover this of an object, and have been here ever since. One that was called back

@@ -1,11 +1,12 @@
 //! Nodes: what is known of each object, and under which locks.
 //!
 //! A node lives while the kernel refers to it, it is open, or its cache is worth keeping. There are at most `max_nodes`
-//! ([`crate::room`]), unless programs use more. `bits` mirrors the inode locks that are held and not called back.
+//! ([`crate::reclaim`]), unless programs use more. `bits` mirrors the inode locks that are held and not called back.
 
 use bytes::Bytes;
 use proto::msg::{Attr, Xattr, bits};
 use proto::{Errno, Fid};
+use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use std::sync::Arc;
 use stdx::{Index, Instant, Slab};
 
@@ -14,15 +15,6 @@ use crate::data::NodeData;
 use crate::doubt::InDoubt;
 use crate::lost::Failures;
 use crate::names::Directory;
-
-/// Type bits of a mode.
-pub const S_IFMT: u32 = 0o170_000;
-/// Directory.
-pub const S_IFDIR: u32 = 0o040_000;
-/// Regular file.
-pub const S_IFREG: u32 = 0o100_000;
-/// Symbolic link.
-pub const S_IFLNK: u32 = 0o120_000;
 
 /// The number of the root.
 pub const ROOT: u64 = 1;
@@ -98,7 +90,7 @@ pub struct Node {
     pub dropped: u32,
     /// Calls that wait here for attributes that the kernel lacks, or that will cut the file in the kernel when they are answered.
     pub asked: u32,
-    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::behind`]); 0: it was
+    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::metadata_write_back`]); 0: it was
     /// not.
     pub(crate) private: u64,
     /// Changes of it that were made here and have no answer.

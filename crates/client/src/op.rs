@@ -47,8 +47,8 @@ pub enum WaitKey {
     Gates,
     /// Closes were answered.
     Closes,
-    /// Changes made behind the programs' backs were answered.
-    Behind,
+    /// Changes of metadata write-back were answered.
+    MetadataWriteBack,
     /// A directory's listing was fetched.
     Listing(u64),
     /// The data cache's own, by a number that it chooses.
@@ -73,8 +73,8 @@ pub enum Task {
     },
     /// Tell a server what programs have closed.
     Close(Box<crate::closes::Batch>),
-    /// Tell a server what was changed behind the programs' backs.
-    Batch(Box<crate::behind::Batch>),
+    /// Send a server the changes of metadata write-back.
+    Batch(Box<crate::metadata_write_back::Batch>),
     /// An object was opened so that it lasts until the kernel has come back for it; then it is closed.
     Hold {
         /// The open.
@@ -213,7 +213,7 @@ pub enum Memo {
     Node(u64),
     /// The kernel waits for attributes of a node.
     Asked(u64),
-    /// A change of a node is asked for: none is made behind its back.
+    /// A change of a node is asked for: metadata write-back makes none.
     Changing(u64),
     /// The kernel was asked to forget something.
     Token,

@@ -163,7 +163,7 @@ fn all(w: &World) -> Vec<(String, String)> {
             list.push((format!("{device}.max_mod_rpcs_raise"), u8::from(import.mod_rpcs_raise()).to_string()));
             let stats = rpc_stats(w.wall_ns, target.rpc_stats_since_ns, &status, import.mod_rpcs_histogram());
             list.push((format!("{device}.rpc_stats"), stats));
-            list.push((format!("{device}.metadata_write_back"), crate::behind::text(w, target.dest)));
+            list.push((format!("{device}.metadata_write_back"), crate::metadata_write_back::text(w, target.dest)));
         }
         let mut stats = String::new();
         for (opcode, count) in target.import.counts() {

@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, VecDeque};
 use stdx::{Instant, Map, Rng, Set};
 
 use crate::api::{Effect, JobIds, LogLevel, Options};
-use crate::behind::Behind;
 use crate::closes::Closes;
 use crate::cx::Step;
 use crate::data::DataState;
 use crate::doubt::Touched;
 use crate::file::Files;
 use crate::imports::{Dest, Imports, Sender};
+use crate::metadata_write_back::MetadataWriteBack;
 use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
-use crate::room::Room;
+use crate::reclaim::Reclaim;
 use crate::stats::Stats;
 
 /// Locks on an object itself that a request wants.
@@ -181,7 +181,7 @@ pub struct World {
     /// Connections to targets and the locks held there.
     pub imports: Imports,
     /// Changes that servers were not told, or did not answer.
-    pub behind: Behind,
+    pub metadata_write_back: MetadataWriteBack,
     /// Closes that servers were not told, or did not answer.
     pub closes: Closes,
     /// FIDs.
@@ -225,7 +225,7 @@ pub struct World {
     /// Calls that wait while the kernel holds directories locked for them.
     pub(crate) gates: Vec<Gate>,
     /// Room for nodes.
-    pub(crate) room: Room,
+    pub(crate) reclaim: Reclaim,
     /// Operations in progress, background work included.
     pub ops_running: usize,
     /// The last number given to an epoch of a node.
@@ -269,7 +269,7 @@ impl World {
             data: DataState::default(),
             stats: Stats::default(),
             imports: Imports::default(),
-            behind: Behind::default(),
+            metadata_write_back: MetadataWriteBack::default(),
             closes: Closes::default(),
             sequences: Sequences::default(),
             mounted: false,
@@ -291,7 +291,7 @@ impl World {
             lost: None,
             timer: None,
             gates: Vec::new(),
-            room: Room::default(),
+            reclaim: Reclaim::default(),
             ops_running: 0,
             epochs: 0,
             want_run: (0, 0),

@@ -361,7 +361,7 @@ fn attributes_of_a_removed_directory_and_pipe_can_be_read_and_changed() {
     let directory = c.mkdir(a, 1, "d").unwrap().ino;
     let make = Call::Mknod { parent: 1, name: name("p"), mode: 0o010_644, rdev: 0 };
     let Answer::Entry(pipe) = c.call(a, make).unwrap() else { panic!() };
-    // The server has them: what was made behind the program's back is told.
+    // The server has them: the changes of metadata write-back are sent.
     c.pass(Duration::from_secs(3));
     c.call(a, Call::Rmdir { parent: 1, name: name("d") }).unwrap();
     c.call(a, Call::Unlink { parent: 1, name: name("p") }).unwrap();

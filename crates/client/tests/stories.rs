@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Invalidation, SetStat, SetTime};
 use cluster::{Cluster, cred, name, wish};
-use proto::msg::{ConnectReq, EnqueueReq, Layout, LockMode, LruLimit, Reint, ReintReq};
+use proto::msg::{ConnectReq, Cred, EnqueueReq, Layout, LockMode, LruLimit, Reint, ReintReq};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::{Rng, marks};
 
@@ -125,6 +125,25 @@ fn errors_are_those_of_posix() {
     assert_eq!(c.call(a, Call::Read { fh, offset: 0, length: 1 }), Err(Errno::EBADF));
 }
 
+/// Who may read everything is asked nothing by the permission bits, here as at the server.
+#[test]
+fn capabilities_count_for_directories_that_are_cached() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let Answer::Entry(dir) = c.call(a, Call::Mkdir { parent: 1, name: name("d"), mode: 0o700 }).unwrap() else {
+        panic!()
+    };
+    c.create(a, dir.ino, "f").unwrap();
+    c.list(a, dir.ino, false).unwrap();
+    let backup = Cred { capabilities: 1 << rules::Capability::DacReadSearch as u8, ..cred(1000) };
+    let opens = |c: &mut Cluster, cred: Cred| {
+        let id = c.send_as(a, cred, Call::Opendir { ino: dir.ino });
+        c.answer(a, id).map(drop)
+    };
+    assert_eq!(opens(&mut c, cred(1000)), Err(Errno::EACCES));
+    assert_eq!(opens(&mut c, backup), Ok(()));
+}
+
 #[test]
 fn links_symlinks_devices_and_renames() {
     let mut c = Cluster::new(1);
@@ -161,6 +180,15 @@ fn links_symlinks_devices_and_renames() {
     let mut names = c.list(a, 1, false).unwrap();
     names.sort();
     assert_eq!(names, [".", "..", "f", "g", "p"]);
+    // What is left under the old name is a device that leads nowhere, for everybody.
+    let b = c.mount();
+    c.lookup(b, 1, "g").unwrap();
+    c.call(a, Call::Rename { parent: 1, name: name("g"), new_parent: 1, new_name: name("h"), flags: 4 }).unwrap();
+    let left = c.lookup(a, 1, "g").unwrap();
+    assert_eq!((left.mode, left.rdev, left.nlink), (0o020_000, 0, 1));
+    assert_eq!((c.lookup(b, 1, "g").unwrap().ino, c.lookup(b, 1, "h").unwrap().ino), (left.ino, pipe.ino));
+    let exchange = Call::Rename { parent: 1, name: name("g"), new_parent: 1, new_name: name("h"), flags: 6 };
+    assert_eq!(c.call(a, exchange), Err(Errno::EINVAL));
 }
 
 #[test]

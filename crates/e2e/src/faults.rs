@@ -57,7 +57,7 @@ pub fn mode(file: &Path) -> u32 {
 /// How a mount makes changes. The cases by Lustre's numbers are played in both ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// As mounts do without options: in directories that they have to themselves behind the programs' backs, in batches.
+    /// As mounts do without options: in directories that they have to themselves by metadata write-back, in batches.
     WriteBack,
     /// Each change is a request of its own, and answered before the program goes on (`-o sync_metadata`).
     Synchronous,
@@ -176,13 +176,13 @@ impl Cluster {
         self.make_files_by(self.mounts().len() - 1, folder, count)
     }
 
-    /// The same, but the first mount makes them: if it may, it changes them behind the programs' backs.
+    /// The same, but the first mount makes them: if it may, it changes them by metadata write-back.
     #[track_caller]
     pub fn make_own_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
         self.make_files_by(0, folder, count)
     }
 
-    /// Arms a site and changes the mode of files of the first mount's own behind the program's back: that waits for nobody. One
+    /// Arms a site and changes the mode of files of the first mount's own by metadata write-back: that waits for nobody. One
     /// request with changes is on its way.
     #[track_caller]
     pub fn chmod_behind(&self, loc: u32, to: u32, files: &[PathBuf]) {
@@ -194,7 +194,7 @@ impl Cluster {
         assert_eq!(self.in_flight(), 1, "one batch is on its way, the others wait for it");
     }
 
-    /// A number of the first mount about changes behind the programs' backs.
+    /// A number of the first mount about metadata write-back.
     #[track_caller]
     fn write_back(&self, key: &str) -> usize {
         let text = self.mdc_parameter("metadata_write_back");

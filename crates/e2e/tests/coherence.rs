@@ -20,7 +20,7 @@ fn on_two_mounts(name: &str, story: impl Fn(&Path, &Path)) {
         return;
     }
     let frame = Story::begin(name, Duration::from_secs(60));
-    // One of each way between kernel and client, and one that makes changes behind its programs' backs.
+    // One of each way between kernel and client, and one that writes metadata back.
     let cluster = Cluster::start(&frame, Shape { over_device: vec![1], sync_metadata: vec![1], ..Shape::mounts(2) });
     story(cluster.mount(0), cluster.mount(1));
 }

@@ -310,8 +310,8 @@ fn refused_by_the_older_version(outcome: &Outcome) {
     }
 }
 
-/// A client that was forgotten notices at its next request, which may fail; then it is there again. A change alone may be made behind
-/// the program's back, and needs no request.
+/// A client that was forgotten notices at its next request, which may fail; then it is there again. A change alone may be made by
+/// metadata write-back, and needs no request.
 #[track_caller]
 fn await_connection(cluster: &Cluster) {
     let start = Instant::now();

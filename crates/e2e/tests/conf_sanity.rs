@@ -1,6 +1,6 @@
 //! Cases of Lustre's conf-sanity by their numbers: how many changes a client has in flight (86c is in `slots.rs`).
 //!
-//! Each case is played in both modes. Changes that are made behind programs' backs take one slot together, however many they are;
+//! Each case is played in both modes. Changes of metadata write-back take one slot together, however many they are;
 //! those of files that another mount has made take one each, as in Lustre.
 
 use std::path::PathBuf;

@@ -272,3 +272,34 @@ fn fio_verifies_while_servers_die() {
     story.note(&format!("{kills} kills, {:.1?}", outcome.took));
     outcome.ok();
 }
+
+/// What overlayfs asks for, and only there: pjdfstest knows nothing of it.
+#[test]
+fn renames_leave_whiteouts() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("whiteouts", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(2));
+    let (here, there) = (cluster.mount(0), cluster.mount(1));
+    fs::create_dir(here.join("d")).unwrap();
+    fs::write(here.join("d/old"), "bytes").unwrap();
+    fs::write(here.join("d/new"), "gone").unwrap();
+    assert!(there.join("d/old").exists());
+    renameat_with(CWD, here.join("d/old"), CWD, here.join("d/new"), RenameFlags::WHITEOUT).unwrap();
+    for mount in [here, there] {
+        let left = fs::symlink_metadata(mount.join("d/old")).unwrap();
+        assert!(left.file_type().is_char_device());
+        assert_eq!((left.rdev(), left.mode() & 0o7777, left.nlink()), (0, 0, 1));
+        assert_eq!(fs::read_to_string(mount.join("d/new")).unwrap(), "bytes");
+        assert_eq!(fs::read_dir(mount.join("d")).unwrap().count(), 2);
+    }
+    fs::rename(there.join("d/new"), there.join("d/old")).unwrap();
+    assert_eq!(fs::read_to_string(here.join("d/old")).unwrap(), "bytes");
+    let both = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    let refused = renameat_with(CWD, here.join("d/old"), CWD, here.join("d"), both);
+    assert_eq!(refused, Err(rustix::io::Errno::INVAL));
+}

@@ -6,7 +6,7 @@
 //! so A ends at once, with the exit status 0 as there, and they look whether the server has done the close and whether the client
 //! waits for its answer.
 //!
-//! Each case is played in both modes. Where changes are made behind programs' backs, what is lost is a batch of them: B has ended,
+//! Each case is played in both modes. With metadata write-back, what is lost is a batch of them: B has ended,
 //! too, and what it made is looked for through another mount. Files that another mount has made are not changed behind anybody's
 //! back: those of the cases that need one slot for each change.
 

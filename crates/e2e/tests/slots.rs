@@ -64,7 +64,7 @@ fn processes_of_one_client_change_side_by_side(mode: Mode) {
     if mode == Mode::Synchronous {
         assert!(rows.iter().any(|(in_flight, times)| *in_flight > 1 && *times > 0), "one at a time: {rows:?}");
     } else {
-        assert!(cluster.batches() > 0, "nothing was made behind the programs' backs");
+        assert!(cluster.batches() > 0, "nothing was made by metadata write-back");
     }
     let limit: usize = cluster.parameter(&mdc(&cluster, "max_mod_rpcs_in_flight")).parse().unwrap();
     assert!(rows.iter().all(|(in_flight, _)| *in_flight <= limit + 1), "{limit} and one close: {rows:?}");

@@ -1,4 +1,4 @@
-//! Changes behind the programs' backs, through real mounts: no request of its own for each, the same for everybody, nothing lost
+//! Metadata write-back, through real mounts: no request of its own for each, the same for everybody, nothing lost
 //! that was promised.
 
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use e2e::system::{self, Mapping};
 use e2e::{Cluster, Shape, Story, Which, adamant, needs_root, trees};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Mounts that all make changes behind their programs' backs.
+/// Mounts that all write metadata back.
 fn mounts(count: usize) -> Shape {
     Shape { osts: 1, ..Shape::mounts(count) }
 }
@@ -35,7 +35,7 @@ fn a_tree_is_made_in_batches_and_seen_by_all() {
     if !needs_root() {
         return;
     }
-    let story = Story::begin("a tree behind the back", Duration::from_secs(120));
+    let story = Story::begin("a tree by metadata write-back", Duration::from_secs(120));
     let cluster = Cluster::start(&story, Shape { sync_metadata: vec![1], ..mounts(2) });
     let (a, b) = (cluster.mount(0).join("tree"), cluster.mount(1).join("tree"));
     fs::create_dir(&a).unwrap();

@@ -3,7 +3,8 @@
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
 use proto::Fid;
-use schema::inode::{REGION_BITS, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
+use rules::mode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
+use schema::inode::REGION_BITS;
 use schema::{Header, LargeXattr, MdtState, Orphan, SeqGrant, SmallData};
 use std::collections::{BTreeMap, BTreeSet};
 

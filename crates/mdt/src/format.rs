@@ -2,7 +2,8 @@
 
 use proto::Fid;
 use proto::connect::DIR_SIZE;
-use schema::inode::{ROOT_INO, S_IFDIR};
+use rules::mode::S_IFDIR;
+use schema::inode::ROOT_INO;
 use schema::{Inode, MdtState, Oi, Record};
 use store::Batch;
 use target::Format;

@@ -3,7 +3,7 @@
 //! [`Mdt`] is a [`target::Service`]: the machine of every target (crate `target`) gives it requests one after another, and
 //! it answers each with an attempt. One file per operation in [`ops`]; what they share:
 //!
-//! - [`access`], [`acl`], [`attrs`], [`xattrs`]: who may do what. Pure.
+//! - [`attrs`], [`xattrs`]: who may do what, beside the crate [`rules`]. Pure.
 //! - [`layouts`], [`resident`]: where data lies, and the bytes of small files. Pure.
 //! - [`tree`]: objects, names and the writes that all operations share, as records.
 //! - [`grants`]: locks that come with replies.
@@ -22,8 +22,6 @@
 //! - An object without a name is open or an orphan; objects on object targets outlive their file only in the destroy log.
 //! - Memory is changed by attempts that are certain to be accepted, and can be lost: clients open again, tasks start again.
 
-pub mod access;
-pub mod acl;
 pub mod attrs;
 mod format;
 pub mod grants;
@@ -226,8 +224,8 @@ impl Service for Mdt {
         ops::reconstruct::reconstruct(self, cx, request, executed)
     }
 
-    fn foresee(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
-        ops::foresee::foresee(self, cx, request)
+    fn prefetch(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+        ops::prefetch::prefetch(self, cx, request)
     }
 
     fn replays_committed(&self, request: &Request) -> bool {
@@ -241,7 +239,7 @@ impl Service for Mdt {
             Opcode::MdsReint => !request
                 .decode::<ReintReq>()
                 .is_ok_and(|reint| matches!(&reint.op, Some(Reint::Open(open)) if ops::open::only_reads(open.flags))),
-            opcode => matches!(opcode, Opcode::MdsBatch | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr),
+            opcode => opcode.traits().for_writers,
         }
     }
 

@@ -103,7 +103,7 @@ impl Mdt {
         self.promises.take_back(export);
     }
 
-    /// The answer to a change that was a request of its own: a client that makes others behind its programs' backs learns for how many
+    /// The answer to a change that was a request of its own: a client that makes others by metadata write-back learns for how many
     /// there is room now.
     pub(crate) fn with_room(&mut self, cx: &Cx<'_>, reply: Reply) -> Reply {
         if cx.is_replay() || !self.promises.shrinking.contains(&cx.export()) {

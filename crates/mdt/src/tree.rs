@@ -5,10 +5,8 @@
 //! like), when nothing can fail any more.
 
 use crate::Mdt;
-use crate::acl;
 use crate::known::Pending;
 use bytes::Bytes;
-use proto::connect::NAME_MAX;
 use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Errno, Fid};
 use schema::entry::CHAIN_MAX;
@@ -156,21 +154,6 @@ pub fn leaving(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     Ok(node)
 }
 
-/// `ENAMETOOLONG`, or `EINVAL` for what can't be a name.
-pub fn check_name(name: &[u8]) -> Result<(), Errno> {
-    match () {
-        () if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
-        () if name.is_empty() => Err(Errno::ENOENT),
-        () if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Errno::EINVAL),
-        () => Ok(()),
-    }
-}
-
-/// Whether it is `.` or `..`, which no operation but a lookup takes.
-pub fn is_dot(name: &[u8]) -> bool {
-    name == b"." || name == b".."
-}
-
 /// Where a name is in its directory, or where it would go.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -309,17 +292,18 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
     }
 }
 
-/// A directory has one directory less below it. A count that says that there was none is wrong, and stays as it is: the names count.
-pub fn subdirectory_gone(cx: &mut Cx<'_>, dir: &mut Node) {
-    if dir.inode.nlink > DIRECTORY_LINKS {
-        dir.inode.nlink -= 1;
-    } else {
-        let line = format!(
-            "directory {} has {} links and loses a directory below it: its record is wrong; run lfsck",
-            dir.fid(),
-            dir.inode.nlink
-        );
-        cx.log(target::LogLevel::Error, line);
+/// There are so many more directories in a directory, or fewer. A count that says that there was none is wrong, and stays as it is: the
+/// names count.
+pub fn count_directories(cx: &mut Cx<'_>, dir: &mut Node, more: i32) {
+    match dir.inode.nlink.checked_add_signed(more) {
+        Some(links) if more >= 0 || links >= DIRECTORY_LINKS => dir.inode.nlink = links,
+        _ => {
+            let (fid, links) = (dir.fid(), dir.inode.nlink);
+            let line = format!(
+                "directory {fid} has {links} links and loses a directory below it: its record is wrong; run lfsck"
+            );
+            cx.log(target::LogLevel::Error, line);
+        }
     }
 }
 
@@ -423,37 +407,14 @@ pub fn revoke_named(cx: &mut Cx<'_>, node: &Node, told: Option<Fid>) -> Result<(
     others
 }
 
-/// The access list that a chmod leaves in step with the mode.
-pub fn chmod(inode: &mut Inode, mode: u32) {
-    inode.mode = inode.mode & schema::inode::S_IFMT | mode & 0o7777;
-    for xattr in inode.xattrs.iter_mut().filter(|xattr| xattr.name == acl::ACCESS) {
-        if let Ok(Some(mut list)) = acl::Acl::parse(&xattr.value) {
-            list.chmod(mode);
-            xattr.value = list.to_value();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_clients_keep_of_a_directory_is_the_same_after_every_restart() {
-        let dir =
-            Inode { mode: schema::inode::S_IFDIR, fid: Fid::new(0x2_0000_0400, 7), version: 5, ..Inode::default() };
+        let dir = Inode { mode: rules::mode::S_IFDIR, fid: Fid::new(0x2_0000_0400, 7), version: 5, ..Inode::default() };
         assert_eq!(version_of(&dir), IDENTITY | 0x0004_0000_0800_0007);
-        assert_eq!(version_of(&Inode { mode: schema::inode::S_IFREG, ..dir }), 5);
-    }
-
-    #[test]
-    fn names_are_bytes_without_slash_and_zero() {
-        assert_eq!(check_name(&[b'x'; 255]), Ok(()));
-        assert_eq!(check_name("ä \n\u{7f}".as_bytes()), Ok(()));
-        assert_eq!(check_name(&[b'x'; 256]), Err(Errno::ENAMETOOLONG));
-        assert_eq!(check_name(b"a/b"), Err(Errno::EINVAL));
-        assert_eq!(check_name(b"a\0b"), Err(Errno::EINVAL));
-        assert_eq!(check_name(b""), Err(Errno::ENOENT));
-        assert!(is_dot(b".") && is_dot(b"..") && !is_dot(b"..."));
+        assert_eq!(version_of(&Inode { mode: rules::mode::S_IFREG, ..dir }), 5);
     }
 }

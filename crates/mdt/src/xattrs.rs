@@ -1,8 +1,10 @@
 //! Extended attributes: which names there are, who may read and write them. Pure.
 
-use crate::access::{Caller, Capability, READ, S_ISVTX, WRITE};
-use crate::acl;
 use proto::Errno;
+use rules::access::{READ, WRITE};
+use rules::acl;
+use rules::mode::S_ISVTX;
+use rules::{Caller, Capability};
 use schema::Inode;
 
 /// Longest name, in bytes, prefix included.
@@ -46,7 +48,7 @@ pub fn namespace(name: &[u8]) -> Result<Namespace, Errno> {
 }
 
 /// Whether somebody may read an attribute of this kind. What is hidden is said not to be there.
-pub fn may_read(caller: &Caller, inode: &Inode, kind: Namespace) -> Result<(), Errno> {
+pub fn may_read(caller: &Caller<'_>, inode: &Inode, kind: Namespace) -> Result<(), Errno> {
     match kind {
         Namespace::Trusted if !caller.capable(Capability::SysAdmin) => Err(Errno::ENODATA),
         Namespace::User if !has_user(inode) => Err(Errno::ENODATA),
@@ -57,7 +59,7 @@ pub fn may_read(caller: &Caller, inode: &Inode, kind: Namespace) -> Result<(), E
 }
 
 /// Whether somebody may write an attribute of this kind.
-pub fn may_write(caller: &Caller, inode: &Inode, name: &[u8], kind: Namespace) -> Result<(), Errno> {
+pub fn may_write(caller: &Caller<'_>, inode: &Inode, name: &[u8], kind: Namespace) -> Result<(), Errno> {
     match kind {
         Namespace::Trusted | Namespace::Security if !caller.capable(Capability::SysAdmin) => Err(Errno::EPERM),
         Namespace::Trusted | Namespace::Security => Ok(()),
@@ -76,7 +78,7 @@ fn has_user(inode: &Inode) -> bool {
 }
 
 /// Whether a listing shows a name.
-pub fn is_listed(caller: &Caller, name: &[u8]) -> bool {
+pub fn is_listed(caller: &Caller<'_>, name: &[u8]) -> bool {
     !name.starts_with(b"trusted.") || caller.capable(Capability::SysAdmin)
 }
 
@@ -84,7 +86,7 @@ pub fn is_listed(caller: &Caller, name: &[u8]) -> bool {
 mod tests {
     use super::*;
     use proto::msg::Cred;
-    use schema::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
+    use rules::mode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
 
     #[test]
     fn names_have_kinds() {
@@ -100,10 +102,11 @@ mod tests {
 
     #[test]
     fn kinds_have_rules() {
-        let caller = |uid| Caller::new(Some(&Cred { uid, gid: uid, ..Cred::default() }));
+        let cred = |uid| Cred { uid, gid: uid, ..Cred::default() };
         let inode = |mode| Inode { mode, uid: 1, gid: 1, ..Inode::default() };
-        let write = |uid, mode, name: &[u8]| may_write(&caller(uid), &inode(mode), name, namespace(name).unwrap());
-        let read = |uid, mode, name: &[u8]| may_read(&caller(uid), &inode(mode), namespace(name).unwrap());
+        let write =
+            |uid, mode, name: &[u8]| may_write(&Caller::of(&cred(uid)), &inode(mode), name, namespace(name).unwrap());
+        let read = |uid, mode, name: &[u8]| may_read(&Caller::of(&cred(uid)), &inode(mode), namespace(name).unwrap());
         assert_eq!(write(1, S_IFREG | 0o600, b"user.a"), Ok(()));
         assert_eq!(write(2, S_IFREG | 0o644, b"user.a"), Err(Errno::EACCES));
         assert_eq!(read(2, S_IFREG | 0o600, b"user.a"), Err(Errno::EACCES));
@@ -116,6 +119,6 @@ mod tests {
         assert_eq!(write(2, S_IFREG | 0o666, acl::ACCESS), Err(Errno::EPERM));
         assert_eq!(write(1, S_IFREG | 0o666, acl::DEFAULT), Err(Errno::EACCES));
         assert_eq!(write(1, S_IFLNK | 0o777, acl::ACCESS), Err(Errno::EOPNOTSUPP));
-        assert!(!is_listed(&caller(1), b"trusted.a") && is_listed(&caller(0), b"trusted.a"));
+        assert!(!is_listed(&Caller::of(&cred(1)), b"trusted.a") && is_listed(&Caller::of(&cred(0)), b"trusted.a"));
     }
 }

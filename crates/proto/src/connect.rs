@@ -17,7 +17,7 @@ pub mod features {
     pub const IMP_RECOV: u64 = 0x0100_0000_0000;
     /// The client need not give signs of life while it has nothing to ask. Granted where pings are suppressed.
     pub const PINGLESS: u64 = 0x0004_0000_0000_0000;
-    /// The client may make changes behind its programs' backs in directories that it holds exclusively, and send them in
+    /// Metadata write-back: the client may make changes itself in directories that it holds exclusively, and send them in
     /// batches. Metadata targets that grant it say how many ([`crate::msg::ConnectRep::batch_room`]).
     pub const WRITE_BACK: u64 = 0x0800_0000;
     /// A client that is asked about what it no longer changes goes on holding its lock to read. The number is that of Lustre's

@@ -33,6 +33,8 @@ pub enum InRecovery {
 pub struct Traits {
     /// It changes what is stored, so that it needs room, and cannot be taken back once it was sent.
     pub modifies: bool,
+    /// A session that may only read is refused it with `EROFS`. What it needs to read is allowed, also where the target notes it.
+    pub for_writers: bool,
     /// Its slot, at a metadata target.
     pub slot: SlotClass,
     /// When a target that recovers takes it.
@@ -55,6 +57,7 @@ const LISTING_BODY_MAX: usize = 512 << 10;
 /// A request that changes nothing.
 const LOOK: Traits = Traits {
     modifies: false,
+    for_writers: false,
     slot: SlotClass::None,
     in_recovery: InRecovery::InTurn,
     writes_back: false,
@@ -64,13 +67,17 @@ const LOOK: Traits = Traits {
 };
 
 /// A change. It takes no slot where doing it twice changes no more.
-const CHANGE: Traits = Traits { modifies: true, ..LOOK };
+const CHANGE: Traits = Traits { modifies: true, for_writers: true, ..LOOK };
 
 const NOTICE: Traits = Traits { notice: true, ..LOOK };
 
 impl Traits {
     const fn slot(self, slot: SlotClass) -> Traits {
         Traits { slot, ..self }
+    }
+
+    const fn by_readers(self) -> Traits {
+        Traits { for_writers: false, ..self }
     }
 
     const fn at_once(self) -> Traits {
@@ -144,10 +151,10 @@ opcodes! {
     /// Attributes by parent and name, with locks.
     MdsLookup = 34, "mds_getattr_name", LOOK.ordered().reply_max(OBJECT_BODY_MAX);
     /// Closes of open handles, up to 64 in one request. Modifies, with a slot of its own.
-    MdsClose = 35, "mds_close", CHANGE.slot(SlotClass::Close).reply_max(OBJECT_BODY_MAX);
+    MdsClose = 35, "mds_close", CHANGE.slot(SlotClass::Close).by_readers().reply_max(OBJECT_BODY_MAX);
     /// A change; [`crate::msg::Reint`] says which. Modifies.
     MdsReint = 36, "mds_reint", CHANGE.slot(SlotClass::Change).ordered().writes_back().reply_max(OBJECT_BODY_MAX);
-    /// Changes that a client made behind its programs' backs ([`crate::msg::BatchReq`]). Modifies.
+    /// Changes of metadata write-back ([`crate::msg::BatchReq`]). Modifies.
     MdsBatch = 63, "mds_batch", CHANGE.slot(SlotClass::WriteBack).writes_back();
     /// A run of directory entries.
     MdsReaddir = 37, "mds_readpage", LOOK.ordered().reply_max(LISTING_BODY_MAX);
@@ -194,5 +201,5 @@ opcodes! {
     /// A question to the process, not to a target of it; needs no session.
     Admin = 500, "admin", LOOK;
     /// A fresh sequence of FIDs for a client.
-    SeqAlloc = 700, "seq_query", CHANGE;
+    SeqAlloc = 700, "seq_query", CHANGE.by_readers();
 }

@@ -47,7 +47,7 @@ pub enum Slot {
     /// A change.
     Modify,
     /// A change that no program waits for. While [`client::Import::press`] says that somebody does, it goes like a recalled request.
-    Behind,
+    Buffered,
     /// The close of a file: a change may wait on the server for what it gives back.
     Close,
     /// What is done under a lock that others may be waiting for: they may hold what changes of this client wait for.

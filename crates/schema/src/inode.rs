@@ -10,24 +10,9 @@ use bytes::Bytes;
 use prost::{Message, encoding};
 use proto::Fid;
 use proto::msg::{Attr, Layout, Lvb};
+use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use rules::{Object, acl};
 use store::{Key, KeyRange, Value};
-
-/// `st_mode`'s type bits.
-pub const S_IFMT: u32 = 0o170_000;
-/// Socket.
-pub const S_IFSOCK: u32 = 0o140_000;
-/// Symbolic link.
-pub const S_IFLNK: u32 = 0o120_000;
-/// Regular file.
-pub const S_IFREG: u32 = 0o100_000;
-/// Block device.
-pub const S_IFBLK: u32 = 0o060_000;
-/// Directory.
-pub const S_IFDIR: u32 = 0o040_000;
-/// Character device.
-pub const S_IFCHR: u32 = 0o020_000;
-/// Pipe.
-pub const S_IFIFO: u32 = 0o010_000;
 
 /// How many numbers a region holds, as a power of two.
 pub const REGION_BITS: u32 = 20;
@@ -233,17 +218,31 @@ impl Inode {
         }
     }
 
-    /// The object changes, for a request of `now_ns`. Returns when: the clock of whoever asks may be slow, and no change of an object
-    /// is older than the one before it.
+    /// See [`Object::changed`].
     pub fn changed(&mut self, now_ns: i64) -> i64 {
-        self.ctime_ns = self.ctime_ns.max(now_ns);
-        self.ctime_ns
+        let mut object = Object::from(&*self).detached();
+        let at = object.changed(now_ns);
+        self.take(&object);
+        at
     }
 
-    /// Its data changes, or the entries of a directory.
+    /// See [`Object::content_changed`].
     pub fn content_changed(&mut self, now_ns: i64) {
-        self.mtime_ns = self.changed(now_ns);
-        self.mtime_set_ns = 0;
+        let mut object = Object::from(&*self).detached();
+        object.content_changed(now_ns);
+        self.take(&object);
+    }
+
+    /// Takes what the rules changed of it; the access list is no part of that.
+    pub fn take(&mut self, object: &Object<'_>) {
+        (self.mode, self.uid, self.gid, self.nlink) = (object.mode, object.uid, object.gid, object.nlink);
+        (self.atime_ns, self.ctime_ns) = (object.atime_ns, object.ctime_ns);
+        (self.mtime_ns, self.mtime_set_ns) = (object.mtime_ns, object.mtime_set_ns);
+    }
+
+    /// The value of an extended attribute that lies in the inode.
+    pub fn xattr(&self, name: &[u8]) -> Option<&Bytes> {
+        self.xattrs.iter().find(|xattr| xattr.name == name).map(|xattr| &xattr.value)
     }
 
     /// Takes the times of a change of data, unless the mtime came to be later.
@@ -256,6 +255,22 @@ impl Inode {
         };
         attr.take_data_times(lvb);
         (self.mtime_ns, self.mtime_set_ns, self.ctime_ns) = (attr.mtime_ns, attr.mtime_set_ns, attr.ctime_ns);
+    }
+}
+
+impl<'a> From<&'a Inode> for Object<'a> {
+    fn from(inode: &'a Inode) -> Object<'a> {
+        Object {
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            nlink: inode.nlink,
+            atime_ns: inode.atime_ns,
+            mtime_ns: inode.mtime_ns,
+            mtime_set_ns: inode.mtime_set_ns,
+            ctime_ns: inode.ctime_ns,
+            access_list: inode.xattr(acl::ACCESS).map(|value| &value[..]),
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Event {
     /// Changes of other processes that this call may have seen before a crash undid them, by serial. A server shows a change before
     /// it is durable; if a crash takes it with its answer, the client asks again, and it is done once more.
     pub glimpses: BTreeSet<u32>,
-    /// How many changes its client had made behind programs' backs when it ended.
+    /// How many changes its client had made by metadata write-back when it ended.
     pub made: u64,
     /// Its client died, and it may be lost with it.
     pub at_risk: bool,

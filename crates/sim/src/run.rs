@@ -347,9 +347,9 @@ impl<'w> Run<'w> {
         self.world.sched.spawn("the check", async move {
             for record in records {
                 match check_record(&kernel, &sched, &record, power, &loses).await {
-                    Ok(Found::Right) => {}
-                    Ok(Found::Undecided) => *count.borrow_mut() += 1,
-                    Ok(Found::Wrong(what)) => {
+                    Ok(TreeVerdict::Right) => {}
+                    Ok(TreeVerdict::Undecided) => *count.borrow_mut() += 1,
+                    Ok(TreeVerdict::Wrong(what)) => {
                         sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
                     }
                     Err(Fail::Errno(errno)) => {
@@ -410,7 +410,7 @@ impl<'w> Run<'w> {
 }
 
 /// What the look at a process's tree has shown.
-pub(crate) enum Found {
+pub(crate) enum TreeVerdict {
     /// What it can be.
     Right,
     /// What is wrong with it.
@@ -442,9 +442,9 @@ async fn check_record(
     record: &Record,
     power: bool,
     loses: &impl Fn(&Step) -> bool,
-) -> Result<Found, Fail> {
+) -> Result<TreeVerdict, Fail> {
     let history = record.history.borrow().clone();
-    let wrong = |what: Option<String>| what.map_or(Found::Right, Found::Wrong);
+    let wrong = |what: Option<String>| what.map_or(TreeVerdict::Right, TreeVerdict::Wrong);
     if !history.base_durable {
         return verify::begun(kernel, &record.base).await.map(wrong);
     }
@@ -478,18 +478,18 @@ async fn check_record(
         // The program was killed: what it asked for last has happened or not. Looking moves access times.
         let depth = verify::Depth { times: false, data: true };
         let before = verify::tree(kernel, &record.base, &end, depth, &instead).await?;
-        let Some(mut differs) = before else { return Ok(Found::Right) };
+        let Some(mut differs) = before else { return Ok(TreeVerdict::Right) };
         for op in partly(&doubt.op, &end) {
             let mut after = end.clone();
             if after.apply(&op, &doubt.cred, doubt.when).is_err() {
                 continue;
             }
             match verify::tree(kernel, &record.base, &after, depth, &instead).await? {
-                None => return Ok(Found::Right),
+                None => return Ok(TreeVerdict::Right),
                 Some(what) => differs.push_str(&format!("; if {} was done: {what}", op.show())),
             }
         }
-        return Ok(Found::Wrong(differs));
+        return Ok(TreeVerdict::Wrong(differs));
     }
     let ((candidates, all), what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")
@@ -529,10 +529,10 @@ async fn check_record(
                 continue 'candidates;
             }
         }
-        return Ok(Found::Right);
+        return Ok(TreeVerdict::Right);
     }
     if !all {
-        return Ok(Found::Undecided);
+        return Ok(TreeVerdict::Undecided);
     }
-    Ok(Found::Wrong(bytes.unwrap_or_else(|| format!("it is {what}{nearest}"))))
+    Ok(TreeVerdict::Wrong(bytes.unwrap_or_else(|| format!("it is {what}{nearest}"))))
 }

@@ -123,7 +123,7 @@ pub enum Command {
     Expect(Node, &'static str, String, bool),
 }
 
-/// How far a client is with changes that it makes behind its programs' backs.
+/// How far a client is with metadata write-back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lane {
     /// So many were made.

@@ -17,7 +17,7 @@ fn tell(names: &[&str]) {
 }
 
 const NAMES: &[&str] =
-    &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
+    &["create", "names", "rename", "exchange", "whiteout", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
 const PAUSED: &[&str] = &["paused"];
 const SHARED: &[&str] = &["link-shared", "rename-shared", "rmdir-shared", "open-shared"];
 const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced", "synced-stripes"];

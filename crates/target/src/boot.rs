@@ -161,14 +161,14 @@ impl<S: Service> Target<S> {
         self.m.effects.push_back(Effect::Serving { name: self.m.name.clone() });
         self.set_start_params();
         if self.m.config.version != 0 {
-            self.aside(|service, cx| service.configured(cx));
+            self.outside_attempt(|service, cx| service.configured(cx));
         }
         if self.m.is_recovering() {
             let known = self.m.window.status().known;
             let line = format!("waits for {known} clients that it knew before it stopped");
             self.m.log(LogLevel::Info, line);
         } else {
-            self.aside(|service, cx| service.recovered(cx));
+            self.outside_attempt(|service, cx| service.recovered(cx));
         }
     }
 

@@ -379,7 +379,7 @@ impl<S: Service> Target<S> {
         }
         self.release_throttled();
         if self.m.stage == Stage::Serving {
-            self.aside(|service, cx| service.durable(cx, durable));
+            self.outside_attempt(|service, cx| service.durable(cx, durable));
         }
     }
 

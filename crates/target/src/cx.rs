@@ -110,8 +110,8 @@ impl Cx<'_> {
         self.m.exports.iter().all(|export| export.lightweight || export.features & feature == feature)
     }
 
-    /// Sets an incompat flag with this change, whose reply must wait until it is durable. Clients that lack `feature` of the
-    /// protocol are refused from here on.
+    /// Sets an incompat flag of the header, in memory at once and with the next group: versions that do not know it refuse the target
+    /// from then on. See [`Cx::needs_feature`] for what only an accepted change needs.
     pub fn set_incompat(&mut self, flag: u64) {
         if self.m.header.incompat & flag != flag {
             self.m.header.incompat |= flag;

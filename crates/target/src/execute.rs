@@ -68,10 +68,10 @@ impl<S: Service> Target<S> {
     }
 
     /// A replay waits for its turn: what it will need is loaded meanwhile, together with what others need.
-    pub(crate) fn foresee(&mut self, handle: Handle, frame: Frame) {
+    pub(crate) fn prefetch(&mut self, handle: Handle, frame: Frame) {
         let Some(opcode) = Opcode::from_raw(frame.header.opcode) else { return };
         let export = ExportId(handle.0);
-        let op = self.m.new_op(export, Replay::No, Work::Foresee(Request { export, opcode, frame }));
+        let op = self.m.new_op(export, Replay::No, Work::Prefetch(Request { export, opcode, frame }));
         self.attempt(op);
     }
 
@@ -141,7 +141,7 @@ impl<S: Service> Target<S> {
         let result = match &work {
             Work::Request(request) => self.service.attempt(&mut cx, request),
             Work::Reconstruct(request, executed) => self.service.reconstruct(&mut cx, request, executed),
-            Work::Foresee(request) => self.service.foresee(&mut cx, request).map(|()| Reply::default()),
+            Work::Prefetch(request) => self.service.prefetch(&mut cx, request).map(|()| Reply::default()),
             Work::Task(task) => self.service.task(&mut cx, task).map(|()| Reply::default()),
             Work::Own(Own::Boot) => cx.boot().map(|()| Reply::default()),
             Work::Own(Own::Start) => self.service.start(&mut cx).map(|()| Reply::default()),
@@ -192,7 +192,7 @@ impl<S: Service> Target<S> {
                 self.m.evict_later.push((Handle(op.export.0), "a lost answer cannot be given again".into()));
             }
             // When its turn comes, it fails by itself.
-            Work::Foresee(_) => {}
+            Work::Prefetch(_) => {}
             Work::Task(task) => {
                 let line = format!("background work '{}' failed: {errno}", task.name());
                 self.m.log(LogLevel::Warn, line);
@@ -280,7 +280,7 @@ impl<S: Service> Target<S> {
                 header.pre_versions = op.pre_versions;
                 Some((&request.frame.header, header))
             }
-            Work::Foresee(_) | Work::Task(_) | Work::Own(_) => {
+            Work::Prefetch(_) | Work::Task(_) | Work::Own(_) => {
                 if group.is_some()
                     && self.m.out.wants_transno
                     && !self.m.window.replays()
@@ -410,7 +410,7 @@ impl Machine {
         }
     }
 
-    /// Carries out what an accepted attempt, or a call aside, has collected.
+    /// Carries out what an accepted attempt, or a call outside one, has collected.
     pub(crate) fn spread_out(&mut self, op: Option<&Op>) {
         let _ = op;
         for (at, task) in core::mem::take(&mut self.out.spawned) {

@@ -491,7 +491,7 @@ impl<S: Service> Target<S> {
     }
 
     /// Calls the service outside of an attempt.
-    pub(crate) fn aside(&mut self, call: impl FnOnce(&mut S, &mut Cx<'_>)) {
+    pub(crate) fn outside_attempt(&mut self, call: impl FnOnce(&mut S, &mut Cx<'_>)) {
         let mut op = Op::new(0, ExportId::TARGET, Replay::No, Work::Own(Own::Aside), self.m.now);
         self.m.out.clear();
         call(&mut self.service, &mut Cx { m: &mut self.m, op: &mut op });

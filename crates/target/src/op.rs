@@ -29,7 +29,7 @@ pub(crate) enum Work {
     /// Answer a request that was executed before the target restarted.
     Reconstruct(Request, Executed),
     /// Have in memory what a replay will need when its turn comes.
-    Foresee(Request),
+    Prefetch(Request),
     /// A task of the service.
     Task(Task),
     /// The machine's own.
@@ -192,7 +192,7 @@ impl Op {
         match &self.work {
             Work::Request(request) => format!("request {}", request.opcode.name()),
             Work::Reconstruct(request, _) => format!("the reconstruction of {}", request.opcode.name()),
-            Work::Foresee(request) => format!("the preparation of {}", request.opcode.name()),
+            Work::Prefetch(request) => format!("the preparation of {}", request.opcode.name()),
             Work::Task(task) => format!("background work '{}'", task.name()),
             Work::Own(own) => format!("{own:?}"),
         }

@@ -227,7 +227,7 @@ impl<S: Service> Target<S> {
             return Ok(());
         }
         let mut result = None;
-        self.aside(|service, cx| result = service.set_param(cx, path, value));
+        self.outside_attempt(|service, cx| result = service.set_param(cx, path, value));
         match result {
             Some(result) => result,
             None if self.get_params(path).is_empty() => Err(Errno::ENOENT),

@@ -147,7 +147,7 @@ impl<S: Service> Target<S> {
         );
         self.m.log(LogLevel::Info, line);
         self.m.answer_pings(flags::LOCK_REPLAY_DONE | flags::REQ_REPLAY_DONE);
-        self.aside(|service, cx| service.recovered(cx));
+        self.outside_attempt(|service, cx| service.recovered(cx));
         for (handle, frame) in core::mem::take(&mut self.m.deferred) {
             self.begin_deferred(handle, frame);
         }

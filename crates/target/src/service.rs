@@ -236,20 +236,7 @@ pub trait Service {
 
     /// Whether a request changes what others see, for sessions that may only read: they are refused it with `EROFS`.
     fn changes(&self, request: &Request) -> bool {
-        use Opcode::*;
-        matches!(
-            request.opcode,
-            MdsReint
-                | MdsBatch
-                | ObjWrite
-                | ObjPunch
-                | ObjSetattr
-                | ObjDestroy
-                | MgsRegister
-                | MgsSetParam
-                | MgsSetPool
-                | MgsSeqRange
-        )
+        request.opcode.traits().for_writers
     }
 
     /// Whether a replay whose change is durable must still run, because it made something in memory: an open. It runs with
@@ -262,7 +249,7 @@ pub trait Service {
     /// A replay waits for its turn: asks for the records that executing it will need, so that they are in memory by then. An
     /// attempt that writes nothing; what it finds may be out of date when the turn comes and decides nothing. Replays are
     /// executed one after another: what is not asked for here is waited for by all that come after.
-    fn foresee(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+    fn prefetch(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
         let _ = (cx, request);
         Ok(())
     }

@@ -9,7 +9,7 @@ use proto::frame::flags;
 use proto::msg::{CancelReq, ConnectRep, ConnectReq, EnqueueReq, GlReply, LruLimit, PingReq};
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, TargetName, Transno, Xid};
 use rpc::Link;
-use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
+use rpc::server::{Arrival, ConnectOffer, Connected, Gone, Phase, Refusal, Replayed, XidState};
 use stdx::Instant;
 
 use crate::api::{ConnId, Effect, LogLevel};
@@ -149,9 +149,9 @@ impl<S: Service> Target<S> {
     pub(crate) fn begin_deferred(&mut self, handle: Handle, frame: Frame) {
         let Some(export) = self.m.exports.get(handle) else { return };
         let what = match export.slots().found(frame.header.tag, frame.header.xid) {
-            Found::Nothing => Arrival::Execute,
-            Found::Reply | Found::Record => Arrival::Reconstruct,
-            Found::Newer => {
+            XidState::Nothing => Arrival::Execute,
+            XidState::Reply | XidState::Record => Arrival::Reconstruct,
+            XidState::Newer => {
                 self.m.refuse(handle, &frame.header, Errno::EPROTO);
                 return;
             }
@@ -168,7 +168,7 @@ impl<S: Service> Target<S> {
         let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
         self.m.patience_for(handle, &header);
         match self.m.window.replay(self.m.now, handle, frame.clone(), replayed) {
-            Replayed::Queued => self.foresee(handle, frame),
+            Replayed::Queued => self.prefetch(handle, frame),
             Replayed::Committed => {
                 let Some(opcode) = Opcode::from_raw(header.opcode) else {
                     self.m.refuse(handle, &header, Errno::EOPNOTSUPP);
@@ -352,7 +352,7 @@ impl<S: Service> Target<S> {
                     accepted.reply.reason = reason;
                 }
                 accepted.reply.store = self.m.header.uuid.clone();
-                self.aside(|service, cx| service.connected(cx, id, &request, &mut accepted.reply));
+                self.outside_attempt(|service, cx| service.connected(cx, id, &request, &mut accepted.reply));
                 let (phase, lightweight, dirty) = match self.m.exports.get(handle) {
                     Some(export) => (export.phase, export.lightweight, export.dirty),
                     None => return,
@@ -444,7 +444,7 @@ impl<S: Service> Target<S> {
         for (_, xid) in waiting {
             self.m.no_patience(handle, xid);
         }
-        self.aside(|service, cx| service.export_gone(cx, ExportId(handle.0)));
+        self.outside_attempt(|service, cx| service.export_gone(cx, ExportId(handle.0)));
     }
 }
 

@@ -355,7 +355,7 @@ impl<S: Service> Target<S> {
                 News::Mgs => self.m.register(),
                 News::Registered(result) => self.registered(result),
                 News::Config(result) => self.config_told(result),
-                News::Away(name) => self.aside(|service, cx| service.upstream_away(cx, &name)),
+                News::Away(name) => self.outside_attempt(|service, cx| service.upstream_away(cx, &name)),
             }
         }
         any
@@ -413,7 +413,7 @@ impl<S: Service> Target<S> {
             self.m.move_upstreams();
             if self.m.stage >= Stage::Serving {
                 self.set_config_params(&before.params);
-                self.aside(|service, cx| service.configured(cx));
+                self.outside_attempt(|service, cx| service.configured(cx));
             }
         }
         if core::mem::take(&mut self.m.upstreams.config_changed) {

@@ -12,23 +12,24 @@ use super::{Findings, Tree};
 
 /// The core: no I/O, no clock, no randomness, no threads, no async. In order of dependence.
 pub const CORE: &[&str] =
-    &["stdx", "proto", "rpc", "dlm", "store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "client"];
+    &["stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "client"];
 
 /// Package name, and the packages of this workspace that it may name.
 const EDGES: &[(&str, &[&str])] = &[
     // The core.
     ("stdx", &[]),
     ("proto", &["stdx"]),
+    ("rules", &["stdx", "proto"]),
     ("rpc", &["stdx", "proto"]),
     ("dlm", &["stdx", "proto"]),
     ("store", &["stdx"]),
-    ("schema", &["stdx", "proto", "store"]),
+    ("schema", &["stdx", "proto", "rules", "store"]),
     ("target", &["stdx", "proto", "rpc", "dlm", "store", "schema"]),
-    ("lfsck", &["stdx", "proto", "store", "schema"]),
+    ("lfsck", &["stdx", "proto", "rules", "store", "schema"]),
     ("mgt", SERVER),
     ("mdt", SERVER),
     ("ost", SERVER),
-    ("client", &["stdx", "proto", "rpc", "dlm"]),
+    ("client", &["stdx", "proto", "rules", "rpc", "dlm"]),
     // The real world.
     ("engine", &["stdx", "store"]),
     (
@@ -48,7 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
 /// What tests may name beside that: the client's stories run against the real targets, not against imitations of them.
 const TEST_EDGES: &[(&str, &[&str])] = &[("client", &["store", "schema", "target", "lfsck", "mgt", "mdt", "ost"])];
 
-const SERVER: &[&str] = &["stdx", "proto", "rpc", "dlm", "store", "schema", "target", "lfsck"];
+const SERVER: &[&str] = &["stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck"];
 
 /// What a core crate may name beside the workspace's own crates: pure code.
 const CORE_MAY_NAME: &[&str] = &[

@@ -94,7 +94,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
         samples.server_cpu_us.push(server_us);
         samples.client_cpu_us.push(client_us);
 
-        run.step(round, size.rounds, "creates of a native client behind the back")?;
+        run.step(round, size.rounds, "creates of a native client by metadata write-back")?;
         let bursts = Share { burst: BURST, ..behind.clone() };
         let took = fill(run, &mut pool, cluster, vec![task(&place("burst"), 0, BURST * 10, &bursts)])?;
         samples.burst.push(took.operations as f64 / took.busy);

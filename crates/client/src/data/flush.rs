@@ -16,9 +16,9 @@ use super::lanes::{Job, Lane};
 use super::state::{ALL, BUDGET, HOME, Key, edit, evict, failed, file, file_mut, into_clock, node_key};
 use super::striping::{Striping, joined};
 use super::{Task, leave, step, steps};
-use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
+use crate::metadata_write_back;
 use crate::op::Memo;
 use crate::world::World;
 
@@ -170,7 +170,7 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
     let (lvb, grant_used) = (job.lvb, job.grant_used);
     let range = offset..offset + data.len() as u64;
     if !cx.began(steps::WRITE) {
-        behind::settled(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
         let (uid, gid) = super::owner(cx.w, ino);
         let lock = file(cx.w, ino).and_then(|f| f.object(key)).and_then(|object| {
             object.covering(LockMode::Pw, &range).map(|lock| (lock.handle, object.resource, object.size_floor()))

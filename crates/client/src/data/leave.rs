@@ -27,9 +27,9 @@ use stdx::Instant;
 use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
 use super::striping::Striping;
 use super::{Task, access, flush, layout, read, recall, step, steps};
-use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
+use crate::metadata_write_back;
 use crate::op::{Memo, WaitKey};
 use crate::world::World;
 
@@ -138,7 +138,7 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
     pause(cx)?;
     access::load(cx, ino)?;
-    behind::settled(cx, ino)?;
+    metadata_write_back::settled(cx, ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
     let held = cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;

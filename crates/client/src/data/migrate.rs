@@ -26,9 +26,9 @@ use stdx::Instant;
 use super::state::{ALL, Key, ensure, file, file_mut, node_key};
 use super::striping::{Piece, Striping};
 use super::{access, flush, layout, leave, step, steps};
-use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
+use crate::metadata_write_back;
 use crate::op::{Memo, WaitKey};
 
 /// How often a file is copied that is written meanwhile.
@@ -157,7 +157,7 @@ fn attempt(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
 /// Takes note of what the file is: its layout, its size, the locks under which that stays so, and what was written from here.
 fn look(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     access::load(cx, ino)?;
-    behind::settled(cx, ino)?;
+    metadata_write_back::settled(cx, ino)?;
     let fid = crate::ops::fid_of(ino)?;
     let mdt = cx.w.mdt_of(fid);
     if !cx.w.imports.get(mdt).is_some_and(|mdt| mdt.has(features::LAYOUT_SWAP)) {

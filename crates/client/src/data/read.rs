@@ -12,8 +12,8 @@ use super::state::{ALL, Fetch, HOME, Key, edit, evict, file, file_mut, into_cloc
 use super::striping::FILE_SIZE_MAX;
 use super::{IoFlags, Task, access, layout, step, steps};
 use crate::api::FileHandle;
-use crate::behind;
 use crate::cx::{Cx, Run, Stop};
+use crate::metadata_write_back;
 use crate::op::Memo;
 
 /// See [`super::read()`].
@@ -74,7 +74,7 @@ pub(super) fn fetch(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64
     let (gaps, busy) = plan(cx, ino, &parts);
     let sent = !gaps.is_empty();
     if sent {
-        behind::settled(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
         access::wait_turn(cx, ino)?;
     }
     for (key, gap) in gaps {

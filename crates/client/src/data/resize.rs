@@ -8,8 +8,8 @@ use super::state::{ALL, HOME, Key, NodeData, edit, file, file_mut, home_lvb, nod
 use super::striping::FILE_SIZE_MAX;
 use super::{IoFlags, WriteAt, access, flush, leave, step, steps, write};
 use crate::api::Whence;
-use crate::behind;
 use crate::cx::{Cx, Run, Stop};
+use crate::metadata_write_back;
 use crate::op::Memo;
 use crate::world::World;
 
@@ -27,7 +27,7 @@ pub(super) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         return Ok(());
     }
     access::load(cx, ino)?;
-    behind::settled(cx, ino)?;
+    metadata_write_back::settled(cx, ino)?;
     if file(cx.w, ino).is_some_and(|f| f.resident()) && size > leave::limit(cx, ino) {
         cx.unlock(steps::HOME_LOCK);
         leave::leave(cx, ino)?;
@@ -234,7 +234,7 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
     }
     if cx.memo(steps::CUT).is_none() {
         access::load(cx, ino)?;
-        behind::settled(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
         let resident = loop {
             leave::wait_end(cx, ino)?;
             let grows = kind != PunchKind::Hole && !keep_size;

@@ -12,9 +12,9 @@ use proto::{Bytes, Errno, Opcode};
 use super::state::{BUDGET, HOME, Key, edit, evict, file, file_mut, into_clock, node_key};
 use super::striping::{FILE_SIZE_MAX, Striping};
 use super::{IoFlags, WriteAt, access, flush, leave, recall, step, steps};
-use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
+use crate::metadata_write_back;
 use crate::op::Memo;
 
 /// One request's worth of a write.
@@ -35,7 +35,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         return through_go_on(cx, ino, at, data, flags);
     }
     if flags.sync || flags.direct {
-        behind::settled(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
     }
     let given = match at {
         WriteAt::Append => None,
@@ -77,14 +77,14 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         }
         // Memory is full of what cannot be written. This write asks its targets itself, and waits for nobody else.
         stdx::mark!("memory_full_of_unwritable");
-        behind::settled(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
         return through(cx, ino, (at, offset), &parts, &data, flags);
     }
     if let Some(dest) = without_grant(cx, &parts) {
         if flush::push_lane(cx.w, dest) {
             return Err(cx.wait(BUDGET));
         }
-        behind::settled(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
         if resident && leave::for_room(cx, ino, dest)? {
             return write(cx, ino, at, whole, flags);
         }

@@ -2,17 +2,17 @@
 
 use proto::msg::{Reint, ReintReq, SetattrOp, valid};
 use proto::{Errno, Opcode};
+use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use core::time::Duration;
 use stdx::Instant;
 
 use super::{attributes, compose, fid_of, permits, stat, stat_cached, step, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime, Stat};
-use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
-use crate::here;
-use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::local_opens;
+use crate::metadata_write_back;
 use crate::op::{Task, WaitKey};
 
 /// `Getattr`: without a request if locks cover everything.
@@ -130,7 +130,7 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         }
         None => {}
     }
-    if set.size.is_none() && behind::setattr(cx, ino, &op)? {
+    if set.size.is_none() && metadata_write_back::setattr(cx, ino, &op)? {
         if set.atime.is_some()
             && let Some(node) = cx.w.nodes.get_mut(ino)
         {
@@ -141,7 +141,7 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     cx.changing(step::CHANGING, ino);
     if set.size.is_some() && !cx.began(step::MAIN) {
         // Who has it open may cut it, whatever its mode says: the server has to know that it is open.
-        here::publish_object(cx, dest, ino)?;
+        local_opens::publish_object(cx, dest, ino)?;
     }
     if let Some(fh) = set.fh
         && let Some(file) = cx.w.files.get(fh)

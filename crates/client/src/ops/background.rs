@@ -13,7 +13,7 @@ use crate::file::Closing;
 use crate::imports::Dest;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
-use crate::{behind, closes, config, data, here, locks};
+use crate::{closes, config, data, local_opens, locks, metadata_write_back};
 
 /// A further sequence of FIDs.
 pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
@@ -29,8 +29,8 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     let Some(lock) = cx.w.imports.get(dest).and_then(|target| target.locks.get(cookie)) else { return Ok(()) };
     cx.op.urgent = true;
     let result = (|| {
-        behind::give_back(cx, dest, &lock)?;
-        here::give_back(cx, dest, &lock)?;
+        metadata_write_back::give_back(cx, dest, &lock)?;
+        local_opens::give_back(cx, dest, &lock)?;
         if locks::is_data(&lock) {
             data::flush_for_lock(cx, dest, &lock)?;
         }
@@ -60,7 +60,7 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
 pub(crate) fn publish(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.op.urgent = true;
     let dest = cx.w.mdt_of(fid_of(ino)?);
-    here::publish_object(cx, dest, ino)
+    local_opens::publish_object(cx, dest, ino)
 }
 
 /// Tells a server what programs have closed.
@@ -113,10 +113,10 @@ fn told(w: &mut World, item: &Item) {
 pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = fid_of(ino)?;
     let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns) else { return Ok(()) };
-    if behind::accessed(cx, ino, atime_ns)? {
+    if metadata_write_back::accessed(cx, ino, atime_ns)? {
         return Ok(());
     }
-    behind::settled(cx, ino)?;
+    metadata_write_back::settled(cx, ino)?;
     let dest = cx.w.mdt_of(fid);
     if cx.w.imports.get(dest).is_some_and(|target| target.has(features::OPEN_BY_FID))
         && let Some(node) = cx.w.nodes.get_mut(ino)

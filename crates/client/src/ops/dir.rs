@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use proto::msg::{ReaddirRep, ReaddirReq, SyncReq, WantLocks, bits};
 use proto::{Errno, Opcode, Xid};
+use rules::mode::{S_IFDIR, S_IFMT};
 use std::sync::Arc;
 
 use super::lookup::referenced;
@@ -13,8 +14,7 @@ use super::{attributes, fid_of, permitted, stat_cached, step, walk};
 use crate::api::{Answer, DirectoryEntry, FileHandle};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::file::{Next, OpenFile, Stream, flags as o};
-use crate::names::{Building, Found, Listed, Listing};
-use crate::node::{S_IFDIR, S_IFMT};
+use crate::names::{Building, KnownName, Listed, Listing};
 use crate::op::{Body, Task, WaitKey};
 use crate::world::World;
 
@@ -135,20 +135,20 @@ impl Filler {
         let begin = list.partition_point(|listed| listed.cookie <= after);
         for listed in &list[begin..] {
             let (fid, kind, sure) = match w.known_name(parent, &listed.name) {
-                Found::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
+                KnownName::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
                 // Changed while it was asked for: all of it is shown as it was then, for a new name may be among what is not there.
-                Found::Nothing | Found::Child(_) if new => (listed.fid, listed.kind, false),
+                KnownName::Nothing | KnownName::Child(_) if new => (listed.fid, listed.kind, false),
                 // Removed here since.
-                Found::Nothing => {
+                KnownName::Nothing => {
                     at = listed.cookie;
                     continue;
                 }
-                Found::Child(fid) => {
+                KnownName::Child(fid) => {
                     let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
                     (fid, if kind == 0 { listed.kind } else { kind }, true)
                 }
                 // Others change a name only when the lock of what it leads to has gone back; we ourselves keep it.
-                Found::Unknown => (listed.fid, listed.kind, untouched && still_locked(w, listed)),
+                KnownName::Unknown => (listed.fid, listed.kind, untouched && still_locked(w, listed)),
             };
             if !self.push(&listed.name, fid.ino(), kind, listed.cookie, sure) {
                 return (at, false);

@@ -14,6 +14,7 @@
 //! ```
 
 use bytes::Bytes;
+use rules::names;
 use smallvec::SmallVec;
 
 use super::{kernel, lookup, open};
@@ -54,7 +55,7 @@ pub(crate) fn disown(w: &mut World, op: &OpState, call: &Call, answer: Option<&A
         }
         Some(Answer::Opened { fh, .. }) => opened = Some(*fh),
         Some(Answer::Entries(entries)) => {
-            let counted = entries.iter().filter(|entry| entry.stat.is_some() && !is_dot(&entry.name));
+            let counted = entries.iter().filter(|entry| entry.stat.is_some() && !names::is_dot(&entry.name));
             lookups.extend(counted.map(|entry| entry.ino));
         }
         _ => {}
@@ -87,10 +88,6 @@ pub(super) fn let_go(cx: &mut Cx<'_>, left: &Disowned) {
     for ino in &left.lookups {
         lookup::forget(cx.w, *ino, 1);
     }
-}
-
-fn is_dot(name: &Bytes) -> bool {
-    matches!(name.as_ref(), b"." | b"..")
 }
 
 /// Names that a call makes or removes.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, ReintReq, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
 use proto::{Errno, Fid, Opcode};
+use rules::mode::{S_IFMT, S_IFREG};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stdx::Instant;
@@ -11,7 +12,6 @@ use super::{attributes, fid_of, step, walk, writable};
 use crate::api::Answer;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
-use crate::node::{S_IFMT, S_IFREG};
 use crate::op::WaitKey;
 
 /// Block size of `statfs`.
@@ -168,7 +168,7 @@ pub(crate) fn pool_members(cx: &Cx<'_>, pool: &str) -> Run<Answer> {
 /// `GetLayout`.
 pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     walk(cx, ino)?;
-    crate::behind::settled(cx, ino)?;
+    crate::metadata_write_back::settled(cx, ino)?;
     Ok(Answer::Layout(attributes(cx, ino, false)?.layout))
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     walk(cx, ino)?;
     writable(cx)?;
     if !cx.began(step::MAIN) {
-        crate::behind::settled(cx, ino)?;
+        crate::metadata_write_back::settled(cx, ino)?;
         if attributes(cx, ino, false)?.mode & S_IFMT != S_IFREG {
             return Err(Errno::EINVAL.into());
         }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use proto::Errno;
 use proto::Opcode;
 use proto::msg::{Reint, ReintReq, SetattrOp, SyncReq, valid};
+use rules::{Caller, Object};
 use std::time::Duration;
 use stdx::Instant;
 
@@ -16,11 +17,6 @@ use crate::data::{self, IoFlags, WriteAt};
 use crate::file::{OpenFile, flags as o};
 use crate::imports::Dest;
 use crate::op::WaitKey;
-
-/// Bits of a mode.
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o010;
 
 /// A day: an access time older than this is renewed by any read.
 const DAY_NS: i64 = Duration::from_secs(86_400).as_nanos() as i64;
@@ -177,14 +173,11 @@ fn drop_privileges(cx: &mut Cx<'_>, ino: u64, set_id: bool) -> Run<()> {
     Ok(())
 }
 
-/// Whether set-id bits go with a write. What a set-group-id bit without execution by the group means (mandatory locks, once), members
-/// of the group keep.
+/// Whether set-id bits go with a write.
 fn takes_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let attr = attributes(cx, ino, false)?;
-    let cred = &cx.op.cred;
-    let member = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
-    let group_goes = attr.mode & S_ISGID != 0 && (attr.mode & S_IXGRP != 0 || !member);
-    Ok(attr.mode & S_ISUID != 0 || group_goes)
+    let caller = Caller::of(&cx.op.cred);
+    Ok(caller.mode_without_privileges(Object::without_list(&attr), true) != attr.mode)
 }
 
 /// Takes from a file what lets its program run with other rights: set-id bits, and capabilities.

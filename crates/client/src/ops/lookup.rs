@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use proto::msg::{LookupReq, bits};
 use proto::{Errno, Opcode};
+use rules::names;
 
 use super::{permitted, stat, stat_cached, stat_of_name, step, walk};
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::cx::{Cx, Run, Stop};
-use crate::file::check_name;
-use crate::names::{Epochs, Found};
+use crate::names::{Epochs, KnownName};
 use crate::world::{ObjectLocks, World};
 
 /// Names of one object that the kernel may keep at a time.
@@ -23,7 +23,7 @@ pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> 
 /// The kernel is told what this name leads to. The operation may have waited since it learned that: the kernel keeps the name
 /// only if that is still known, whatever locks were lost and taken again meanwhile.
 pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
-    let known = || matches!(w.known_name(parent, name), Found::Child(fid) if fid.ino() == stat.ino);
+    let known = || matches!(w.known_name(parent, name), KnownName::Child(fid) if fid.ino() == stat.ino);
     let entry_cacheable = stat.entry_cacheable && known();
     if entry_cacheable != stat.entry_cacheable {
         stdx::mark!("name_lost_on_the_way");
@@ -63,18 +63,18 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     }
     let up = name.as_ref() == b"..";
     if !up {
-        check_name(name)?;
+        names::check(name)?;
     }
     if !up && super::kernel::holds(cx, parent) {
         return super::kernel::find_and_hold(cx, parent, fid, name);
     }
     if !cx.began(step::MAIN) && permitted(cx.w, parent, 1, &cx.op.cred) == Some(true) {
         match cx.w.known_name(parent, name) {
-            Found::Nothing => {
+            KnownName::Nothing => {
                 stdx::mark!("lookup_answered_negative");
                 return Err(Errno::ENOENT.into());
             }
-            Found::Child(child) => {
+            KnownName::Child(child) => {
                 if let Some(stat) = stat_cached(cx.w, child.ino()) {
                     if cx.op.is_fresh() {
                         super::ahead::found(cx, parent, name, child.ino());
@@ -89,7 +89,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                 }
                 super::ahead::looked_up(cx, parent, name, child.ino());
             }
-            Found::Unknown => {}
+            KnownName::Unknown => {}
         }
     }
     let dest = cx.w.mdt_of(fid);

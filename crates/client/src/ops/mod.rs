@@ -19,11 +19,12 @@ mod xattr;
 
 use proto::msg::{Attr, GetattrReq, Resource, bits};
 use proto::{Errno, Fid, Opcode};
+use rules::Caller;
+use rules::mode::{S_IFMT, S_IFREG};
 
 use crate::api::{Answer, Call, Stat};
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
-use crate::node::S_IFMT;
 use crate::op::{Task, WaitKey};
 use crate::world::{ObjectLocks, World};
 
@@ -104,7 +105,7 @@ pub(crate) mod step {
     /// and is shown none of them until the operation ends.
     pub const HIDDEN: Step = 35;
     /// The kernel waits for attributes.
-    pub const ASKED: Step = 16;
+    pub const ASKED: Step = 96;
     /// Whether a directory still has the name by which the kernel came to it,
     pub const NAMED: Step = 94;
     /// and which directory that is.
@@ -113,8 +114,8 @@ pub(crate) mod step {
     pub const CHANGING: Step = 20;
     /// What has the name that is to go: one of them.
     pub const GOES: Step = CHANGING + 2;
-    /// The object of a change that was made behind the program's back.
-    pub const BEHIND: Step = 23;
+    /// The object of a change that was made in the caches.
+    pub const MADE: Step = 23;
     /// How often something was lost before a sync.
     pub const LOSSES: Step = 92;
     /// A file that was to be made and is there, and that is to be cut.
@@ -122,7 +123,7 @@ pub(crate) mod step {
     /// It is open.
     pub const OPENED: Step = 29;
     /// A record lock that takes nothing away.
-    pub const KEEP: Step = 17;
+    pub const KEEP: Step = 97;
     /// A sequence was waited for.
     pub const SEQUENCE: Step = 6;
     /// The request of the operation.
@@ -202,7 +203,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Sequence => background::sequence(cx),
         Task::Callback { dest, cookie } => background::callback(cx, *dest, *cookie),
         Task::Close(closing) => background::close(cx, closing),
-        Task::Batch(batch) => crate::behind::send(cx, batch),
+        Task::Batch(batch) => crate::metadata_write_back::send(cx, batch),
         Task::Hold { closing, until } => kernel::hold(cx, closing, *until),
         Task::Atime { ino } => background::atime(cx, *ino),
         Task::Publish { ino } => background::publish(cx, *ino),
@@ -332,7 +333,7 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg:
 
 /// A regular file whose data lies on the metadata target.
 pub(crate) fn is_resident(attr: &Attr) -> bool {
-    attr.mode & S_IFMT == crate::node::S_IFREG && attr.layout.as_ref().is_none_or(|layout| layout.resident)
+    attr.mode & S_IFMT == S_IFREG && attr.layout.as_ref().is_none_or(|layout| layout.resident)
 }
 
 /// What a program sees of a node whose attributes are known: with size and times of its data.
@@ -380,7 +381,7 @@ pub(crate) fn stat_of_change(cx: &mut Cx<'_>, attr: &Attr) -> Run<Stat> {
 /// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
 /// asked, others that are looked up must not push it out.
 fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
-    let found = crate::behind::settled(cx, ino).and_then(|()| data::stat(cx, ino));
+    let found = crate::metadata_write_back::settled(cx, ino).and_then(|()| data::stat(cx, ino));
     if matches!(found, Err(Stop::Wait)) {
         cx.keep_node(step::KEPT, ino);
     }
@@ -435,18 +436,5 @@ pub(crate) fn permitted(w: &World, ino: u64, mask: u32, cred: &proto::msg::Cred)
 
 /// The same as attributes say that may be old.
 pub(crate) fn permits(attr: &Attr, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
-    if cred.uid == 0 {
-        return Some(attr.mode & S_IFMT == crate::node::S_IFDIR || mask & 1 == 0 || attr.mode & 0o111 != 0);
-    }
-    let granted = if cred.uid == attr.uid {
-        attr.mode >> 6
-    } else if attr.has_xattrs {
-        // There may be an ACL.
-        return None;
-    } else if cred.gid == attr.gid || cred.groups.contains(&attr.gid) {
-        attr.mode >> 3
-    } else {
-        attr.mode
-    };
-    Some(granted & mask == mask)
+    Caller::of(cred).may(attr, mask)
 }

@@ -1,27 +1,29 @@
-//! Changes of the namespace: one request each, without a lookup first. The caches are changed by what the reply says.
+//! Changes of the namespace. Those that the client may make itself are made in the caches and sent later ([`crate::metadata_write_back`]). The others
+//! are one request each, without a lookup first, and the caches are changed by what the reply says.
 
 use bytes::Bytes;
 use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, ReintReq, RenameOp, UnlinkOp, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
+use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use rules::names;
 use std::sync::Arc;
 
 use super::kernel::{hide, known_child};
 use super::{fid_of, new_fid, stat, stat_of_change, step, walk, writable};
-use crate::absorb::rebuilt;
 use crate::api::{Answer, Effect, Invalidation, Stat};
-use crate::behind;
 use crate::cx::{Cx, Run, Step};
 use crate::data;
-use crate::file::check_name;
-use crate::here;
 use crate::imports::Dest;
+use crate::local_opens;
+use crate::metadata_write_back;
 use crate::names::Epochs;
-use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::replies::rebuilt;
 use crate::world::{ObjectLocks, World};
 
 /// The parts of a rename's flags.
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 
 /// `Mknod`.
 pub(crate) fn mknod(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64) -> Run<Answer> {
@@ -70,9 +72,9 @@ pub(super) fn version(rep: &ObjectRep) -> u64 {
 
 fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target: &Bytes) -> Run<Answer> {
     let parent_fid = walk(cx, parent)?;
-    check_name(name)?;
+    names::check(name)?;
     writable(cx)?;
-    if let Some(ino) = behind::create(cx, parent, name, mode, rdev, target)? {
+    if let Some(ino) = metadata_write_back::create(cx, parent, name, mode, rdev, target)? {
         let stat = stat(cx, ino)?;
         return Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)));
     }
@@ -90,7 +92,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         let data = (mode & S_IFMT == S_IFREG).then_some(false);
         let object = ObjectLocks { own: true, entries: mode & S_IFMT == S_IFDIR };
         // Nobody else has a lock on a directory that is new.
-        let exclusive = lease || object.entries && behind::allowed(w, dest);
+        let exclusive = lease || object.entries && metadata_write_back::allowed(w, dest);
         let want = WantLocks { exclusive, ..w.want_locks(dest, object, names, data) };
         ReintReq {
             cred: Some((*op.cred).clone()),
@@ -146,8 +148,8 @@ fn asked_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<(
     if cx.began(step::MAIN) {
         return Ok(());
     }
-    behind::leaves(cx, parent, name)?;
-    here::name_goes(cx, dest, parent, name, step::GOES)
+    metadata_write_back::leaves(cx, parent, name)?;
+    local_opens::name_goes(cx, dest, parent, name, step::GOES)
 }
 
 /// `Unlink` and `Rmdir`.
@@ -159,17 +161,17 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     if rmdir && name.as_ref() == b".." {
         return Err(Errno::ENOTEMPTY.into());
     }
-    check_name(name)?;
+    names::check(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
-    if behind::unlink(cx, parent, name, rmdir)? {
+    if metadata_write_back::unlink(cx, parent, name, rmdir)? {
         return Ok(Answer::Done);
     }
     cx.changing(step::CHANGING, parent);
     hide(cx, &[parent, known_child(cx, parent, name)])?;
     asked_before(cx, dest, parent, name)?;
     note_epoch(cx, step::EPOCH, parent);
-    let told = here::told(cx, parent, name, step::GOES);
+    let told = local_opens::told(cx, parent, name, step::GOES);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.touches_name(parent, name);
         ReintReq {
@@ -217,14 +219,14 @@ pub(crate) fn unnamed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, des
 pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> Run<Answer> {
     let parent_fid = walk(cx, new_parent)?;
     let fid = fid_of(ino)?;
-    check_name(name)?;
+    names::check(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
     cx.changing(step::CHANGING, new_parent);
     cx.changing(step::CHANGING + 1, ino);
     hide(cx, &[new_parent, ino])?;
     if !cx.began(step::MAIN) {
-        behind::object_leaves(cx, ino)?;
+        metadata_write_back::object_leaves(cx, ino)?;
     }
     note_epoch(cx, step::EPOCH, new_parent);
     let first = !cx.replied(step::MAIN);
@@ -260,13 +262,14 @@ pub(crate) fn rename(
     new_name: &Bytes,
     flags: u32,
 ) -> Run<Answer> {
-    if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+    let known = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT;
+    if flags & !known != 0 || flags & RENAME_EXCHANGE != 0 && flags != RENAME_EXCHANGE {
         return Err(Errno::EINVAL.into());
     }
     let source_parent = walk(cx, parent)?;
     let target_parent = walk(cx, new_parent)?;
-    check_name(name)?;
-    check_name(new_name)?;
+    names::check(name)?;
+    names::check(new_name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(source_parent);
     cx.changing(step::CHANGING, parent);
@@ -275,11 +278,12 @@ pub(crate) fn rename(
     hide(cx, &[parent, moved, new_parent, replaced])?;
     asked_before(cx, dest, new_parent, new_name)?;
     if !cx.began(step::MAIN) {
-        behind::leaves(cx, parent, name)?;
+        metadata_write_back::leaves(cx, parent, name)?;
     }
+    let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx)?) } else { None };
     note_epoch(cx, step::EPOCH, parent);
     note_epoch(cx, step::EPOCH_OTHER, new_parent);
-    let told = here::told(cx, new_parent, new_name, step::GOES);
+    let told = local_opens::told(cx, new_parent, new_name, step::GOES);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.touches_name(parent, name);
         w.touches_name(new_parent, new_name);
@@ -294,11 +298,13 @@ pub(crate) fn rename(
                 target_name: new_name.clone(),
                 flags,
                 told,
+                whiteout,
             })),
         }
     })?;
-    let exchanged = rep.replaced_attr.as_ref().filter(|_| flags & RENAME_EXCHANGE != 0);
-    let from = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, exchanged);
+    // What has the old name now.
+    let comes = if flags & RENAME_EXCHANGE != 0 { rep.replaced_attr.as_ref() } else { rep.whiteout_attr.as_ref() };
+    let from = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, comes);
     let to = epochs(cx, [step::EPOCH_OTHER, step::MAIN], &rep, new_parent, rep.attr.as_ref());
     let Some(moved) = &rep.attr else {
         // It was done, more is not known.
@@ -325,7 +331,7 @@ pub(crate) fn rename(
             renamed(cx.w, other.fid, (new_parent, new_name), (parent, name));
         }
         (_, other) => {
-            cx.w.changed_name(parent, name, None, from, version);
+            cx.w.changed_name(parent, name, comes, from, version);
             if let Some(other) = other {
                 unnamed(cx.w, new_parent, new_name, other, rep.destroyed);
             }

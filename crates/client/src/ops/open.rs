@@ -1,25 +1,27 @@
 //! Opening, creating, closing.
 //!
-//! An open is one request, with or without create; its locks come with it. A release is answered at once and told to
+//! An open that the server must know of is one request, with or without create; its locks come with it. Files of this client alone and
+//! files that are only read are opened here ([`crate::local_opens`]), and new files of its own are made here ([`crate::metadata_write_back`]). A release is answered at once and told to
 //! the server in the background ([`crate::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
 
 use bytes::Bytes;
 use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, WantLocks, disposition};
 use proto::{Errno, Fid, Opcode, Xid};
+use rules::mode::{S_IFMT, S_IFREG};
+use rules::names;
 use std::sync::Arc;
 
 use super::kernel::hide;
 use super::namespace::{epochs, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle, Stat};
-use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
-use crate::file::{Closing, OpenFile, check_name, flags as o};
-use crate::here;
+use crate::file::{Closing, OpenFile, flags as o};
 use crate::imports::Dest;
-use crate::node::{S_IFMT, S_IFREG};
+use crate::local_opens;
+use crate::metadata_write_back;
 use crate::op::Task;
 use crate::world::ObjectLocks;
 
@@ -46,7 +48,7 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         writable(cx)?;
     }
     let flags = flags & !(o::CREAT | o::EXCL);
-    if here::may_open(cx, ino, flags) {
+    if local_opens::may_open(cx, ino, flags) {
         let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Xid(0));
         return Ok(Answer::Opened {
             fh,
@@ -89,7 +91,7 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     if cx.began(step::SET_ID) {
         super::io::mode_changed(cx, ino)?;
     }
-    let fh = opened(cx, dest, attr, flags, &rep)?;
+    let fh = opened(cx, dest, attr, flags)?;
     Ok(Answer::Opened {
         fh,
         keep_cache: direct(flags) || data::pages_are_good(cx.w, ino),
@@ -104,11 +106,11 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         return cut(cx, parent, name, ino, flags);
     }
     let parent_fid = walk(cx, parent)?;
-    check_name(name)?;
+    names::check(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
     if flags & o::DIRECTORY == 0
-        && let Some(ino) = behind::create(cx, parent, name, S_IFREG | (mode & 0o7777), 0, &Bytes::new())?
+        && let Some(ino) = metadata_write_back::create(cx, parent, name, S_IFREG | (mode & 0o7777), 0, &Bytes::new())?
     {
         let stat = stat(cx, ino)?;
         let fh = insert(cx, dest, super::fid_of(ino)?, flags, Xid(0));
@@ -222,8 +224,7 @@ fn no_pages(flags: u32) -> bool {
     flags & o::DIRECT != 0 || flags & o::APPEND != 0 && flags & o::ACCMODE == o::WRONLY
 }
 
-fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32, rep: &ObjectRep) -> Run<FileHandle> {
-    let _ = rep;
+fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32) -> Run<FileHandle> {
     if flags & o::TRUNC != 0 && attr.mode & S_IFMT == S_IFREG {
         match data::truncate(cx, attr.fid.ino(), 0) {
             Err(Stop::Errno(errno)) => {
@@ -311,7 +312,7 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
         node.direct_handles = node.direct_handles.saturating_sub(u32::from(no_pages(file.flags)));
     }
     if file.open_xid == Xid(0) {
-        here::closed(cx, file.ino);
+        local_opens::closed(cx, file.ino);
         return Ok(Answer::Done);
     }
     closes::add(cx.w, Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid });

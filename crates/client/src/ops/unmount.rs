@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::step;
 use crate::api::Effect;
-use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::file::Closing;
 use crate::imports::{Dest, Target};
+use crate::metadata_write_back;
 use crate::op::WaitKey;
 use crate::world::World;
 
@@ -73,7 +73,7 @@ fn is_settled(w: &World, dest: Dest, asked: bool) -> bool {
     !target.locks.any_held()
         && data::is_idle(w, dest)
         && closes::is_idle(w, dest)
-        && behind::is_idle(w, dest)
+        && metadata_write_back::is_idle(w, dest)
         && (asked || requests == 0)
 }
 
@@ -94,7 +94,7 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
                 return Err(cx.wait(WaitKey::Drained));
             }
         }
-        behind::all_drained(cx)?;
+        metadata_write_back::all_drained(cx)?;
         cx.set_memo(step::MAIN, CLOSING);
         for file in cx.w.files.take_all() {
             if file.open_xid.0 != 0 {
@@ -106,7 +106,10 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
     if phase < LEAVING {
         // Closes, lock callbacks, writes.
         if cx.w.mounted
-            && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty() || !closes::idle(cx.w) || !behind::idle(cx.w))
+            && (cx.w.ops_running > 1
+                || !cx.w.spawned.is_empty()
+                || !closes::idle(cx.w)
+                || !metadata_write_back::idle(cx.w))
         {
             return Err(cx.wait(WaitKey::Drained));
         }

@@ -3,12 +3,12 @@
 use bytes::{Bytes, BytesMut};
 use proto::msg::{GetxattrRep, GetxattrReq, Reint, ReintReq, SetxattrOp, Xattr, bits};
 use proto::{Errno, Fid, Opcode};
+use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use std::sync::Arc;
 
 use super::{attributes, permits, stat_cached, step, walk, writable};
 use crate::api::Answer;
 use crate::cx::{Cx, Run, Step, Stop};
-use crate::node::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::op::Body;
 use crate::world::ObjectLocks;
 

@@ -332,6 +332,7 @@ impl Values<'_> {
                 target_name: self.name(),
                 flags: [0, 0, 1, 2, 3, 4, u32::MAX][self.rng.below(7) as usize],
                 told: self.bool().then(|| self.fid()),
+                whiteout: self.bool().then(|| self.fid()),
             }),
             5 => Reint::Open(OpenOp {
                 parent: self.opt(Self::fid),

@@ -1,4 +1,4 @@
-//! Changes that a client made behind its programs' backs, many in one request: one attempt, one transno, one reply record.
+//! Metadata write-back: changes that a client has made already, many in one request: one attempt, one transno, one reply record.
 //!
 //! The client holds the directories exclusively, and only it can know the objects that it made there. So nothing here waits for
 //! anybody else, and what each change does was known before it came; one that fails nevertheless leaves the others be.
@@ -134,7 +134,7 @@ fn first_results(answer: Option<BatchRep>, changes: usize) -> Vec<BatchResult> {
 }
 
 /// The changes, with whom each is for.
-fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
+pub(super) fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
     let mut changes: Vec<ReintReq> = Vec::with_capacity(BATCH_MAX);
     for change in request.iter() {
         let mut change = change.map_err(|_| Errno::EPROTO)?;

@@ -9,7 +9,7 @@ use schema::Orphan;
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// What one close of a request finds.
-enum Found {
+enum CloseTarget {
     /// Nothing to close, or nothing that can be read.
     Failed(Errno),
     /// An open file, by its present handle (0: it has none) and the object's FID. The object itself is with its first close, unless
@@ -32,11 +32,11 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
     for index in 0..found.len() {
         let mut result = CloseResult { index: index as u32, ..CloseResult::default() };
         match &mut found[index] {
-            Found::Failed(errno) => {
+            CloseTarget::Failed(errno) => {
                 failed |= 1 << index;
                 result.status = -errno.raw();
             }
-            Found::Open(_, _, node) => {
+            CloseTarget::Open(_, _, node) => {
                 let Some(mut node) = node.take() else { continue };
                 let gone = write(mdt, cx, &mut node, closes, &found)?;
                 if gone == Gone::No {
@@ -52,7 +52,7 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
         rep.results.push(result);
     }
     for found in found {
-        if let Found::Open(handle, ..) = found
+        if let CloseTarget::Open(handle, ..) = found
             && handle != 0
         {
             mdt.opens.remove(handle);
@@ -66,8 +66,8 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
 }
 
 /// Looks everything up, so that all that is missing is asked for together.
-fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<Found>, Stop> {
-    let mut found: Vec<Found> = Vec::with_capacity(closes.len());
+fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<CloseTarget>, Stop> {
+    let mut found: Vec<CloseTarget> = Vec::with_capacity(closes.len());
     let mut waits = false;
     for close in closes {
         let opened = match close.handle {
@@ -75,21 +75,21 @@ fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<Found>, Stop
             handle => mdt.opens.find(cx.export(), handle).map(|(handle, file)| (handle, file.fid)),
         };
         let again = |handle: u64| {
-            let is = |earlier: &Found| matches!(earlier, Found::Open(other, ..) if *other == handle);
+            let is = |earlier: &CloseTarget| matches!(earlier, CloseTarget::Open(other, ..) if *other == handle);
             handle != 0 && found.iter().any(is)
         };
         let Some((handle, fid)) = opened.filter(|(handle, _)| !again(*handle)) else {
-            found.push(Found::Failed(Errno::ESTALE));
+            found.push(CloseTarget::Failed(Errno::ESTALE));
             continue;
         };
-        let known = |earlier: &Found| matches!(earlier, Found::Open(_, other, _) if *other == fid);
+        let known = |earlier: &CloseTarget| matches!(earlier, CloseTarget::Open(_, other, _) if *other == fid);
         let node = if found.iter().any(known) { Ok(None) } else { tree::find(cx, fid) };
         found.push(match node {
-            Ok(node) => Found::Open(handle, fid, node),
-            Err(Stop::Errno(errno)) => Found::Failed(errno),
+            Ok(node) => CloseTarget::Open(handle, fid, node),
+            Err(Stop::Errno(errno)) => CloseTarget::Failed(errno),
             Err(Stop::Wait) => {
                 waits = true;
-                Found::Open(handle, fid, None)
+                CloseTarget::Open(handle, fid, None)
             }
         });
     }
@@ -97,9 +97,9 @@ fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<Found>, Stop
 }
 
 /// Writes what the closes of one object change.
-fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &[Found]) -> Result<Gone, Stop> {
+fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &[CloseTarget]) -> Result<Gone, Stop> {
     let fid = node.fid();
-    let own = |pair: &(&Close, &Found)| matches!(pair.1, Found::Open(_, other, _) if *other == fid);
+    let own = |pair: &(&Close, &CloseTarget)| matches!(pair.1, CloseTarget::Open(_, other, _) if *other == fid);
     let (mut count, mut atime_ns) = (0, 0);
     for (close, _) in closes.iter().zip(found).filter(own) {
         count += u32::from(close.handle != 0);

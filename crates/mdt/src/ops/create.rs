@@ -1,18 +1,18 @@
 //! A new object with a name: directory, device, pipe, socket, symbolic link, regular file; and what an open that creates
 //! shares with that.
 
-use crate::access::{Capability, EXECUTE, WRITE};
 use crate::known::Pending;
-use crate::ops::Change;
+use crate::ops::{Change, subjects};
 use crate::tree::{self, Dir, Node, Place};
-use crate::{Mdt, acl, grants, layouts};
+use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
-use proto::connect::{DIR_SIZE, LINK_MAX, SYMLINK_MAX};
 use proto::msg::{Attr, CreateOp, Layout, ObjectRep};
 use proto::{Errno, Fid, Operation};
-use schema::inode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use rules::access::EXECUTE;
+use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use rules::{acl, names};
 use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
-use target::{Cx, Reply, ShareKey, Stop};
+use target::{Cx, Reply, Stop};
 
 /// What is to be made.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Made {
 pub fn create(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     op: &CreateOp,
     layout: Option<Layout>,
 ) -> Result<Reply, Stop> {
@@ -92,14 +92,14 @@ pub enum Named {
 pub fn named(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     new: &New<'_>,
     op: &CreateOp,
     parent: &mut Dir,
 ) -> Result<Named, Stop> {
     change.caller.need(&parent.node.inode, EXECUTE)?;
-    tree::check_name(&op.name)?;
-    if tree::is_dot(&op.name) {
+    names::check(&op.name)?;
+    if names::is_dot(&op.name) {
         return Err(Errno::EEXIST.into());
     }
     let place = mdt.place_after(cx, &parent.pending, parent.node.ino, &op.name)?;
@@ -109,7 +109,7 @@ pub fn named(
         }
         return Err(Errno::EEXIST.into());
     }
-    check_type(change, op)?;
+    rules::create::check_kind(&change.caller, op.mode, &op.symlink)?;
     Ok(Named::Made(make(mdt, cx, change, parent, place, new)?))
 }
 
@@ -121,26 +121,12 @@ impl<'a> New<'a> {
 }
 
 /// The attributes of an object that was made here and is gone again.
-pub fn gone(mdt: &Mdt, change: &Change, parent: &Inode, op: &CreateOp) -> Attr {
+pub fn gone(mdt: &Mdt, change: &Change<'_>, parent: &Inode, op: &CreateOp) -> Attr {
     let made = new_inode(mdt, change, parent, &New::of(op, false));
     Attr { nlink: 0, layout: None, ..made.attr() }
 }
 
-/// What is wrong with the wish itself.
-fn check_type(change: &Change, op: &CreateOp) -> Result<(), Errno> {
-    match op.mode & S_IFMT {
-        S_IFREG | S_IFDIR | S_IFIFO | S_IFSOCK => Ok(()),
-        S_IFLNK if op.symlink.is_empty() => Err(Errno::ENOENT),
-        S_IFLNK if op.symlink.len() > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
-        S_IFLNK => Ok(()),
-        // The permission of the directory is looked at first.
-        S_IFBLK | S_IFCHR => Ok(()),
-        _ if change.caller.uid() == 0 => Err(Errno::EINVAL),
-        _ => Err(Errno::EPERM),
-    }
-}
-
-fn reply(cx: &mut Cx<'_>, change: &Change, child: &Node, parent: &Node) -> Reply {
+fn reply(cx: &mut Cx<'_>, change: &Change<'_>, child: &Node, parent: &Node) -> Reply {
     Reply::new(&ObjectRep {
         attr: Some(child.inode.attr()),
         parent_attr: Some(parent.inode.attr()),
@@ -154,23 +140,14 @@ fn reply(cx: &mut Cx<'_>, change: &Change, child: &Node, parent: &Node) -> Reply
 pub fn make(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     dir: &mut Dir,
     place: Place,
     new: &New<'_>,
 ) -> Result<Made, Stop> {
     let parent = &dir.node;
     let is_dir = new.mode & S_IFMT == S_IFDIR;
-    change.caller.need(&parent.inode, WRITE | EXECUTE)?;
-    if parent.inode.nlink == 0 {
-        return Err(Errno::ENOENT.into());
-    }
-    if matches!(new.mode & S_IFMT, S_IFBLK | S_IFCHR) && !change.caller.capable(Capability::Mknod) {
-        return Err(Errno::EPERM.into());
-    }
-    if is_dir && parent.inode.nlink >= LINK_MAX {
-        return Err(Errno::EMLINK.into());
-    }
+    rules::create::check(&change.caller, &parent.inode, new.mode, new.rdev)?;
     let grant = use_fid(cx, new.fid)?;
     cx.note_version(0, parent.inode.version);
     cx.note_version(1, tree::NO_ENTRY);
@@ -179,21 +156,23 @@ pub fn make(
     let parent = &mut dir.node;
     let ino = tree::allocate_ino(cx, parent)?;
     let mut child = Node { ino, inode: new_inode(mdt, change, &parent.inode, new) };
-    cx.depends_on(ShareKey::object(parent.fid()));
-    cx.changed(ShareKey::name(parent.fid(), new.name));
-    cx.changed(ShareKey::object(new.fid));
-    if let Some(grant) = grant {
-        cx.put::<SeqGrant>(&new.fid.seq, &grant);
-    }
-    cx.put::<Oi>(&new.fid, &Oi { ino });
-    child.put(cx);
+    subjects::note(cx, &subjects::created(parent.fid(), new.name, new.fid));
+    put_new(cx, &grant, &mut child);
     tree::put_entry(cx, parent, &place, new.name, &child);
     if is_dir {
-        parent.inode.nlink += 1;
+        tree::count_directories(cx, parent, 1);
     }
     let parent = (parent.ino, parent.inode.dir);
     dir.entries_changed(change.now_ns);
     Ok(Made { parent, child, place })
+}
+
+/// Writes a new object, but for its name.
+pub fn put_new(cx: &mut Cx<'_>, grant: &SeqGrant, node: &mut Node) {
+    let fid = node.fid();
+    cx.put::<SeqGrant>(&fid.seq, grant);
+    cx.put::<Oi>(&fid, &Oi { ino: node.ino });
+    node.put(cx);
 }
 
 /// Whether the requester has made an object: its FID is of a sequence that was granted to it.
@@ -205,7 +184,7 @@ pub fn is_of_requester(cx: &mut Cx<'_>, fid: Fid) -> Result<bool, Stop> {
 
 /// The grant of the FID's sequence with the FID marked as used. Refused: a sequence that was not granted to this client,
 /// and a FID that was used before.
-fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<SeqGrant>, Stop> {
+pub fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<SeqGrant, Stop> {
     if !fid.is_normal() {
         return Err(Errno::EPROTO.into());
     }
@@ -217,23 +196,30 @@ fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<SeqGrant>, Stop> {
                 return Err(Errno::EPROTO.into());
             }
             grant.mark_used(fid.oid);
-            Ok(Some(grant))
+            Ok(grant)
         }
         _ => Err(Errno::EPROTO.into()),
     }
 }
 
-/// The inode of a new object: owner, group and mode by the rules of its directory.
-fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode {
-    let caller = &change.caller;
+/// The inode of a new object.
+pub fn new_inode(mdt: &Mdt, change: &Change<'_>, parent: &Inode, new: &New<'_>) -> Inode {
     let kind = new.mode & S_IFMT;
-    let wanted = if kind == S_IFDIR { new.mode & (S_IFMT | 0o1777) } else { new.mode & (S_IFMT | 0o7777) };
-    let (gid, mode) = caller.group_and_mode_of_new(parent, wanted);
-    let (mode, xattrs) = match kind {
-        S_IFLNK => (S_IFLNK | 0o777, Vec::new()),
-        _ => with_default_list(parent, mode, caller.umask()),
+    let default_list = parent.xattr(acl::DEFAULT);
+    let wanted = rules::create::New {
+        mode: new.mode,
+        rdev: new.rdev,
+        symlink: new.symlink,
+        default_list: default_list.map(|value| &value[..]),
     };
-    let now_ns = change.now_ns;
+    let made = rules::create::made(&change.caller, parent, &wanted, change.now_ns);
+    let mut xattrs = Vec::new();
+    if let Some(value) = made.access_list {
+        xattrs.push(InodeXattr { name: Bytes::from_static(acl::ACCESS), value, large: false });
+    }
+    if let Some(value) = default_list.filter(|_| made.takes_default_list) {
+        xattrs.push(InodeXattr { name: Bytes::from_static(acl::DEFAULT), value: value.clone(), large: false });
+    }
     let layout = match kind {
         S_IFREG => Some(new.layout.clone().unwrap_or_else(|| {
             let resident = new.resident || mdt.settings.dom_size > 0;
@@ -242,24 +228,21 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
         S_IFDIR => parent.layout.clone(),
         _ => None,
     };
+    let attr = made.attr;
     Inode {
         fid: new.fid,
-        mode,
-        uid: caller.uid(),
-        gid,
-        nlink: if kind == S_IFDIR { 2 } else { 1 },
-        rdev: if matches!(kind, S_IFBLK | S_IFCHR) { new.rdev } else { 0 },
-        size: match kind {
-            S_IFDIR => DIR_SIZE,
-            S_IFLNK => new.symlink.len() as u64,
-            _ => 0,
-        },
-        blocks: if kind == S_IFDIR { DIR_SIZE / 512 } else { 0 },
-        atime_ns: now_ns,
-        mtime_ns: now_ns,
-        mtime_set_ns: 0,
-        ctime_ns: now_ns,
-        btime_ns: now_ns,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: attr.nlink,
+        rdev: attr.rdev,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime_ns: attr.atime_ns,
+        mtime_ns: attr.mtime_ns,
+        mtime_set_ns: attr.mtime_set_ns,
+        ctime_ns: attr.ctime_ns,
+        btime_ns: attr.btime_ns,
         version: 0,
         layout,
         links: LinkEa::one(parent.fid, new.name.clone()),
@@ -269,22 +252,6 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
         leaving: false,
         next_object: 0,
     }
-}
-
-/// Mode and lists of a new object: the directory's default list decides, or else the umask.
-fn with_default_list(parent: &Inode, mode: u32, umask: u32) -> (u32, Vec<InodeXattr>) {
-    let default = parent.xattrs.iter().find(|xattr| xattr.name == acl::DEFAULT);
-    let list = default.and_then(|xattr| acl::Acl::parse(&xattr.value).ok().flatten());
-    let (Some(default), Some(list)) = (default, list) else { return (mode & !umask, Vec::new()) };
-    let (access, mode) = list.inherit(mode);
-    let mut xattrs = Vec::new();
-    if !access.is_a_mode() {
-        xattrs.push(InodeXattr { name: Bytes::from_static(acl::ACCESS), value: access.to_value(), large: false });
-    }
-    if mode & S_IFMT == S_IFDIR {
-        xattrs.push(default.clone());
-    }
-    (mode, xattrs)
 }
 
 impl Mdt {

@@ -4,7 +4,7 @@
 //! no longer) resident is `ESTALE`: the client looks at the layout again.
 
 use crate::tree::{self, Node};
-use crate::{Mdt, attrs, grants, resident};
+use crate::{Mdt, grants, resident};
 use bytes::Bytes;
 use proto::Errno;
 use proto::connect::BRW_SIZE_MAX;
@@ -12,6 +12,7 @@ use proto::msg::{
     LockMode, Lvb, ObjGetattrReq, ObjSetattrReq, ObjSyncReq, ObjectId, ObjectStateRep, Policy, PunchKind, PunchReq,
     ReadRep, ReadReq, Resource, SeekRep, SeekReq, WriteReq, bits,
 };
+use rules::attrs::SIZE_MAX;
 use schema::SmallData;
 use target::{Cx, Reply, ShareKey, Stop};
 
@@ -141,7 +142,7 @@ pub fn punch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &PunchReq) -> Result<Reply
         PunchKind::Zero | PunchKind::Allocate if request.keep_size => old_size,
         PunchKind::Zero | PunchKind::Allocate => old_size.max(end),
     };
-    if size > attrs::SIZE_MAX {
+    if size > SIZE_MAX {
         return Err(Errno::EFBIG.into());
     }
     mdt.check_growth(&node.inode, size)?;

@@ -1,10 +1,11 @@
 //! The paths of a FID, from the names that each object carries (linkEA).
 
-use crate::access::{Caller, EXECUTE};
 use crate::tree;
 use bytes::Bytes;
 use proto::msg::{Fid2pathRep, Fid2pathReq};
 use proto::{Errno, Fid};
+use rules::Caller;
+use rules::access::EXECUTE;
 use target::{Cx, Reply, Stop};
 
 /// Longest path that is built, in bytes.
@@ -27,7 +28,7 @@ pub fn fid2path(cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Reply, Stop> {
     Ok(Reply::new(&Fid2pathRep { paths }))
 }
 
-fn path(cx: &mut Cx<'_>, caller: &Caller, parent: Fid, name: &Bytes) -> Result<Bytes, Stop> {
+fn path(cx: &mut Cx<'_>, caller: &Caller<'_>, parent: Fid, name: &Bytes) -> Result<Bytes, Stop> {
     let mut names = vec![name.clone()];
     let mut length = name.len();
     let mut fid = parent;

@@ -1,21 +1,22 @@
 //! A further name for an object.
 
-use crate::access::{EXECUTE, WRITE};
-use crate::ops::Change;
+use crate::ops::{Change, subjects};
 use crate::{Mdt, grants, tree};
 use bytes::Bytes;
 use proto::connect::LINK_MAX;
 use proto::msg::{LinkOp, bits};
 use proto::{Errno, Operation};
-use target::{Cx, Reply, ShareKey, Stop};
+use rules::access::{EXECUTE, WRITE};
+use rules::names;
+use target::{Cx, Reply, Stop};
 
 /// See the module.
-pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Result<Reply, Stop> {
+pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let mut parent = tree::dir(cx, op.parent)?;
     change.caller.need(&parent.inode, EXECUTE)?;
-    tree::check_name(&op.name)?;
-    if tree::is_dot(&op.name) {
+    names::check(&op.name)?;
+    if names::is_dot(&op.name) {
         return Err(Errno::EEXIST.into());
     }
     let place = mdt.place(cx, parent.ino, &op.name)?;
@@ -35,9 +36,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
     tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (node.fid(), bits::UPDATE)])?;
     let written = grants::written(cx, &node.inode)?;
 
-    cx.depends_on(ShareKey::object(parent.fid()));
-    cx.changed(ShareKey::name(parent.fid(), &op.name));
-    cx.changed(ShareKey::object(node.fid()));
+    subjects::note(cx, &subjects::linked(op));
     node.inode.nlink += 1;
     node.inode.changed(change.now_ns);
     node.inode.links.add(parent.fid(), Bytes::copy_from_slice(&op.name));

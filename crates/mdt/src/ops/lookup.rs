@@ -1,8 +1,10 @@
 //! A name in a directory: attributes, and locks to cache them and the name.
 
-use crate::access::{Caller, EXECUTE};
 use crate::{Mdt, grants, tree};
 use proto::msg::{LookupReq, ObjectRep};
+use rules::Caller;
+use rules::access::EXECUTE;
+use rules::names;
 use target::{Cx, Reply, Stop};
 
 /// See the module. A name that does not exist is a success without attributes, so that it can be cached, too.
@@ -15,7 +17,7 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
         b"." => Some(parent.clone()),
         b".." => Some(tree::node(cx, parent.inode.parent())?),
         name => {
-            tree::check_name(name)?;
+            names::check(name)?;
             match mdt.place(cx, parent.ino, name)?.entry {
                 Some(entry) => Some(tree::of_entry(cx, &entry)?),
                 None => None,

@@ -5,7 +5,6 @@
 //! It opens by that FID; only if there is no such object does it create (then the create was lost with the group). If the
 //! open's change is durable, nothing is written and only the handle is made again.
 
-use crate::access::{Caller, EXECUTE, READ, WRITE};
 use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
 use crate::ops::{Change, data};
@@ -14,8 +13,11 @@ use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid, Operation, Transno};
+use rules::Caller;
+use rules::access::{EXECUTE, READ, WRITE};
+use rules::mode::S_IFREG;
+use rules::names;
 use schema::Inode;
-use schema::inode::S_IFREG;
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// Linux's flags for x86-64.
@@ -51,7 +53,7 @@ pub fn only_reads(open_flags: u32) -> bool {
 }
 
 /// See the module.
-pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Result<Reply, Stop> {
+pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) -> Result<Reply, Stop> {
     if mdt.opens.of_export(cx.export()) >= mdt.settings.open_files_max {
         return Err(Errno::EMFILE.into());
     }
@@ -72,9 +74,9 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
     let mut dir = Dir::find(cx, parent)?;
     let parent = &dir.node;
     change.caller.need(&parent.inode, EXECUTE)?;
-    tree::check_name(&op.name)?;
+    names::check(&op.name)?;
     let creates = op.flags & flags::CREAT != 0;
-    if tree::is_dot(&op.name) {
+    if names::is_dot(&op.name) {
         return Err(if creates { Errno::EISDIR } else { Errno::EINVAL }.into());
     }
     let place = mdt.place(cx, parent.ino, &op.name)?;
@@ -121,7 +123,7 @@ fn first_layout(said: Layout) -> Layout {
 fn existing(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     op: &OpenOp,
     mut node: Node,
     parent: Option<&Node>,
@@ -165,7 +167,7 @@ fn existing(
     Ok(finish(mdt, cx, change, op, &node.inode, attr, parent, done))
 }
 
-fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Stop> {
+fn truncate(cx: &mut Cx<'_>, change: &Change<'_>, node: &mut Node) -> Result<(), Stop> {
     emptied(&change.caller, &mut node.inode, change.now_ns);
     if node.inode.is_resident() {
         data::resize(cx, node, 0)?;
@@ -174,14 +176,14 @@ fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Sto
 }
 
 /// What a cut does to a file, but for its data.
-fn emptied(caller: &Caller, inode: &mut Inode, now_ns: i64) {
-    inode.mode = caller.mode_without_privileges(inode, true);
+fn emptied(caller: &Caller<'_>, inode: &mut Inode, now_ns: i64) {
+    inode.mode = caller.mode_without_privileges(&*inode, true);
     inode.content_changed(now_ns);
 }
 
 /// Whether the caller may have been granted this open before the restart. If the object is as it was then, it is granted what it
 /// would be now; if mode or owner may have changed since, only who was answered knows the handle.
-fn was_granted(cx: &mut Cx<'_>, change: &Change, op: &OpenOp, inode: &Inode) -> Result<(), Stop> {
+fn was_granted(cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, inode: &Inode) -> Result<(), Stop> {
     let Err(errno) = check(&change.caller, inode, op) else { return Ok(()) };
     // The maker of a file may open it as its mode forbids.
     if create::is_of_requester(cx, inode.fid)? {
@@ -193,7 +195,7 @@ fn was_granted(cx: &mut Cx<'_>, change: &Change, op: &OpenOp, inode: &Inode) -> 
 }
 
 /// The replay of an open whose object is there.
-fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp, mut node: Node) -> Result<Reply, Stop> {
+fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, mut node: Node) -> Result<Reply, Stop> {
     was_granted(cx, change, op, &node.inode)?;
     if !cx.is_committed_replay() && op.flags & flags::TRUNC != 0 && node.inode.is_file() {
         truncate(cx, change, &mut node)?;
@@ -206,7 +208,7 @@ fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp, mut node
 }
 
 /// Whether the caller may open it so, with errors in the order of Linux's `do_open` and `may_open`.
-fn check(caller: &Caller, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
+fn check(caller: &Caller<'_>, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
     let has = |bit| op.flags & bit != 0;
     if inode.is_symlink() && !has(flags::PATH) {
         return Err(Errno::ELOOP);
@@ -243,7 +245,7 @@ fn check(caller: &Caller, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
 fn finish(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     op: &OpenOp,
     inode: &Inode,
     attr: Attr,
@@ -298,12 +300,12 @@ impl Mdt {
 mod tests {
     use super::*;
     use proto::msg::Cred;
-    use schema::inode::{S_IFDIR, S_IFIFO, S_IFLNK};
+    use rules::mode::{S_IFDIR, S_IFIFO, S_IFLNK};
 
     fn try_open(uid: u32, mode: u32, flags: u32) -> Result<(), Errno> {
-        let caller = Caller::new(Some(&Cred { uid, gid: uid, ..Cred::default() }));
+        let cred = Cred { uid, gid: uid, ..Cred::default() };
         let inode = Inode { mode, uid: 1, gid: 1, ..Inode::default() };
-        check(&caller, &inode, &OpenOp { flags, ..OpenOp::default() })
+        check(&Caller::of(&cred), &inode, &OpenOp { flags, ..OpenOp::default() })
     }
 
     #[test]
@@ -323,10 +325,10 @@ mod tests {
 
     #[test]
     fn an_open_that_cuts_is_not_older_than_the_last_write() {
-        let caller = Caller::new(Some(&Cred { uid: 1, gid: 1, ..Cred::default() }));
+        let cred = Cred { uid: 1, gid: 1, ..Cred::default() };
         for (written, renamed, cut) in [(7, 7, 9), (20, 20, 20), (7, 20, 20)] {
             let mut inode = Inode { mode: S_IFREG | 0o4755, mtime_ns: written, ctime_ns: renamed, ..Inode::default() };
-            emptied(&caller, &mut inode, 9);
+            emptied(&Caller::of(&cred), &mut inode, 9);
             assert_eq!((inode.mode, inode.mtime_ns, inode.ctime_ns), (S_IFREG | 0o755, cut, cut));
         }
     }

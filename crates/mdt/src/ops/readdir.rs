@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::access::{Caller, READ};
 use crate::tree::Node;
 use crate::{Mdt, grants, tree};
 use proto::connect::BRW_SIZE_MAX;
 use proto::msg::{DirEntry, LockMode, Policy, ReaddirRep, ReaddirReq, Resource, WantLocks, bits};
 use proto::{Errno, Operation};
+use rules::Caller;
+use rules::access::READ;
 use schema::{Entry, Inode, Record};
 use target::{Cx, LogLevel, Reply, Stop};
 

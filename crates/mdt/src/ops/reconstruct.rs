@@ -19,7 +19,7 @@ use proto::msg::{
     WriteReq, disposition,
 };
 use proto::{Errno, Fid, Opcode};
-use schema::inode::S_IFMT;
+use rules::mode::S_IFMT;
 use target::{Cx, Executed, Reply, Request, Stop};
 
 /// See the module.

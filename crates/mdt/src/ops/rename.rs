@@ -1,21 +1,24 @@
-//! Another name: `rename`, also over an object, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`.
+//! `rename`, also over an object, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, `RENAME_WHITEOUT`.
 
-use crate::access::{EXECUTE, WRITE};
 use crate::known::Pending;
 use crate::ops::Change;
+use crate::ops::create::{self, New};
+use crate::ops::subjects::{self, Subject};
 use crate::ops::unlink::{Gone, drop_link};
 use crate::tree::{self, Node, Place};
 use crate::{Mdt, grants};
 use bytes::Bytes;
-use proto::connect::LINK_MAX;
 use proto::msg::{ObjectRep, RenameOp, bits};
 use proto::{Errno, Fid, Operation};
-use schema::LinkEa;
+use rules::access::EXECUTE;
+use rules::names::{self, Links};
 use schema::entry::CHAIN_MAX;
-use target::{Cx, Reply, ShareKey, Stop};
+use schema::{LinkEa, SeqGrant};
+use target::{Cx, Reply, Stop};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
 
 /// The one or two directories of a rename.
 struct Dirs {
@@ -37,52 +40,56 @@ impl Dirs {
 }
 
 /// What a rename is about, once all names are found.
-struct Found {
+struct Resolved {
     dirs: Dirs,
     source: Place,
     target: Place,
     moved: Node,
     /// What has the target name.
     other: Option<Node>,
+    /// What gets the source name.
+    whiteout: Option<Node>,
 }
 
 /// See the module.
-pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) -> Result<Reply, Stop> {
+pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Result<Reply, Stop> {
     let mut found = resolve(mdt, cx, change, op)?;
     if found.other.as_ref().is_some_and(|other| other.fid() == found.moved.fid()) {
         // Two names of one object: nothing happens, as POSIX has it.
         cx.changes_nothing();
         return Ok(reply(cx, change, &found, Gone::No));
     }
-    check(change, op, &found)?;
+    let links = checked(change, op, &found)?;
     // In one chain, the new entry may be what follows the old one; and it may be the first that was put elsewhere because the chain
     // is full.
     let (from, to) = (found.source.key, found.target.key);
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
     let tombstone = mdt.chain_goes_on(cx, &Pending::default(), &found.source)? || follows || found.target.second;
+    let grant = if op.flags & WHITEOUT != 0 { Some(new_whiteout(mdt, cx, change, op, &mut found)?) } else { None };
     check_versions(cx, &found)?;
     revoke(cx, op, &found)?;
 
-    cx.depends_on(ShareKey::object(op.source_parent));
-    cx.depends_on(ShareKey::object(op.target_parent));
-    cx.changed(ShareKey::name(op.source_parent, &op.source_name));
-    cx.changed(ShareKey::name(op.target_parent, &op.target_name));
-    cx.changed(ShareKey::object(found.moved.fid()));
-    cx.touched(ShareKey::emptied(op.source_parent));
+    subjects::note(cx, &subjects::renamed(op));
+    subjects::note(cx, &[Subject::Object(found.moved.fid())]);
     if let Some(other) = &found.other {
-        cx.changed(ShareKey::object(other.fid()));
-        cx.depends_on(ShareKey::emptied(other.fid()));
+        subjects::note_victim(cx, other);
+    }
+    if let (Some(grant), Some(whiteout)) = (&grant, &mut found.whiteout) {
+        subjects::note(cx, &[Subject::New(whiteout.fid())]);
+        create::put_new(cx, grant, whiteout);
     }
     let exchange = op.flags & EXCHANGE != 0;
     let gone = if exchange {
-        write_exchange(cx, change, op, &mut found);
+        write_exchange(cx, change, op, &mut found, links);
         Gone::No
     } else {
-        write_move(mdt, cx, change, op, &mut found, tombstone)?
+        write_move(mdt, cx, change, op, &mut found, (links, tombstone))?
     };
     let reply = reply(cx, change, &found, gone);
     if !exchange {
         mdt.entry_taken(found.target.key);
+    }
+    if !exchange && found.whiteout.is_none() {
         mdt.entry_freed(found.source.key, tombstone);
     }
     if let Some(other) = &found.other {
@@ -93,9 +100,12 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
 }
 
 /// Finds both names, in Linux's order of errors.
-fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) -> Result<Found, Stop> {
-    if op.flags & !(NOREPLACE | EXCHANGE) != 0 || op.flags == NOREPLACE | EXCHANGE {
+fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Result<Resolved, Stop> {
+    if op.flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0 || op.flags & EXCHANGE != 0 && op.flags != EXCHANGE {
         return Err(Errno::EINVAL.into());
+    }
+    if op.whiteout.is_some() != (op.flags & WHITEOUT != 0) {
+        return Err(Errno::EPROTO.into());
     }
     let source = tree::dir(cx, op.source_parent)?;
     let target = match op.target_parent == op.source_parent {
@@ -105,9 +115,9 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) -> Result
     let dirs = Dirs { source, target };
     change.caller.need(&dirs.source.inode, EXECUTE)?;
     change.caller.need(&dirs.target().inode, EXECUTE)?;
-    tree::check_name(&op.source_name)?;
-    tree::check_name(&op.target_name)?;
-    if tree::is_dot(&op.source_name) || tree::is_dot(&op.target_name) {
+    names::check(&op.source_name)?;
+    names::check(&op.target_name)?;
+    if names::is_dot(&op.source_name) || names::is_dot(&op.target_name) {
         return Err(Errno::EBUSY.into());
     }
     let source = mdt.place(cx, dirs.source.ino, &op.source_name)?;
@@ -131,7 +141,33 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) -> Result
             return Err(errno.into());
         }
     }
-    Ok(Found { dirs, source, target, moved, other })
+    Ok(Resolved { dirs, source, target, moved, other, whiteout: None })
+}
+
+/// Makes the whiteout, but writes neither it nor its name. Gives the grant of its FID, to be written with it.
+fn new_whiteout(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change<'_>,
+    op: &RenameOp,
+    found: &mut Resolved,
+) -> Result<SeqGrant, Stop> {
+    let fid = op.whiteout.ok_or(Errno::EPROTO)?;
+    let grant = create::use_fid(cx, fid)?;
+    let new = New {
+        name: &op.source_name,
+        fid,
+        mode: rules::create::WHITEOUT,
+        rdev: 0,
+        symlink: &Bytes::new(),
+        layout: None,
+        resident: false,
+    };
+    let dir = &mut found.dirs.source;
+    let inode = create::new_inode(mdt, change, &dir.inode, &new);
+    let ino = tree::allocate_ino(cx, dir)?;
+    found.whiteout = Some(Node { ino, inode });
+    Ok(grant)
 }
 
 /// Whether a directory is `ancestor` or lies below it.
@@ -149,61 +185,29 @@ fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid) -> Result<bool, Stop> {
     }
 }
 
-fn check(change: &Change, op: &RenameOp, found: &Found) -> Result<(), Errno> {
-    let Found { dirs, moved, other, .. } = found;
-    let exchange = op.flags & EXCHANGE != 0;
-    let caller = &change.caller;
-    caller.may_remove(&dirs.source.inode, &moved.inode)?;
-    match other {
-        None => caller.need(&dirs.target().inode, WRITE | EXECUTE)?,
-        Some(other) => {
-            caller.may_remove(&dirs.target().inode, &other.inode)?;
-            match (moved.inode.is_dir(), other.inode.is_dir()) {
-                (true, false) if !exchange => return Err(Errno::ENOTDIR),
-                (false, true) if !exchange => return Err(Errno::EISDIR),
-                _ => {}
-            }
-        }
-    }
-    if dirs.target().inode.nlink == 0 {
-        return Err(Errno::ENOENT);
-    }
-    if dirs.differ() {
-        // Its `..` changes.
-        if moved.inode.is_dir() {
-            caller.need(&moved.inode, WRITE)?;
-        }
-        if let Some(other) = other
-            && exchange
-            && other.inode.is_dir()
-        {
-            caller.need(&other.inode, WRITE)?;
-        }
-    }
-    let other_is_dir = other.as_ref().is_some_and(|other| other.inode.is_dir());
-    if !exchange && other.as_ref().is_some_and(|other| other.inode.is_dir() && other.inode.dir.entries > 0) {
-        return Err(Errno::ENOTEMPTY);
-    }
-    if dirs.differ() {
-        let full = |dir: &Node| dir.inode.nlink >= LINK_MAX;
-        let moved_is_dir = moved.inode.is_dir();
-        let comes = moved_is_dir && !other_is_dir && full(dirs.target());
-        let goes = exchange && other_is_dir && !moved_is_dir && full(&dirs.source);
-        if comes || goes {
-            return Err(Errno::EMLINK);
-        }
-    }
-    Ok(())
+/// Checks it, and says what becomes of the directories' links.
+fn checked(change: &Change<'_>, op: &RenameOp, found: &Resolved) -> Result<Links, Errno> {
+    let Resolved { dirs, moved, other, .. } = found;
+    let rename = names::Rename {
+        source: (&dirs.source.inode).into(),
+        target: dirs.target.as_ref().map(|dir| (&dir.inode).into()),
+        moved: (&moved.inode).into(),
+        other: other.as_ref().map(|other| (&other.inode).into()),
+        other_is_full: other.as_ref().is_some_and(|other| other.inode.dir.entries > 0),
+        exchange: op.flags & EXCHANGE != 0,
+    };
+    rename.check(&change.caller)?;
+    Ok(rename.links())
 }
 
-fn check_versions(cx: &mut Cx<'_>, found: &Found) -> Result<(), Stop> {
+fn check_versions(cx: &mut Cx<'_>, found: &Resolved) -> Result<(), Stop> {
     cx.note_version(0, found.dirs.source.inode.version);
     cx.note_version(1, found.dirs.target().inode.version);
     cx.pre_version(2, tree::version_of(&found.moved.inode))?;
     cx.pre_version(3, found.other.as_ref().map_or(tree::NO_ENTRY, |other| tree::version_of(&other.inode)))
 }
 
-fn revoke(cx: &mut Cx<'_>, op: &RenameOp, found: &Found) -> Result<(), Stop> {
+fn revoke(cx: &mut Cx<'_>, op: &RenameOp, found: &Resolved) -> Result<(), Stop> {
     let mut wanted = vec![(found.dirs.source.fid(), bits::UPDATE), (found.moved.fid(), bits::LOOKUP | bits::UPDATE)];
     wanted.extend(found.dirs.target.as_ref().map(|dir| (dir.fid(), bits::UPDATE)));
     let mut free = Ok(());
@@ -217,57 +221,42 @@ fn revoke(cx: &mut Cx<'_>, op: &RenameOp, found: &Found) -> Result<(), Stop> {
 fn write_move(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     op: &RenameOp,
-    found: &mut Found,
-    tombstone: bool,
+    found: &mut Resolved,
+    (links, tombstone): (Links, bool),
 ) -> Result<Gone, Stop> {
-    let Found { dirs, source, target, moved, other } = found;
+    let Resolved { dirs, source, target, moved, other, whiteout } = found;
     let mut gone = Gone::No;
     if let Some(other) = other {
         other.inode.links.remove(op.target_parent, &op.target_name);
-        if other.inode.is_dir() {
-            tree::subdirectory_gone(cx, dirs.target_mut());
-        }
         gone = drop_link(mdt, cx, other, change.now_ns)?;
     }
-    tree::remove_entry(cx, &mut dirs.source, source, tombstone);
-    tree::put_entry(cx, dirs.target_mut(), target, &op.target_name, moved);
-    if moved.inode.is_dir() {
-        tree::subdirectory_gone(cx, &mut dirs.source);
-        dirs.target_mut().inode.nlink += 1;
+    match whiteout {
+        Some(whiteout) => tree::put_entry(cx, &mut dirs.source, source, &op.source_name, whiteout),
+        None => tree::remove_entry(cx, &mut dirs.source, source, tombstone),
     }
+    tree::put_entry(cx, dirs.target_mut(), target, &op.target_name, moved);
     rename_link(moved, (op.source_parent, &op.source_name), (op.target_parent, &op.target_name));
     moved.inode.changed(change.now_ns);
     moved.put(cx);
-    put_dirs(cx, dirs, change.now_ns);
+    put_dirs(cx, dirs, links, change.now_ns);
     Ok(gone)
 }
 
-fn write_exchange(cx: &mut Cx<'_>, change: &Change, op: &RenameOp, found: &mut Found) {
-    let Found { dirs, source, target, moved, other } = found;
+fn write_exchange(cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, found: &mut Resolved, links: Links) {
+    let Resolved { dirs, source, target, moved, other, .. } = found;
     let Some(other) = other else { return };
     let (from, to) = ((op.source_parent, &op.source_name), (op.target_parent, &op.target_name));
     tree::put_entry(cx, dirs.target_mut(), target, &op.target_name, moved);
     tree::put_entry(cx, &mut dirs.source, source, &op.source_name, other);
-    match (moved.inode.is_dir(), other.inode.is_dir()) {
-        (true, false) => {
-            tree::subdirectory_gone(cx, &mut dirs.source);
-            dirs.target_mut().inode.nlink += 1;
-        }
-        (false, true) => {
-            tree::subdirectory_gone(cx, dirs.target_mut());
-            dirs.source.inode.nlink += 1;
-        }
-        _ => {}
-    }
     rename_link(moved, from, to);
     rename_link(other, to, from);
     for node in [moved, other] {
         node.inode.changed(change.now_ns);
         node.put(cx);
     }
-    put_dirs(cx, dirs, change.now_ns);
+    put_dirs(cx, dirs, links, change.now_ns);
 }
 
 fn rename_link(node: &mut Node, from: (Fid, &Bytes), to: (Fid, &Bytes)) {
@@ -280,15 +269,17 @@ fn rename_link(node: &mut Node, from: (Fid, &Bytes), to: (Fid, &Bytes)) {
     node.inode.links.add(to.0, name);
 }
 
-fn put_dirs(cx: &mut Cx<'_>, dirs: &mut Dirs, now_ns: i64) {
+fn put_dirs(cx: &mut Cx<'_>, dirs: &mut Dirs, links: Links, now_ns: i64) {
+    tree::count_directories(cx, dirs.target_mut(), links.target);
+    tree::count_directories(cx, &mut dirs.source, links.source);
     for dir in [Some(&mut dirs.source), dirs.target.as_mut()].into_iter().flatten() {
         dir.inode.content_changed(now_ns);
         dir.put(cx);
     }
 }
 
-fn reply(cx: &mut Cx<'_>, change: &Change, found: &Found, gone: Gone) -> Reply {
-    let Found { dirs, moved, other, .. } = found;
+fn reply(cx: &mut Cx<'_>, change: &Change<'_>, found: &Resolved, gone: Gone) -> Reply {
+    let Resolved { dirs, moved, other, whiteout, .. } = found;
     Reply::new(&ObjectRep {
         attr: Some(moved.inode.attr()),
         parent_attr: Some(dirs.target().inode.attr()),
@@ -296,6 +287,7 @@ fn reply(cx: &mut Cx<'_>, change: &Change, found: &Found, gone: Gone) -> Reply {
         source_parent_attr: dirs.differ().then(|| dirs.source.inode.attr()),
         replaced_attr: other.as_ref().map(|other| other.inode.attr()),
         destroyed: gone != Gone::No,
+        whiteout_attr: whiteout.as_ref().map(|whiteout| whiteout.inode.attr()),
         ..ObjectRep::default()
     })
 }

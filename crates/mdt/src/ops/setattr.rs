@@ -1,17 +1,18 @@
 //! Mode, owner, times, size.
 
 use crate::grants::{self, Written};
+use crate::ops::subjects::{self, Subject};
 use crate::ops::{Change, data};
 use crate::params::DOM_SIZE_MAX;
 use crate::tree::{self, Node};
 use crate::{Mdt, attrs, tasks};
 use proto::msg::{SetattrOp, bits, valid};
 use proto::{Errno, Operation};
-use target::{Cx, Reply, ShareKey, Stop};
+use target::{Cx, Reply, Stop};
 
 /// See the module. The size of a file whose data lies on object targets is cut there; here only permission, times and
 /// set-id bits are looked after.
-pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<Reply, Stop> {
+pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> Result<Reply, Stop> {
     let (node, written) = set(mdt, cx, change, op)?;
     let reply = super::changed(cx, change, &node.inode, None, &written);
     cx.count(Operation::Setattr);
@@ -19,7 +20,7 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) 
 }
 
 /// Checks a change of attributes and writes it; memory is untouched. The object, after, and what its writer knows.
-pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<(Node, Written), Stop> {
+pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> Result<(Node, Written), Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let open = mdt.opens.find(cx.export(), op.handle).map(|(_, file)| file);
     let may_truncate = open.is_some_and(|file| file.fid == op.fid && file.writes);
@@ -39,7 +40,7 @@ pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Resul
     }
     let written = grants::written(cx, &before)?;
 
-    cx.changed(ShareKey::object(op.fid));
+    subjects::note(cx, &[Subject::Object(op.fid)]);
     node.put(cx);
     if (before.uid, before.gid) != (node.inode.uid, node.inode.gid) && !node.inode.is_resident() {
         tasks::tell_owner(cx, op.fid);

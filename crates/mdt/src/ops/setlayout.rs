@@ -7,6 +7,7 @@
 //! So of old and new objects one set is always in the log, in the same group as the layout that says which.
 
 use crate::ops::Change;
+use crate::ops::subjects::{self, Subject};
 use crate::tree::{self, Node};
 use crate::{Mdt, layouts, tasks};
 use proto::connect::features;
@@ -19,7 +20,7 @@ use target::{Cx, Reply, ShareKey, Stop, format_features};
 pub fn setlayout(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
-    change: &Change,
+    change: &Change<'_>,
     op: &SetlayoutOp,
     first: Option<ObjectRep>,
 ) -> Result<Reply, Stop> {
@@ -60,7 +61,7 @@ pub fn setlayout(
         tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
     }
 
-    cx.changed(ShareKey::object(op.fid));
+    subjects::note(cx, &[Subject::Object(op.fid)]);
     if kind == SetlayoutKind::Leave {
         // What others write to the objects would be nowhere if this were undone.
         cx.touched(ShareKey::layout(op.fid));
@@ -80,7 +81,7 @@ pub fn setlayout(
 fn set(
     mdt: &Mdt,
     replayed: bool,
-    change: &Change,
+    change: &Change<'_>,
     node: &mut Node,
     wanted: &Layout,
     first: Option<Layout>,
@@ -89,7 +90,7 @@ fn set(
     if !inode.is_dir() && !inode.is_file() {
         return Err(Errno::EINVAL);
     }
-    if !change.caller.is_owner(inode) {
+    if !change.caller.is_owner(&*inode) {
         return Err(Errno::EPERM);
     }
     let default = layouts::checked_default(wanted, &mdt.osts)?;
@@ -182,7 +183,7 @@ fn client(cx: &Cx<'_>) -> Result<ClientUuid, Errno> {
 }
 
 /// Errors: `EOPNOTSUPP` while a client is there that could not find the data of a file that moved.
-fn check_copy(cx: &Cx<'_>, change: &Change, node: &Node, wanted: &Layout) -> Result<(), Errno> {
+fn check_copy(cx: &Cx<'_>, change: &Change<'_>, node: &Node, wanted: &Layout) -> Result<(), Errno> {
     if !node.inode.is_file() {
         return Err(Errno::EINVAL);
     }

@@ -1,8 +1,8 @@
 //! Setting and removing extended attributes; access lists are checked and change the mode.
 
-use crate::acl;
 use crate::grants;
 use crate::ops::Change;
+use crate::ops::subjects::{self, Subject};
 use crate::ops::xattr::is_always_inline;
 use crate::tree::{self, Node};
 use crate::xattrs::{self, INLINE_MAX, INLINE_TOTAL_MAX, NAMES_MAX, Namespace};
@@ -10,15 +10,16 @@ use bytes::Bytes;
 use proto::connect::XATTR_SIZE_MAX;
 use proto::msg::{SetxattrOp, bits};
 use proto::{Errno, Operation};
-use schema::inode::S_IFMT;
+use rules::acl;
+use rules::mode::S_IFMT;
 use schema::{InodeXattr, LargeXattr};
-use target::{Cx, Reply, ShareKey, Stop};
+use target::{Cx, Reply, Stop};
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
 /// See the module.
-pub fn setxattr(cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Reply, Stop> {
+pub fn setxattr(cx: &mut Cx<'_>, change: &Change<'_>, op: &SetxattrOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let kind = xattrs::namespace(&op.name)?;
     if op.value.len() > XATTR_SIZE_MAX {
@@ -50,7 +51,7 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Rep
     tree::revoke(cx, &[(op.fid, revoked)])?;
     let written = grants::written(cx, &node.inode)?;
 
-    cx.changed(ShareKey::object(op.fid));
+    subjects::note(cx, &[Subject::Object(op.fid)]);
     store(cx, &mut node, at, &op.name, wanted)?;
     node.inode.changed(change.now_ns);
     node.put(cx);
@@ -60,7 +61,7 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Rep
 }
 
 /// Checks an access list and brings the mode in step; what remains to be kept, if it says more than the mode.
-fn set_list(change: &Change, node: &mut Node, op: &SetxattrOp) -> Result<Option<Bytes>, Errno> {
+fn set_list(change: &Change<'_>, node: &mut Node, op: &SetxattrOp) -> Result<Option<Bytes>, Errno> {
     let Some(list) = acl::Acl::parse(&op.value)? else { return Ok(None) };
     if op.name == acl::DEFAULT {
         return Ok(Some(list.to_value()));

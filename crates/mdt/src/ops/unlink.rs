@@ -1,15 +1,16 @@
-//! A name less: `unlink` and `rmdir`.
+//! The removal of a name: `unlink` and `rmdir`.
 
-use crate::access::EXECUTE;
-use crate::ops::Change;
+use crate::ops::{Change, subjects};
 use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, grants, tasks};
 use proto::msg::{ObjectRep, Resource, UnlinkOp};
 use proto::{Errno, Operation};
-use target::{Cx, Reply, ShareKey, Stop};
+use rules::access::EXECUTE;
+use rules::names;
+use target::{Cx, Reply, Stop};
 
 /// See the module.
-pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Result<Reply, Stop> {
+pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp) -> Result<Reply, Stop> {
     let mut parent = Dir::find(cx, op.parent)?;
     let removed = remove(mdt, cx, change, op, &mut parent)?;
     parent.write(cx);
@@ -36,29 +37,21 @@ pub struct Removed {
 }
 
 /// Checks the removal of a name in `dir` and writes all but that; memory is untouched.
-pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &mut Dir) -> Result<Removed, Stop> {
+pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, dir: &mut Dir) -> Result<Removed, Stop> {
     let parent = &dir.node;
     change.caller.need(&parent.inode, EXECUTE)?;
-    tree::check_name(&op.name)?;
-    if tree::is_dot(&op.name) {
-        let errno = match (op.rmdir, &op.name[..]) {
-            (true, b".") => Errno::EINVAL,
-            (true, _) => Errno::ENOTEMPTY,
-            (false, _) => Errno::EISDIR,
-        };
-        return Err(errno.into());
+    names::check(&op.name)?;
+    if names::is_dot(&op.name) {
+        return Err(names::removal_of_dot(&op.name, op.rmdir).into());
     }
     let place = mdt.place_after(cx, &dir.pending, parent.ino, &op.name)?;
     let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
     let mut child = tree::leaving(cx, entry)?;
     let tombstone = mdt.chain_goes_on(cx, &dir.pending, &place)?;
-    change.caller.may_remove(&parent.inode, &child.inode)?;
+    names::may_unlink(&change.caller, &parent.inode, &child.inode, op.rmdir)?;
     let is_dir = child.inode.is_dir();
-    match (op.rmdir, is_dir) {
-        (true, false) => return Err(Errno::ENOTDIR.into()),
-        (false, true) => return Err(Errno::EISDIR.into()),
-        (true, true) if child.inode.dir.entries > 0 => return Err(tree::not_empty(cx, &child)),
-        _ => {}
+    if is_dir && child.inode.dir.entries > 0 {
+        return Err(tree::not_empty(cx, &child));
     }
     cx.note_version(0, parent.inode.version);
     cx.pre_version(1, tree::version_of(&child.inode))?;
@@ -68,19 +61,14 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &
     child_is_free?;
 
     let parent = &mut dir.node;
-    cx.depends_on(ShareKey::object(parent.fid()));
-    cx.changed(ShareKey::name(parent.fid(), &op.name));
-    cx.changed(ShareKey::object(child.fid()));
-    cx.touched(ShareKey::emptied(parent.fid()));
-    if is_dir {
-        cx.depends_on(ShareKey::emptied(child.fid()));
-    }
+    subjects::note(cx, &subjects::removed(op));
+    subjects::note_victim(cx, &child);
     child.inode.links.remove(parent.fid(), &op.name);
     // A damaged record may be found here, and must leave the directory as it is.
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
     tree::remove_entry(cx, parent, &place, tombstone);
     if is_dir {
-        tree::subdirectory_gone(cx, parent);
+        tree::count_directories(cx, parent, -1);
     }
     dir.entries_changed(change.now_ns);
 
@@ -100,11 +88,14 @@ pub enum Gone {
 
 /// Writes an object that lost a name (its linkEA is already right): it stays, becomes an orphan, or goes.
 pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Result<Gone, Stop> {
-    if node.inode.nlink == 0 {
-        let line = format!("object {} has a name and counts none: its record is wrong; run lfsck", node.fid());
-        cx.log(target::LogLevel::Error, line);
-    }
-    node.inode.nlink = if node.inode.is_dir() { 0 } else { node.inode.nlink.saturating_sub(1) };
+    node.inode.nlink = match names::links_after_removal(&node.inode) {
+        Some(left) => left,
+        None => {
+            let line = format!("object {} has a name and counts none: its record is wrong; run lfsck", node.fid());
+            cx.log(target::LogLevel::Error, line);
+            0
+        }
+    };
     node.inode.changed(now_ns);
     if node.inode.nlink > 0 {
         node.put(cx);

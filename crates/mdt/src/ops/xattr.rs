@@ -1,11 +1,11 @@
 //! Reading extended attributes: one, the list of names, or all of them for a client's cache.
 
-use crate::access::Caller;
 use crate::tree::{self, Node};
-use crate::{acl, grants, xattrs};
+use crate::{grants, xattrs};
 use bytes::Bytes;
 use proto::Errno;
 use proto::msg::{GetxattrRep, GetxattrReq, Xattr};
+use rules::{Caller, acl};
 use schema::{InodeXattr, LargeXattr};
 use target::{Cx, Reply, Stop};
 
@@ -25,13 +25,13 @@ pub fn getxattr(cx: &mut Cx<'_>, request: &GetxattrReq) -> Result<Reply, Stop> {
     Ok(Reply::new(&GetxattrRep { xattrs, locks }))
 }
 
-fn one(cx: &mut Cx<'_>, caller: &Caller, node: &Node, name: &Bytes) -> Result<Xattr, Stop> {
+fn one(cx: &mut Cx<'_>, caller: &Caller<'_>, node: &Node, name: &Bytes) -> Result<Xattr, Stop> {
     xattrs::may_read(caller, &node.inode, xattrs::namespace(name)?)?;
     let found = node.inode.xattrs.iter().find(|xattr| xattr.name == name).ok_or(Errno::ENODATA)?;
     Ok(Xattr { name: name.clone(), value: value(cx, node, found)? })
 }
 
-fn names(caller: &Caller, node: &Node) -> Vec<Xattr> {
+fn names(caller: &Caller<'_>, node: &Node) -> Vec<Xattr> {
     let listed = node.inode.xattrs.iter().filter(|xattr| xattrs::is_listed(caller, &xattr.name));
     listed.map(|xattr| Xattr { name: xattr.name.clone(), value: Bytes::new() }).collect()
 }

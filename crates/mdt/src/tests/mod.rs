@@ -23,9 +23,9 @@ use stdx::Instant;
 use store::{Engine, MemEngine, Space};
 use target::{ConnId, Effect, Event, Format, LogLevel, Options, Peer, Target};
 
-pub const S_IFDIR: u32 = schema::inode::S_IFDIR;
-pub const S_IFREG: u32 = schema::inode::S_IFREG;
-pub const S_IFLNK: u32 = schema::inode::S_IFLNK;
+pub const S_IFDIR: u32 = rules::mode::S_IFDIR;
+pub const S_IFREG: u32 = rules::mode::S_IFREG;
+pub const S_IFLNK: u32 = rules::mode::S_IFLNK;
 
 /// A client: what it must remember to speak.
 pub struct Client {
@@ -433,7 +433,7 @@ impl World {
         let result = self.reint_as(at, cred, WantLocks::default(), Reint::Create(op));
         let rep = result.inspect_err(|_| self.clients[at].oid -= 1)?;
         let attr = rep.attr.expect("attributes");
-        assert_eq!((attr.fid, attr.mode & schema::inode::S_IFMT), (fid, mode & schema::inode::S_IFMT));
+        assert_eq!((attr.fid, attr.mode & rules::mode::S_IFMT), (fid, mode & rules::mode::S_IFMT));
         Ok(fid)
     }
 
@@ -495,6 +495,7 @@ impl World {
             target_name: bytes(to.1),
             flags,
             told: None,
+            whiteout: (flags & 4 != 0).then(|| self.new_fid(at)),
         };
         self.reint_as(at, cred, WantLocks::default(), Reint::Rename(op))
     }

@@ -121,6 +121,61 @@ fn a_rename_moves_replaces_and_exchanges() {
 }
 
 #[test]
+fn a_rename_leaves_a_whiteout() {
+    let mut w = World::new();
+    let (a, b) = (w.mkdir(Fid::ROOT, "a"), w.mkdir(Fid::ROOT, "b"));
+    let (file, sub) = (w.mknod(a, "file"), w.mkdir(a, "sub"));
+    let rep = w.rename((a, "file"), (b, "file"), 4).unwrap();
+    let left = rep.whiteout_attr.unwrap();
+    assert_eq!((left.mode, left.rdev, left.nlink, left.uid), (rules::mode::S_IFCHR, 0, 1, 0));
+    assert_eq!((w.lookup(a, "file").unwrap(), w.lookup(b, "file").unwrap().fid), (left, file));
+    w.check();
+    // A directory moves away, and the whiteout counts as none.
+    w.rename((a, "sub"), (b, "sub"), 5).unwrap();
+    assert_eq!((w.getattr(a).unwrap().nlink, w.getattr(b).unwrap().nlink), (2, 3));
+    assert_eq!((w.names(a), w.lookup(sub, "..").unwrap().fid), (vec!["file".to_owned(), "sub".to_owned()], b));
+    // Over a whiteout, and a whiteout itself, in one directory.
+    w.mknod(a, "new");
+    let rep = w.rename((a, "new"), (a, "file"), 4).unwrap();
+    assert_eq!((rep.replaced_attr.unwrap().nlink, rep.whiteout_attr.is_some()), (0, true));
+    assert_eq!(w.names(a), ["file", "new", "sub"]);
+    w.check();
+    assert_eq!(w.rename((b, "file"), (a, "file"), 5), Err(Errno::EEXIST));
+    assert_eq!(w.rename((b, "file"), (a, "file"), 6), Err(Errno::EINVAL));
+    assert_eq!(w.rename((b, "none"), (a, "x"), 4), Err(Errno::ENOENT));
+    // Two names of one object: nothing happens.
+    w.link(file, b, "link").unwrap();
+    assert_eq!(w.rename((b, "file"), (b, "link"), 4).unwrap().whiteout_attr, None);
+    assert_eq!(w.lookup(b, "file").unwrap().fid, file);
+    w.sync();
+    w.check();
+}
+
+#[test]
+fn a_whiteout_needs_a_fid_that_is_its_makers() {
+    let mut w = World::new();
+    let other = w.connect();
+    let used = w.mknod(Fid::ROOT, "f");
+    let foreign = w.new_fid(other);
+    for whiteout in [None, Some(used), Some(foreign), Some(Fid::ROOT)] {
+        let op = RenameOp {
+            source_parent: Fid::ROOT,
+            source_name: bytes("f"),
+            target_parent: Fid::ROOT,
+            target_name: bytes("g"),
+            flags: 4,
+            told: None,
+            whiteout,
+        };
+        let plain = RenameOp { flags: 0, ..op.clone() };
+        assert_eq!(w.reint(Reint::Rename(op)), Err(Errno::EPROTO), "{whiteout:?}");
+        assert!(whiteout.is_none() || w.reint(Reint::Rename(plain)) == Err(Errno::EPROTO));
+        assert_eq!(w.names(Fid::ROOT), ["f"]);
+    }
+    w.check();
+}
+
+#[test]
 fn a_rename_refuses_what_makes_no_tree() {
     let mut w = World::new();
     let a = w.mkdir(Fid::ROOT, "a");
@@ -134,7 +189,7 @@ fn a_rename_refuses_what_makes_no_tree() {
     assert_eq!(w.rename((Fid::ROOT, "a"), (Fid::ROOT, "file"), 0), Err(Errno::ENOTDIR));
     assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "a"), 0), Err(Errno::EISDIR));
     assert_eq!(w.rename((Fid::ROOT, "none"), (Fid::ROOT, "a"), 0), Err(Errno::ENOENT));
-    assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "x"), 4), Err(Errno::EINVAL));
+    assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "x"), 8), Err(Errno::EINVAL));
     assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "x"), 3), Err(Errno::EINVAL));
     let full = w.mkdir(Fid::ROOT, "full");
     w.mknod(full, "x");
@@ -372,9 +427,9 @@ fn counts_that_are_too_small_are_told_of() {
     w.rmdir(dir, "c").unwrap();
     assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 2));
     w.rename((subs[0], "deep"), (dir, "b"), 0).unwrap();
-    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 3), "one was replaced, one has come");
+    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (0, 2), "one was replaced, one has come");
     w.rename((dir, "b"), (Fid::ROOT, "away"), 0).unwrap();
-    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (0, 2));
+    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 2));
     w.mknod(Fid::ROOT, "other");
     w.rename((dir, "a"), (Fid::ROOT, "other"), 2).unwrap();
     assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 2), "exchanged for a file");

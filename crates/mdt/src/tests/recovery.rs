@@ -4,7 +4,7 @@ use super::data::{enqueue, knows_osts, write};
 use super::*;
 use crate::ops::open::flags as o;
 use proto::msg::{bits, valid};
-use schema::inode::{S_IFCHR, S_IFIFO};
+use rules::mode::{S_IFCHR, S_IFIFO};
 
 impl World {
     /// Sends what was answered and lost again, in order; the answers.
@@ -487,8 +487,7 @@ fn who_removes_a_directory_hangs_on_those_who_emptied_it() {
         source_name: bytes("moved"),
         target_parent: Fid::ROOT,
         target_name: bytes("replaced"),
-        flags: 0,
-        told: None,
+        ..RenameOp::default()
     });
     let cases = [(other, rmdir("emptied"), true), (other, replace, true), (0, rmdir("own"), false)];
     for ((by, op, held), dir) in cases.into_iter().zip(dirs) {
@@ -522,8 +521,7 @@ fn what_is_replaced_linked_opened_or_changed_hangs_on_who_changed_it() {
             source_name: bytes("moved"),
             target_parent: parent,
             target_name: bytes("replaced"),
-            flags: 0,
-            told: None,
+            ..RenameOp::default()
         }),
         Reint::Link(LinkOp { fid: fids[1], parent, name: bytes("link") }),
         Reint::Open(OpenOp { fid: fids[2], flags: o::PATH, ..OpenOp::default() }),

@@ -1,9 +1,9 @@
 //! Who may do what, through whole operations: directories, lists, attributes, sticky bits.
 
 use super::*;
-use crate::acl;
 use crate::ops::open::flags as o;
 use proto::msg::valid;
+use rules::acl;
 
 pub(super) fn chmod(w: &mut World, fid: Fid, mode: u32) {
     w.setattr_as(cred(0), SetattrOp { fid, valid: valid::MODE, mode, ..SetattrOp::default() }).unwrap();
@@ -88,8 +88,9 @@ fn new_objects_get_owner_group_and_mode_by_the_rules() {
     let attr = w.lookup(dir, "file").unwrap();
     assert_eq!((attr.uid, attr.gid, attr.mode), (5, 77, S_IFREG | 0o644));
     assert_eq!(w.lookup(dir, "sub").unwrap().mode, S_IFDIR | 0o2755);
-    let device = schema::inode::S_IFCHR | 0o600;
-    assert_eq!(w.create_as(0, cred(5), dir, "null", device), Err(Errno::EPERM));
+    let device = rules::mode::S_IFCHR | 0o600;
+    assert_eq!(w.create_as(0, cred(5), dir, "disk", rules::mode::S_IFBLK | 0o600), Err(Errno::EPERM));
+    assert!(w.create_as(0, cred(5), dir, "whiteout", device).is_ok(), "it leads nowhere");
     let fid = w.new_fid(0);
     let op = CreateOp { parent: dir, name: bytes("null"), fid, mode: device, rdev: 0x103, symlink: Bytes::new() };
     assert_eq!(w.reint(Reint::Create(op)).unwrap().attr.unwrap().rdev, 0x103);

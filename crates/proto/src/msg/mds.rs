@@ -30,41 +30,6 @@ pub struct Cred {
     pub job: String,
 }
 
-/// Set-group-id.
-const S_ISGID: u32 = 0o2000;
-/// Execution by the group.
-const S_IXGRP: u32 = 0o010;
-/// The capability to keep set-id bits, in Linux's numbers.
-const CAP_FSETID: u64 = 4;
-
-/// What new objects get, by the rules of Linux: both ends have to come to the same.
-impl Cred {
-    /// Whether it is in a group.
-    pub fn in_group(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
-    }
-
-    /// A mode that somebody asked for, for an object of `gid`: without the set-group-id bit if that is not a group of
-    /// his.
-    pub fn mode_allowed(&self, mode: u32, gid: u32) -> u32 {
-        let keeps = self.in_group(gid) || self.uid == 0 || self.capabilities >> CAP_FSETID & 1 == 1;
-        if keeps { mode } else { mode & !S_ISGID }
-    }
-
-    /// Group and mode of a new object in a directory, before umask and lists.
-    pub fn group_and_mode_of_new(&self, dir_gid: u32, dir_mode: u32, mode: u32) -> (u32, u32) {
-        if dir_mode & S_ISGID == 0 {
-            return (self.gid, mode);
-        }
-        if mode & 0o170_000 == 0o040_000 {
-            return (dir_gid, mode | S_ISGID);
-        }
-        let both = S_ISGID | S_IXGRP;
-        let mode = if mode & both == both { self.mode_allowed(mode, dir_gid) } else { mode };
-        (dir_gid, mode)
-    }
-}
-
 /// Attributes of an object.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Attr {
@@ -156,7 +121,7 @@ pub struct WantLocks {
     #[prost(uint64, tag = "5")]
     pub entries_cookie: u64,
     /// The locks on entries (`parent_cookie`, `entries_cookie`) as EX if nobody else has any: a lease, under which the client
-    /// makes changes behind its programs' backs.
+    /// makes changes itself.
     #[prost(bool, tag = "6")]
     pub exclusive: bool,
 }
@@ -224,6 +189,9 @@ pub struct ObjectRep {
     /// not written of its data needs no writing, and the client's locks on it went with it.
     #[prost(bool, tag = "9")]
     pub destroyed: bool,
+    /// `RENAME_WHITEOUT`: attributes of what has the old name now. Since version 0.2.0.
+    #[prost(message, optional, tag = "10")]
+    pub whiteout_attr: Option<Attr>,
     /// [`super::SetlayoutKind::Copy`]: the layout of the copy.
     #[prost(message, optional, tag = "90")]
     pub copy: Option<Layout>,
@@ -420,12 +388,15 @@ pub struct RenameOp {
     /// Under this name.
     #[prost(bytes = "bytes", tag = "4")]
     pub target_name: Bytes,
-    /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2.
+    /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2, `RENAME_WHITEOUT` 4 (since version 0.2.0; older servers answer `EINVAL`).
     #[prost(uint32, tag = "5")]
     pub flags: u32,
     /// The same as [`UnlinkOp::told`], of the object that is replaced.
     #[prost(message, optional, tag = "6")]
     pub told: Option<Fid>,
+    /// With `RENAME_WHITEOUT`: the FID of the whiteout, which gets the old name.
+    #[prost(message, optional, tag = "7")]
+    pub whiteout: Option<Fid>,
 }
 
 /// See [`Reint::Open`].
@@ -483,7 +454,7 @@ pub const CLOSES_MAX: usize = 64;
 /// Most changes in a [`BatchReq`].
 pub const BATCH_MAX: usize = 64;
 
-/// Body of `MdsBatch`: changes that a client made behind its programs' backs, in their order, 1 to [`BATCH_MAX`] of them, or none with
+/// Body of `MdsBatch`: changes of metadata write-back, in their order, 1 to [`BATCH_MAX`] of them, or none with
 /// `gives_back`. They are one change of the target, with one transno and one reply record; each of them takes effect or fails by itself.
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchReq {

@@ -196,6 +196,7 @@ fn rename() -> RenameOp {
         target_name: bytes("target"),
         flags: 7,
         told: Some(fid(3)),
+        whiteout: Some(fid(10)),
     }
 }
 
@@ -343,6 +344,7 @@ samples! {
         destroyed: true,
         copy: Some(layout(139)),
         batch_room: 169,
+        whiteout_attr: Some(attr(170)),
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
     "ReintReq/create" = reint(Reint::Create(create()));

@@ -38,7 +38,7 @@ impl Import {
         self.slots.set_limit(self.config.mod_rpcs_in_flight_max.min(self.mod_rpcs_offered()), tag_max);
     }
 
-    /// Somebody waits for requests of [`Slot::Behind`](crate::Slot::Behind), or nobody does any more.
+    /// Somebody waits for requests of [`Slot::Buffered`](crate::Slot::Buffered), or nobody does any more.
     pub fn press(&mut self, now: Instant, pressed: bool) {
         self.now = now;
         self.slots.press(pressed);

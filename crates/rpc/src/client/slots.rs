@@ -24,7 +24,7 @@ pub(crate) struct Slots {
     taken: u16,
     closes: u16,
     recalled: u16,
-    /// Somebody waits for what is sent behind the programs' backs.
+    /// Somebody waits for what is buffered.
     pressed: bool,
     tags: [u64; WORDS],
     /// How often so many were in flight when one more was sent, that one included.
@@ -56,7 +56,7 @@ impl Slots {
         self.limit = limit.clamp(1, self.tag_max - 1);
     }
 
-    /// See [`Slot::Behind`].
+    /// See [`Slot::Buffered`].
     pub(crate) fn press(&mut self, pressed: bool) {
         self.pressed = pressed;
     }
@@ -64,8 +64,8 @@ impl Slots {
     /// As what a request goes now.
     pub(crate) fn kind(&self, slot: Slot) -> Slot {
         match (slot, self.pressed) {
-            (Slot::Behind, true) => Slot::Recalled,
-            (Slot::Behind, false) => Slot::Modify,
+            (Slot::Buffered, true) => Slot::Recalled,
+            (Slot::Buffered, false) => Slot::Modify,
             _ => slot,
         }
     }
@@ -81,7 +81,7 @@ impl Slots {
             Slot::None => return true,
             Slot::Close => self.closes == 0,
             Slot::Recalled => self.recalled == 0,
-            Slot::Modify | Slot::Behind => false,
+            Slot::Modify | Slot::Buffered => false,
         };
         self.taken < self.limit || has_own && self.taken < self.tag_max
     }
@@ -158,7 +158,7 @@ pub(crate) struct Waiting<T> {
 
 impl<T> Waiting<T> {
     pub(crate) fn new() -> Waiting<T> {
-        let kinds = [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled];
+        let kinds = [Slot::Modify, Slot::Buffered, Slot::Close, Slot::Recalled];
         Waiting { next: 0, queues: kinds.map(|slot| (slot, VecDeque::new())) }
     }
 
@@ -214,19 +214,19 @@ mod tests {
             slots.set_limit(limit, TAG_MAX);
             let mut tags: Vec<Tag> = Vec::new();
             while slots.has_free(Slot::Modify) {
-                assert!(slots.has_free(Slot::Behind));
+                assert!(slots.has_free(Slot::Buffered));
                 tags.push(slots.take(Slot::Modify));
             }
             assert_eq!(tags, (1..=limit).map(Tag).collect::<Vec<_>>());
-            assert!(slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled) && !slots.has_free(Slot::Behind));
+            assert!(slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled) && !slots.has_free(Slot::Buffered));
             assert_eq!(slots.take(Slot::Close), Tag(limit + 1));
             assert!(!slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled), "a close takes nothing from it");
             slots.press(true);
-            assert!(slots.has_free(Slot::Behind));
-            let kind = slots.kind(Slot::Behind);
+            assert!(slots.has_free(Slot::Buffered));
+            let kind = slots.kind(Slot::Buffered);
             assert_eq!(slots.take(kind), Tag(limit + 2));
             assert!(
-                [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled].iter().all(|slot| !slots.has_free(*slot))
+                [Slot::Modify, Slot::Buffered, Slot::Close, Slot::Recalled].iter().all(|slot| !slots.has_free(*slot))
             );
             assert_eq!(slots.histogram()[usize::from(limit) + 2], 1);
             slots.release(Slot::Modify, Tag(1));
@@ -234,7 +234,7 @@ mod tests {
             slots.press(false);
             slots.release(Slot::Close, Tag(limit + 1));
             slots.release(kind, Tag(limit + 2));
-            assert!(slots.has_free(Slot::Modify) && slots.has_free(Slot::Behind));
+            assert!(slots.has_free(Slot::Modify) && slots.has_free(Slot::Buffered));
             assert_eq!(slots.take(Slot::Close), Tag(1));
         }
     }
@@ -275,8 +275,8 @@ mod tests {
         assert_eq!(waiting.pop(&slots), Some("a"));
         let tag = slots.take(Slot::Modify);
         waiting.push(Slot::Modify, 1, "a again");
-        waiting.push(Slot::Behind, 2, "b, behind");
-        waiting.push(Slot::Behind, 1, "a, behind");
+        waiting.push(Slot::Buffered, 2, "b, behind");
+        waiting.push(Slot::Buffered, 1, "a, behind");
         assert_eq!(waiting.pop(&slots), None);
         slots.release(Slot::Modify, tag);
         let mut order = Vec::new();
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn whatever_happens_no_tag_is_held_twice_and_order_is_kept() {
-        let kinds = [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled];
+        let kinds = [Slot::Modify, Slot::Buffered, Slot::Close, Slot::Recalled];
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let (mut slots, mut waiting) = (Slots::new(), Waiting::new());
@@ -326,7 +326,7 @@ mod tests {
                 let waits = |of: Slot| waiting.queues.iter().any(|(slot, queue)| *slot == of && !queue.is_empty());
                 assert!(held.len() >= usize::from(slots.limit()) || waiting.len() == 0);
                 assert!(count(Slot::Close) > 0 || !waits(Slot::Close));
-                let recalled = waits(Slot::Recalled) || slots.pressed && waits(Slot::Behind);
+                let recalled = waits(Slot::Recalled) || slots.pressed && waits(Slot::Buffered);
                 assert!(count(Slot::Recalled) > 0 || !recalled);
                 assert!(count(Slot::Modify) <= usize::from(slots.limit()), "changes have no more than their slots");
             }

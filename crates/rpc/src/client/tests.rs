@@ -211,12 +211,12 @@ fn a_change_at_a_time_and_a_close_beside_it() {
     assert_eq!(s.import.counts()[&(Opcode::MdsReint as u16)], OpcodeCount { sent: 3, ..OpcodeCount::default() });
 }
 
-/// A request behind the programs' backs waits like a change, until somebody waits for it.
+/// A request that no program waits for waits like a change, until somebody waits for it.
 #[test]
 fn what_is_sent_behind_the_programs_backs_overtakes_when_it_is_pressed() {
     let mut s = Story::with_slots(2);
     let changes: Vec<RequestId> = (0..3).map(|_| s.submit(Slot::Modify)).collect();
-    let behind = s.submit(Slot::Behind);
+    let behind = s.submit(Slot::Buffered);
     let close = s.submit(Slot::Close);
     let sent: Vec<Frame> = s.out.drain(..).collect();
     assert_eq!(sent.iter().map(|f| f.header.tag.0).collect::<Vec<_>>(), [1, 2, 3], "two changes and the close");
@@ -232,7 +232,7 @@ fn what_is_sent_behind_the_programs_backs_overtakes_when_it_is_pressed() {
     s.answer(&sent[2], 11, 0);
     assert_eq!(s.result(close), Some(Ok(0)));
     assert!(s.out.is_empty(), "the third change waits for one of the first two");
-    s.submit(Slot::Behind);
+    s.submit(Slot::Buffered);
     s.answer(&sent[0], 12, 0);
     assert_eq!((s.sent().header.tag, s.out.len()), (Tag(1), 0), "it was the first to wait");
     assert_eq!(s.result(changes[2]), None);

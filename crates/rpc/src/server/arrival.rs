@@ -6,7 +6,7 @@ use super::Phase;
 
 /// What the server still knows of the request's xid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum XidState {
     /// Nothing.
     Nothing,
     /// The reply that was sent.
@@ -43,8 +43,8 @@ pub struct ArrivalFacts {
     pub resent: bool,
     /// A request with its xid is queued or in execution.
     pub executing: bool,
-    /// See [`Found`].
-    pub found: Found,
+    /// See [`XidState`].
+    pub found: XidState,
     /// See [`Class`].
     pub class: Class,
     /// Where the export stands in recovery.
@@ -98,7 +98,7 @@ pub fn arrive(facts: &ArrivalFacts) -> Arrival {
     if f.replay {
         return match (f.phase, f.class) {
             // Replays its requests; a copy whose answer was lost is answered again.
-            (Phase::Requests, Class::Normal) if f.found == Found::Reply => Arrival::AnswerAgain,
+            (Phase::Requests, Class::Normal) if f.found == XidState::Reply => Arrival::AnswerAgain,
             (Phase::Requests, Class::Normal) => Arrival::Replay,
             (Phase::Locks, Class::LockReplay) => Arrival::ReplayLock,
             // It replays, but nobody waits for that: it must connect again and learn what is going on.
@@ -107,14 +107,14 @@ pub fn arrive(facts: &ArrivalFacts) -> Arrival {
     }
     match f.found {
         // The slot was used again since: whatever this is, it is from the past.
-        Found::Newer => Arrival::Refuse(Errno::EPROTO),
+        XidState::Newer => Arrival::Refuse(Errno::EPROTO),
         // A known xid without RESENT: the client is confused about its session.
-        Found::Reply | Found::Record if !f.resent => Arrival::Refuse(Errno::ENOTCONN),
-        Found::Reply => Arrival::AnswerAgain,
-        Found::Record if f.recovering => Arrival::Defer,
-        Found::Record => Arrival::Reconstruct,
-        Found::Nothing if f.recovering && f.class != Class::AnyTime => Arrival::Defer,
-        Found::Nothing => Arrival::Execute,
+        XidState::Reply | XidState::Record if !f.resent => Arrival::Refuse(Errno::ENOTCONN),
+        XidState::Reply => Arrival::AnswerAgain,
+        XidState::Record if f.recovering => Arrival::Defer,
+        XidState::Record => Arrival::Reconstruct,
+        XidState::Nothing if f.recovering && f.class != Class::AnyTime => Arrival::Defer,
+        XidState::Nothing => Arrival::Execute,
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
         let mut all = Vec::new();
         for bits in 0..1 << 7 {
             let bit = |n: u32| bools[(bits >> n & 1) as usize];
-            for found in [Found::Nothing, Found::Reply, Found::Record, Found::Newer] {
+            for found in [XidState::Nothing, XidState::Reply, XidState::Record, XidState::Newer] {
                 for class in [Class::AnyTime, Class::LockReplay, Class::Normal] {
                     for phase in Phase::ALL {
                         all.push(ArrivalFacts {
@@ -157,10 +157,10 @@ mod tests {
             if facts.executing {
                 assert!(!runs, "{facts:?}");
             }
-            if facts.found != Found::Nothing && !facts.replay {
+            if facts.found != XidState::Nothing && !facts.replay {
                 assert!(!runs, "{facts:?}");
             }
-            if facts.found == Found::Reply {
+            if facts.found == XidState::Reply {
                 assert!(!runs || what == Arrival::ReplayLock, "{facts:?}");
             }
         }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_used_again_answers_nothing_of_before() {
-        for facts in all().into_iter().filter(|f| f.found == Found::Newer && !f.replay && !f.executing) {
+        for facts in all().into_iter().filter(|f| f.found == XidState::Newer && !f.replay && !f.executing) {
             assert!(matches!(arrive(&facts), Arrival::Refuse(_) | Arrival::Drop), "{facts:?}");
         }
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_resent_request_always_gets_somewhere() {
         let sent_again = |f: &ArrivalFacts| f.known && f.current && f.xid_valid && f.resent && !f.replay;
-        for facts in all().into_iter().filter(|f| sent_again(f) && (f.found != Found::Newer || f.executing)) {
+        for facts in all().into_iter().filter(|f| sent_again(f) && (f.found != XidState::Newer || f.executing)) {
             assert!(!matches!(arrive(&facts), Arrival::Refuse(_) | Arrival::Drop), "{facts:?}");
         }
     }

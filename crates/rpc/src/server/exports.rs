@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher13;
 use stdx::{Instant, Map};
 
 use super::Phase;
-use super::arrival::{Arrival, ArrivalFacts, Class, Found, arrive};
+use super::arrival::{Arrival, ArrivalFacts, Class, XidState, arrive};
 use super::slots::{ReplySlots, SlotRecord};
 use crate::{Link, REPLAY_WINDOW};
 
@@ -167,10 +167,10 @@ impl Export {
         !self.is_multi() || xid > asked.xid || asked.slot_is_busy(tag)
     }
 
-    fn found(&self, header: &proto::Header) -> Found {
+    fn found(&self, header: &proto::Header) -> XidState {
         if header.has(flags::REPLAY) {
             let answered = self.replay_answers.iter().any(|frame| frame.header.xid == header.xid);
-            return if answered { Found::Reply } else { Found::Nothing };
+            return if answered { XidState::Reply } else { XidState::Nothing };
         }
         self.slots.found(header.tag, header.xid)
     }

@@ -24,7 +24,7 @@ mod table_tests;
 #[cfg(test)]
 mod tests;
 
-pub use arrival::{Arrival, ArrivalFacts, Class, Found, arrive};
+pub use arrival::{Arrival, ArrivalFacts, Class, XidState, arrive};
 pub use connect::{Accepted, ConnectOffer, Connected, Gone, Refusal};
 pub use exports::{Dirty, Export, Exports, Limits};
 pub use recovery::{Replayed, Status, Step, Window, WindowState};

@@ -11,7 +11,7 @@
 use proto::connect::TAG_MAX;
 use proto::{Frame, Tag, Transno, Xid};
 
-use super::Found;
+use super::XidState;
 
 /// What was answered to a modifying request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,14 +99,14 @@ impl ReplySlots {
     }
 
     /// What is known of a request.
-    pub fn found(&self, tag: Tag, xid: Xid) -> Found {
-        let Some(slot) = index(tag).and_then(|at| self.slots.get(at)) else { return Found::Nothing };
+    pub fn found(&self, tag: Tag, xid: Xid) -> XidState {
+        let Some(slot) = index(tag).and_then(|at| self.slots.get(at)) else { return XidState::Nothing };
         let unchanged = slot.unchanged.as_ref().map_or(Xid(0), |reply| reply.header.xid);
         match () {
-            () if slot.record.xid.max(unchanged) > xid => Found::Newer,
-            () if self.reply(tag, xid).is_some() => Found::Reply,
-            () if slot.record.xid < xid => Found::Nothing,
-            () => Found::Record,
+            () if slot.record.xid.max(unchanged) > xid => XidState::Newer,
+            () if self.reply(tag, xid).is_some() => XidState::Reply,
+            () if slot.record.xid < xid => XidState::Nothing,
+            () => XidState::Record,
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
 
     fn keep(slots: &mut ReplySlots, tag: u16, xid: u64) {
         slots.keep(Tag(tag), &reply(xid));
-        assert_eq!(slots.found(Tag(tag), Xid(xid)), Found::Reply);
+        assert_eq!(slots.found(Tag(tag), Xid(xid)), XidState::Reply);
     }
 
     fn reply(xid: u64) -> Frame {
@@ -238,9 +238,9 @@ mod tests {
                     }
                     for ask in 1..4 {
                         let want = match ask {
-                            _ if ask < failed.max(done) => Found::Newer,
-                            _ if ask == failed.max(done) => Found::Reply,
-                            _ => Found::Nothing,
+                            _ if ask < failed.max(done) => XidState::Newer,
+                            _ if ask == failed.max(done) => XidState::Reply,
+                            _ => XidState::Nothing,
                         };
                         assert_eq!(slots.found(Tag(3), Xid(ask)), want, "failed {failed}, done {done}, asked {ask}");
                     }
@@ -266,8 +266,8 @@ mod tests {
         let counters = slots.counters();
         assert_eq!((counters.held, counters.held_max), (3, 4));
         assert_eq!((counters.released_by_tag, counters.released_by_xid), (1, 1));
-        assert_eq!(slots.found(Tag(2), Xid(12)), Found::Record, "the record stays, the reply is gone");
-        assert_eq!(slots.found(Tag(3), Xid(13)), Found::Reply);
+        assert_eq!(slots.found(Tag(2), Xid(12)), XidState::Record, "the record stays, the reply is gone");
+        assert_eq!(slots.found(Tag(3), Xid(13)), XidState::Reply);
         slots.release(Xid(100));
         assert_eq!((slots.counters().held, slots.last_transno()), (0, Transno(5)));
         slots.release(Xid(50));
@@ -288,13 +288,13 @@ mod tests {
                     slots.put(Tag(7), record(put, put));
                     let newest = have.max(put);
                     let want = match ask {
-                        _ if ask == newest => Found::Record,
-                        _ if ask < newest => Found::Newer,
-                        _ => Found::Nothing,
+                        _ if ask == newest => XidState::Record,
+                        _ if ask < newest => XidState::Newer,
+                        _ => XidState::Nothing,
                     };
                     assert_eq!(slots.found(Tag(7), Xid(ask)), want, "{have} {put} {ask}");
-                    assert_eq!(slots.found(Tag(6), Xid(ask)), Found::Nothing);
-                    assert_eq!(slots.found(Tag(0), Xid(ask)), Found::Nothing);
+                    assert_eq!(slots.found(Tag(6), Xid(ask)), XidState::Nothing);
+                    assert_eq!(slots.found(Tag(0), Xid(ask)), XidState::Nothing);
                     assert_eq!(slots.last_transno(), Transno(newest));
                 }
             }

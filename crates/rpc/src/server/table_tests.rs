@@ -230,10 +230,10 @@ fn what_waited_for_the_end_of_recovery_finds_what_was_replayed_meanwhile() {
                 exports.keep_reply(handle, TAG, &frame(handle, XID, flags::REPLY));
             }
             let want = match memory {
-                Memory::Nothing | Memory::Older => Found::Nothing,
-                Memory::Reply => Found::Reply,
-                Memory::Record => Found::Record,
-                Memory::Newer => Found::Newer,
+                Memory::Nothing | Memory::Older => XidState::Nothing,
+                Memory::Reply => XidState::Reply,
+                Memory::Record => XidState::Record,
+                Memory::Newer => XidState::Newer,
             };
             let found = exports.get(handle).map(|export| export.slots().found(TAG, XID));
             assert_eq!(found, Some(want), "{memory:?}, many slots: {multi}");

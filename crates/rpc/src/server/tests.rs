@@ -347,7 +347,7 @@ fn a_client_of_an_older_target_gets_slots_when_it_comes_back() {
     assert!(back.multi && back.new, "its records must be durable under their new names");
     let export = exports.get_mut(handle).expect("it is there");
     assert_eq!(export.generation, 7);
-    assert_eq!(export.slots().found(Tag(1), Xid(50)), Found::Record);
+    assert_eq!(export.slots().found(Tag(1), Xid(50)), XidState::Record);
     assert_eq!(export.slots_mut().clean(Tag(1)), Some(record));
 }
 

@@ -170,6 +170,8 @@ pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
 pub const S_IFLNK: u32 = 0o120_000;
+/// Character device.
+pub const S_IFCHR: u32 = 0o020_000;
 /// Set-user-id.
 pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id.

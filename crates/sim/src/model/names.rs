@@ -9,7 +9,9 @@ use proto::{Bytes, Errno};
 
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
 use super::list::is_list;
-use super::{Body, Expect, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX, When};
+use super::{
+    Body, Expect, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX, When,
+};
 
 type Outcome = Result<Expect, Errno>;
 
@@ -115,10 +117,13 @@ impl Model {
         }
         may(self.inode(dir), cred, WRITE | EXECUTE)?;
         let kind = mode & S_IFMT;
-        if matches!(kind, 0o020_000 | 0o060_000) && cred.uid != 0 {
+        let body = body(dir);
+        // A whiteout leads nowhere: everybody may make it.
+        let is_whiteout = kind == S_IFCHR && body == Body::Special { rdev: 0 };
+        if matches!(kind, S_IFCHR | 0o060_000) && !is_whiteout && cred.uid != 0 {
             return Err(Errno::EPERM);
         }
-        Ok(Expect::Inode(self.give_birth(cred, dir, name, mode, body(dir), when)))
+        Ok(Expect::Inode(self.give_birth(cred, dir, name, mode, body, when)))
     }
 
     pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, when: When) -> Outcome {
@@ -195,7 +200,7 @@ impl Model {
     }
 
     pub(super) fn rename(&mut self, cred: &Cred, from: &Path, to: &Path, flags: u32, when: When) -> Outcome {
-        let (no_replace, exchange) = (flags & 1 != 0, flags & 2 != 0);
+        let (no_replace, exchange, whiteout) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
         let (dir, name) = self.parent(cred, from)?;
         let (new_dir, new_name) = self.parent(cred, to)?;
         let moved = self.child(dir, name)?.ok_or(Errno::ENOENT)?;
@@ -254,6 +259,9 @@ impl Model {
                 self.unlinked(new_dir, there, when);
             }
             None => self.take(dir, name),
+        }
+        if whiteout {
+            self.give_birth(cred, dir, name, S_IFCHR, Body::Special { rdev: 0 }, when);
         }
         self.insert(new_dir, new_name, moved);
         self.hang(moved, new_dir, dir, when);

@@ -16,7 +16,7 @@ use super::history::{History, Step};
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
 use crate::model::{Body, Id, Inode, Instead, Model, Op, Path};
-use crate::run::Found;
+use crate::run::TreeVerdict;
 use crate::sched::{Fail, Sched};
 
 /// What a process was told.
@@ -155,7 +155,7 @@ pub async fn judge(
     history: &History,
     aftermath: &Aftermath,
     loses: impl Fn(&Step) -> bool,
-) -> Result<Found, Fail> {
+) -> Result<TreeVerdict, Fail> {
     // Without a word to anybody nothing may be lost but what the call wanted that met the eviction.
     let may_lose = !aftermath.told.is_empty();
     let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
@@ -194,13 +194,13 @@ pub async fn judge(
                 continue 'candidates;
             }
         }
-        return Ok(Found::Right);
+        return Ok(TreeVerdict::Right);
     }
     if !all {
-        return Ok(Found::Undecided);
+        return Ok(TreeVerdict::Undecided);
     }
     let told = &aftermath.told;
-    Ok(Found::Wrong(format!(
+    Ok(TreeVerdict::Wrong(format!(
         "it is no state that the eviction of clients {clients:?} can leave (told: {told:?}){wrong}"
     )))
 }

@@ -109,7 +109,11 @@ impl Draw<'_> {
             6 | 7 => Op::Rename {
                 from: self.any_path(paths),
                 to: if self.rng.chance(1, 2) { self.any_path(paths) } else { self.new_path(paths) },
-                flags: [0, 0, 0, 1, 2][self.rng.below(5) as usize],
+                flags: match [0, 0, 0, 1, 2][self.rng.below(5) as usize] {
+                    // Without another draw: what comes after it stays as it was.
+                    1 => [1, 4, 5][(self.serial % 3) as usize],
+                    flags => flags,
+                },
             },
             8 => Op::Stat { path: self.any_path(paths) },
             9 => Op::Readlink { path: self.mostly(paths, |body| matches!(body, Body::Symlink(_))) },

@@ -265,7 +265,7 @@ mod tests {
         assert!(!history.without(&[0, 1, 0], |_| true).1);
     }
 
-    /// Client 0 makes a and b behind its programs' backs, client 1 c and d by requests; servers are told of a before d begins.
+    /// Client 0 makes a and b by metadata write-back, client 1 c and d by requests; servers are told of a before d begins.
     #[test]
     fn what_a_client_has_not_told_may_be_lost_before_what_came_later() {
         let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));

@@ -88,7 +88,7 @@ const LEARNS: Act = Wait(60_000_000);
 /// Who is gone is not waited for any more.
 const GIVEN_UP: Act = Wait(200_000_000);
 
-/// Client 1 makes changes behind its programs' backs.
+/// Client 1 writes metadata back.
 fn write_back(plan: &mut Plan) {
     plan.sync_metadata[1] = false;
 }
@@ -113,7 +113,7 @@ fn chmod(at: &str, mode: u32) -> Op {
     Op::Chmod { path: path(at), mode }
 }
 
-/// Client 1 has made so many names in a directory that it makes more behind its programs' backs.
+/// Client 1 has made so many names in a directory that it makes more by metadata write-back.
 fn leased(at: &str) -> Vec<Act> {
     let names = (0..4).map(|number| mknod(1, &format!("{at}/first{number}")));
     once(mkdir(1, at)).chain(names).collect()

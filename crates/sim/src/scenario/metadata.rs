@@ -27,7 +27,7 @@ pub const STORIES: &[Story] = &[
     story("many-links", "a file has more names than are noted with it, and loses them again", many_links),
     story(
         "leased",
-        "what one client makes behind its programs' backs others see at once, whatever they knew before",
+        "what one client makes by metadata write-back others see at once, whatever they knew before",
         leased,
     ),
     story("destroy-again", "an object target that cannot remove objects is asked again", destroy_again),
@@ -222,7 +222,7 @@ fn one_hash() -> Vec<Act> {
     acts
 }
 
-/// Client 2 makes changes behind its programs' backs, in a directory of which client 1 knows what it was before.
+/// Client 2 writes metadata back, in a directory of which client 1 knows what it was before.
 fn leased() -> Vec<Act> {
     let mut acts = vec![Mount, mkdir(2, "d"), mknod(2, "d/first"), list(1, "d", true), stat(1, "d")];
     for round in 0..4 {

@@ -109,7 +109,7 @@ pub enum Act {
     Waiting(usize),
     /// Steps count from here on.
     Arm,
-    /// A further client comes, the third or a later one: it makes changes behind its programs' backs.
+    /// A further client comes, the third or a later one: it writes metadata back.
     Mount,
     /// A client dies.
     Die(usize),

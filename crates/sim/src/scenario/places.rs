@@ -31,7 +31,7 @@ pub const STORIES: &[Story] = &[
     story("given-up", "a client that was given up sees what others have done since, and goes on", given_up),
     story("given-up-open", "files that a client had open when it was given up are open no longer", given_up_open),
     story("read-times", "who asks when a file was read last is told so when it was closed", read_times),
-    story("behind", "changes made behind their program's back that are lost with an eviction are not there", behind),
+    story("behind", "changes of metadata write-back that are lost with an eviction are not there", behind),
     story(
         "large-directory",
         "a directory of many names is listed whole, each name once, while names come and go",

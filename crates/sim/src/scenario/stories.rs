@@ -30,6 +30,12 @@ pub const STORIES: &[Story] = &[
     Story { name: "names", what: "mkdir, symlink, link and rmdir", acts: names, strikes: ALL },
     Story { name: "rename", what: "a file is renamed over another in another directory", acts: rename, strikes: ALL },
     Story { name: "exchange", what: "a file and a directory exchange their names", acts: exchange, strikes: ALL },
+    Story {
+        name: "whiteout",
+        what: "renames leave whiteouts, and files come over these",
+        acts: whiteout,
+        strikes: ALL,
+    },
     Story { name: "unlink", what: "a file with objects is unlinked: nothing of it stays", acts: unlink, strikes: DATA },
     Story { name: "setattr", what: "mode, owner and times are changed", acts: setattr, strikes: ALL },
     Story { name: "xattr", what: "an extended attribute is set, replaced and removed", acts: xattr, strikes: ALL },
@@ -214,6 +220,26 @@ fn exchange() -> Vec<Act> {
         stat(1, "f"),
         stat(1, "a/d"),
         Do(1, Op::Rename { from: path("f"), to: path("a/d"), flags: 1 }),
+    ]
+}
+
+fn whiteout() -> Vec<Act> {
+    let rename = |from: &str, to: &str, flags| Op::Rename { from: path(from), to: path(to), flags };
+    vec![
+        mkdir(0, "a"),
+        mkdir(0, "a/d"),
+        mknod(1, "f"),
+        stat(0, "f"),
+        Arm,
+        Do(0, rename("f", "a/f", 4)),
+        stat(1, "f"),
+        stat(1, "a/f"),
+        Do(1, rename("a/d", "d", 4)),
+        Do(0, rename("a/f", "f", 4)),
+        stat(1, "a/f"),
+        stat(0, "a/d"),
+        Do(1, rename("f", "d2", 5)),
+        Do(1, Op::Unlink { path: path("f") }),
     ]
 }
 

@@ -4,12 +4,12 @@
 //! An unmount is what comes after the programs that used the mount have been killed: their calls have no answers, their files are
 //! closed, and everything that the client was told is written back before it goes. So unlike a death it takes nothing.
 
-use proto::TargetKind;
+use proto::{Errno, TargetKind};
 use stdx::Rng;
 
 use super::faults::{Fault, around};
 use super::net::Node;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 use crate::disturb::Acts;
 use crate::program::Mounts;
 
@@ -35,10 +35,8 @@ impl Administrator {
 const SERVER_PARAMS: &[(&str, &[&str])] = &[
     ("mdt.*.max_mod_rpcs_in_flight", &["1", "2", "8", "64", "512"]),
     ("*.*.commit_interval_ms", &["1", "50", "1000"]),
-    ("*.*.dirty_bytes", &["32768", "16777216"]),
-    ("*.*.cache_bytes", &["4096", "65536", "16777216"]),
     ("mdt.*.dom_stripesize", &["0", "64k", "128k"]),
-    ("ldlm.namespaces.*.lock_reclaim_threshold_mb", &["0", "64"]),
+    ("ldlm.namespaces.*.lock_reclaim_threshold_mb", &["1", "200"]),
     ("osp.*-OST0001-*.active", &["0", "1"]),
     ("osp.*-OST0002-*.active", &["0", "1"]),
     ("osp.*-OST0001-*.max_create_count", &["0", "20000"]),
@@ -63,7 +61,7 @@ impl World {
     pub(super) fn plan_act(&mut self) {
         let Some(acts) = self.administrator.plan.filter(|_| self.administrator.left > 0) else { return };
         let delay = around(&mut self.administrator.rng, acts.every);
-        self.after(delay, Happening::Fault(Fault::Act));
+        self.after(delay, WorldEvent::Fault(Fault::Act));
     }
 
     /// Does something.
@@ -116,6 +114,10 @@ impl World {
             Node::Liar | Node::Raw => None,
         };
         self.trace.note(self.now, &[52], || format!("{node:?} {pattern}={value}: {result:?}"));
+        // What a client may have depends on what its target gave it.
+        if let (Node::Server(_), Some(Err(errno @ (Errno::EACCES | Errno::EINVAL | Errno::ERANGE)))) = (node, result) {
+            self.fail(format!("{node:?} refuses {pattern}={value}: {}", errno.name()));
+        }
         self.pump(node);
     }
 

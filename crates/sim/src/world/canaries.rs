@@ -8,7 +8,7 @@ use schema::Record as _;
 use store::Engine as _;
 
 use super::net::Node;
-use super::{Canary, Happening, World};
+use super::{Canary, World, WorldEvent};
 
 impl World {
     /// A canary: now and then the mode of an inode stays on the disk what it was.
@@ -65,9 +65,9 @@ impl World {
         let end = self.net.end(conn, 1 - side);
         let at = self.now.max(end.last) + Duration::from_micros(50);
         end.last = at;
-        self.push(at, Happening::Frame { conn, side: 1 - side, frame: reply });
+        self.push(at, WorldEvent::Frame { conn, side: 1 - side, frame: reply });
         if let Some(client) = dies {
-            self.push(at + Duration::from_micros(200), Happening::Die { client });
+            self.push(at + Duration::from_micros(200), WorldEvent::Die { client });
         }
         true
     }

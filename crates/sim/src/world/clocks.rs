@@ -9,7 +9,7 @@ use core::time::Duration;
 use stdx::Rng;
 
 use super::faults::{Fault, around};
-use super::{Happening, World};
+use super::{World, WorldEvent};
 use crate::disturb::ClockSteps;
 
 /// The clocks of clients.
@@ -53,7 +53,7 @@ impl World {
     pub(super) fn plan_clock(&mut self) {
         let Some(planned) = self.wall_clocks.plan.filter(|_| self.wall_clocks.left > 0) else { return };
         let delay = around(&mut self.wall_clocks.rng, planned.every);
-        self.after(delay, Happening::Fault(Fault::Clock));
+        self.after(delay, WorldEvent::Fault(Fault::Clock));
     }
 
     /// Somebody sets a clock.

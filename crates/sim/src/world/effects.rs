@@ -10,7 +10,7 @@ use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 use super::net::Node;
 use super::partition::Passage;
 use super::trap::Strike;
-use super::{Canary, Happening, World, space, wire};
+use super::{Canary, World, WorldEvent, space, wire};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
 
@@ -18,39 +18,39 @@ use crate::trace::{frame_line, frame_word};
 const SIGNAL_AGAIN: Duration = Duration::from_millis(1);
 
 impl World {
-    pub(super) fn happen(&mut self, what: Happening) {
+    pub(super) fn happen(&mut self, what: WorldEvent) {
         match what {
-            Happening::Frame { conn, side, frame } => self.frame_arrives(conn, side, frame),
-            Happening::Accepted { conn } => self.accepted(conn),
-            Happening::Dialled { conn } => self.dialled(conn),
-            Happening::DialFailed { node, life, number } => {
+            WorldEvent::Frame { conn, side, frame } => self.frame_arrives(conn, side, frame),
+            WorldEvent::Accepted { conn } => self.accepted(conn),
+            WorldEvent::Dialled { conn } => self.dialled(conn),
+            WorldEvent::DialFailed { node, life, number } => {
                 if self.lives(node, life) {
                     self.trace.note(self.now, &[2, number], || format!("{node:?} dial {number:x} failed"));
                     self.tell_dial_failed(node, number);
                 }
             }
-            Happening::Closed { conn, side } => self.closed(conn, side),
-            Happening::Load { server, life, load } => {
+            WorldEvent::Closed { conn, side } => self.closed(conn, side),
+            WorldEvent::Load { server, life, load } => {
                 if self.lives(Node::Server(server), life) {
                     let done = load.run(&self.servers[server].engine);
                     let delay = self.plan.load.draw(&mut self.rng) + self.servers[server].slow;
-                    self.after(delay, Happening::Loaded { server, life, done });
+                    self.after(delay, WorldEvent::Loaded { server, life, done });
                 }
             }
-            Happening::Loaded { server, life, done } => self.reach_server(server, life, 3, Event::Loaded(done)),
-            Happening::Commit { server, life, group } => self.commit(server, life, group),
-            Happening::Durable { server, life, group } => {
+            WorldEvent::Loaded { server, life, done } => self.reach_server(server, life, 3, Event::Loaded(done)),
+            WorldEvent::Commit { server, life, group } => self.commit(server, life, group),
+            WorldEvent::Durable { server, life, group } => {
                 if self.lives(Node::Server(server), life) {
                     self.servers[server].engine.make_durable(group);
                     self.trace.note(self.now, &[4, server as u64, group], || {
                         format!("{} group {group} is durable", self.servers[server].name)
                     });
                     let delay = Duration::from_nanos(self.rng.below(50_000));
-                    self.after(delay, Happening::Committed { server, life, group, failed: None });
+                    self.after(delay, WorldEvent::Committed { server, life, group, failed: None });
                     self.maybe_crash_at_commit(server);
                 }
             }
-            Happening::Committed { server, life, group, failed } => {
+            WorldEvent::Committed { server, life, group, failed } => {
                 let event = match failed {
                     None => {
                         self.tell_space(server, life);
@@ -63,7 +63,7 @@ impl World {
                 };
                 self.reach_server(server, life, 5, event);
             }
-            Happening::Data { server, life, id, op } => {
+            WorldEvent::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
                     let forgets = self.canary == Canary::ForgetSyncs && matches!(op, DataOp::Sync { .. });
                     let own = &mut self.servers[server];
@@ -87,15 +87,15 @@ impl World {
                         format!("{} data {} -> {}", self.servers[server].name, show_op(&op), show_result(&result))
                     });
                     let delay = Duration::from_nanos(self.rng.below(20_000));
-                    self.after(delay, Happening::DataDone { server, life, id, result });
+                    self.after(delay, WorldEvent::DataDone { server, life, id, result });
                 }
             }
-            Happening::DataDone { server, life, id, result } => {
+            WorldEvent::DataDone { server, life, id, result } => {
                 self.reach_server(server, life, 7, Event::DataDone { id, result });
             }
-            Happening::Tick { node, serial } => self.tick(node, serial),
-            Happening::Second { node, life } => self.second(node, life),
-            Happening::Call { client, id, mut cred, mut call } => {
+            WorldEvent::Tick { node, serial } => self.tick(node, serial),
+            WorldEvent::Second { node, life } => self.second(node, life),
+            WorldEvent::Call { client, id, mut cred, mut call } => {
                 self.coming.remove(&id);
                 if self.mounts[client].machine.is_some() {
                     self.trace.note(self.now, &[8, client as u64, id], || {
@@ -105,17 +105,17 @@ impl World {
                         && matches!(call, capi::Call::Setlk { .. })
                         && self.rng.chance(1, 2)
                     {
-                        return self.push(self.now, Happening::Answer { id, result: Ok(capi::Answer::Done) });
+                        return self.push(self.now, WorldEvent::Answer { id, result: Ok(capi::Answer::Done) });
                     }
                     if self.canary == Canary::LoseAppends
                         && let capi::Call::Write { data, .. } = &call
                         && self.rng.chance(1, 4)
                     {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
-                        return self.push(self.now, Happening::Answer { id, result });
+                        return self.push(self.now, WorldEvent::Answer { id, result });
                     }
                     if self.spoils(&mut cred, &mut call) {
-                        return self.push(self.now, Happening::Answer { id, result: Ok(capi::Answer::Done) });
+                        return self.push(self.now, WorldEvent::Answer { id, result: Ok(capi::Answer::Done) });
                     }
                     self.note_call(client, id, &call);
                     self.note_wish(id, &call);
@@ -123,13 +123,13 @@ impl World {
                         && matches!(call, capi::Call::Getattr { .. } | capi::Call::Lookup { .. })
                         && self.rng.chance(1, 10)
                     {
-                        return self.push(self.now, Happening::Answer { id, result: Err(Errno::ESTALE) });
+                        return self.push(self.now, WorldEvent::Answer { id, result: Err(Errno::ESTALE) });
                     }
                     self.tell_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
-            Happening::Answer { id, mut result } => {
+            WorldEvent::Answer { id, mut result } => {
                 if let (Canary::HideNames, Ok(capi::Answer::Entries(entries))) = (self.canary, &mut result)
                     && self.rng.chance(1, 4)
                 {
@@ -144,17 +144,17 @@ impl World {
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             // A signal may be faster than its call. The mount keeps it in mind until the call is there.
-            Happening::Interrupt { client, id, fatal } if self.coming.contains(&id) => {
-                self.after(SIGNAL_AGAIN, Happening::Interrupt { client, id, fatal });
+            WorldEvent::Interrupt { client, id, fatal } if self.coming.contains(&id) => {
+                self.after(SIGNAL_AGAIN, WorldEvent::Interrupt { client, id, fatal });
             }
-            Happening::Interrupt { client, id, fatal } => {
+            WorldEvent::Interrupt { client, id, fatal } => {
                 self.trace
                     .note(self.now, &[10, client as u64, id], || format!("client {client} call {id} interrupted"));
                 let id = capi::CallId(id);
                 let event = if fatal { capi::Event::Abandon { id } } else { capi::Event::Interrupt { id } };
                 self.reach_client(client, event);
             }
-            Happening::Invalidate { client, mut what } => {
+            WorldEvent::Invalidate { client, mut what } => {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
                 if self.canary == Canary::KeepNames {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
@@ -166,21 +166,21 @@ impl World {
                 }
                 self.mounts[client].kernel.forget(what);
             }
-            Happening::LetGo { client, nodes } => {
+            WorldEvent::LetGo { client, nodes } => {
                 self.trace.note(self.now, &[40, client as u64], || format!("kernel {client} lets go: {nodes:?}"));
                 self.mounts[client].kernel.let_go(&nodes);
                 self.reach_client(client, capi::Event::Asked);
             }
-            Happening::Deaf { conn, side } => self.net.closed(conn, side),
-            Happening::Wake { task } => self.sched.wake(task),
-            Happening::Start { server } => self.start(server),
-            Happening::Kill { server } => {
+            WorldEvent::Deaf { conn, side } => self.net.closed(conn, side),
+            WorldEvent::Wake { task } => self.sched.wake(task),
+            WorldEvent::Start { server } => self.start(server),
+            WorldEvent::Kill { server } => {
                 let power = self.trap.is_some_and(|trap| trap.strike == Strike::Power(server));
                 self.kill(server, power);
             }
-            Happening::Die { client } => self.kill_client(client),
-            Happening::Fault(fault) => self.strike(fault),
-            Happening::Lie => self.lie(),
+            WorldEvent::Die { client } => self.kill_client(client),
+            WorldEvent::Fault(fault) => self.strike(fault),
+            WorldEvent::Lie => self.lie(),
         }
     }
 
@@ -239,7 +239,7 @@ impl World {
             machine.handle(now, Event::WallClock(wall));
             space.for_each(|event| machine.handle(now, event));
         }
-        self.after(Duration::from_secs(1), Happening::Second { node: Node::Server(server), life });
+        self.after(Duration::from_secs(1), WorldEvent::Second { node: Node::Server(server), life });
         self.pump(Node::Server(server));
     }
 
@@ -263,7 +263,7 @@ impl World {
             }
             Node::Liar | Node::Raw => {}
         }
-        self.after(Duration::from_secs(1), Happening::Second { node, life });
+        self.after(Duration::from_secs(1), WorldEvent::Second { node, life });
         self.pump(node);
     }
 
@@ -335,7 +335,7 @@ impl World {
         if let Some(at) = wanted {
             // A tick is never quite on time.
             let at = self.when(node, at).max(self.now) + Duration::from_nanos(1 + self.rng.below(20_000));
-            self.push(at, Happening::Tick { node, serial: serial + 1 });
+            self.push(at, WorldEvent::Tick { node, serial: serial + 1 });
         }
         Some(serial + 1)
     }
@@ -348,20 +348,20 @@ impl World {
             Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
                     let deaf = self.hang_up(conn, side);
-                    self.push(deaf, Happening::Closed { conn, side });
+                    self.push(deaf, WorldEvent::Closed { conn, side });
                 }
             }
             Effect::Dial { conn, nids } => self.dial(node, conn.0, &nids),
             Effect::Load(load) => {
                 let delay = self.plan.load.draw(&mut self.rng);
-                self.after(delay, Happening::Load { server, life, load });
+                self.after(delay, WorldEvent::Load { server, life, load });
             }
             Effect::Commit(_) if self.servers[server].withheld => {}
             Effect::Commit(group) => {
                 let delay = self.plan.commit.draw(&mut self.rng);
                 let at = (self.now + delay / 2 + self.servers[server].slow).max(self.servers[server].committing);
                 self.servers[server].committing = at;
-                self.push(at, Happening::Commit { server, life, group });
+                self.push(at, WorldEvent::Commit { server, life, group });
             }
             Effect::Data { id, op } => {
                 // To sync takes as long as a commit.
@@ -380,7 +380,7 @@ impl World {
                 for file in op.files() {
                     own.busy.insert(*file, at);
                 }
-                self.push(at, Happening::Data { server, life, id, op });
+                self.push(at, WorldEvent::Data { server, life, id, op });
             }
             Effect::Serving { name } => {
                 self.trace.note(self.now, &[14, server as u64], || format!("{name} serves"));
@@ -428,12 +428,12 @@ impl World {
                 let delay = self.plan.commit.draw(&mut self.rng);
                 let at = (self.now + delay / 2).max(self.servers[server].committing) + Duration::from_nanos(1);
                 self.servers[server].committing = at;
-                self.push(at, Happening::Durable { server, life, group: number });
+                self.push(at, WorldEvent::Durable { server, life, group: number });
                 self.maybe_crash_at_commit(server);
             }
             Err(error) => {
                 let failed = Some(error);
-                self.push(self.now, Happening::Committed { server, life, group: number, failed });
+                self.push(self.now, WorldEvent::Committed { server, life, group: number, failed });
             }
         }
     }
@@ -446,12 +446,12 @@ impl World {
             capi::Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
                     let deaf = self.hang_up(conn, side);
-                    self.push(deaf, Happening::Deaf { conn, side });
+                    self.push(deaf, WorldEvent::Deaf { conn, side });
                 }
             }
             capi::Effect::Answer { id, result } => {
                 let delay = Duration::from_nanos(self.rng.below(5_000));
-                self.after(delay, Happening::Answer { id: id.0, result });
+                self.after(delay, WorldEvent::Answer { id: id.0, result });
             }
             capi::Effect::Invalidate(what) => {
                 // A page with which a write waits is dropped without anybody waiting for it, and by the time the write has what
@@ -464,11 +464,11 @@ impl World {
                 {
                     self.mounts[client].kernel.will_forget(*parent, name);
                 }
-                self.after(delay, Happening::Invalidate { client, what });
+                self.after(delay, WorldEvent::Invalidate { client, what });
             }
             capi::Effect::LetGo(nodes) => {
                 let delay = self.plan.kernel.draw(&mut self.rng);
-                self.after(delay, Happening::LetGo { client, nodes });
+                self.after(delay, WorldEvent::LetGo { client, nodes });
             }
             capi::Effect::Mounted => {
                 self.trace.note(self.now, &[16, client as u64], || format!("client {client} is mounted"));
@@ -518,18 +518,18 @@ impl World {
             .find_map(|nid| self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some()));
         match target {
             Some(server) if self.is_cut_off(node, Node::Server(server)) => {
-                self.after(super::partition::DIAL_TIME, Happening::DialFailed { node, life, number });
+                self.after(super::partition::DIAL_TIME, WorldEvent::DialFailed { node, life, number });
             }
             Some(server) if !self.faults.dial_fails() => {
                 let to = (Node::Server(server), self.servers[server].life);
                 let conn = self.net.connect((node, life, number), to);
                 self.net.end(conn, 1).last = self.now + delay;
-                self.push(self.now + delay, Happening::Accepted { conn });
+                self.push(self.now + delay, WorldEvent::Accepted { conn });
                 let back = self.now + delay + self.plan.network.draw(&mut self.rng);
                 self.net.end(conn, 0).last = back;
-                self.push(back, Happening::Dialled { conn });
+                self.push(back, WorldEvent::Dialled { conn });
             }
-            _ => self.after(delay, Happening::DialFailed { node, life, number }),
+            _ => self.after(delay, WorldEvent::DialFailed { node, life, number }),
         }
     }
 
@@ -638,11 +638,11 @@ impl World {
             let end = self.net.end(conn, side);
             end.last = self.now.max(end.last) + Duration::from_micros(50);
             let at = end.last;
-            self.push(at, Happening::Frame { conn, side, frame: again });
+            self.push(at, WorldEvent::Frame { conn, side, frame: again });
         }
         let fate = self.trap_frame().unwrap_or_else(|| self.faults.frame(self.now));
         if let Some(delay) = fate.cut_after {
-            self.after(delay, Happening::Fault(super::faults::Fault::Cut { conn }));
+            self.after(delay, WorldEvent::Fault(super::faults::Fault::Cut { conn }));
         }
         if fate.copies == 0 {
             self.trace.say(self.now, || format!("lost on connection {conn}: {}", frame_line(&frame)));
@@ -655,7 +655,7 @@ impl World {
                 at = at.max(until + delay);
             }
             end.last = at;
-            self.push(at, Happening::Frame { conn, side, frame: frame.clone() });
+            self.push(at, WorldEvent::Frame { conn, side, frame: frame.clone() });
         }
     }
 
@@ -758,10 +758,10 @@ mod tests {
         world.mounts[client].machine = None;
         world.queue.clear();
         world.coming.insert(7);
-        world.happen(Happening::Interrupt { client, id: 7, fatal: true });
+        world.happen(WorldEvent::Interrupt { client, id: 7, fatal: true });
         let entry = world.queue.pop().expect("it comes again").0;
         assert!(entry.at == world.now + SIGNAL_AGAIN);
-        world.happen(Happening::Call {
+        world.happen(WorldEvent::Call {
             client: 0,
             id: 7,
             cred: Default::default(),

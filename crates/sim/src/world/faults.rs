@@ -12,7 +12,7 @@ use stdx::{Instant, Rng};
 
 use super::Canary;
 use super::net::Node;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 use crate::plan::{DiskFaults, NetworkFaults, NodeFaults, Plan};
 
 /// Faults that strike at a moment.
@@ -327,7 +327,7 @@ impl World {
             && self.faults.crashes_left > 0
         {
             let delay = around(&mut self.faults.rng, mean);
-            self.after(delay, Happening::Fault(Fault::Crash));
+            self.after(delay, WorldEvent::Fault(Fault::Crash));
         }
     }
 
@@ -336,14 +336,14 @@ impl World {
             && self.faults.deaths_left > 0
         {
             let delay = around(&mut self.faults.rng, mean);
-            self.after(delay, Happening::Fault(Fault::Death));
+            self.after(delay, WorldEvent::Fault(Fault::Death));
         }
     }
 
     fn plan_fill(&mut self) {
         if let Some(mean) = self.faults.disks.fill_every {
             let delay = around(&mut self.faults.disk_rng, mean);
-            self.after(delay, Happening::Fault(Fault::Fill));
+            self.after(delay, WorldEvent::Fault(Fault::Fill));
         }
     }
 
@@ -369,7 +369,7 @@ impl World {
                 self.servers[server].name
             )
         });
-        self.after(stays, Happening::Fault(Fault::Free { server }));
+        self.after(stays, WorldEvent::Fault(Fault::Free { server }));
     }
 
     /// Others take all of a server's disk but so many bytes and the reserve, or nothing any more: its store and its data files are on it.
@@ -577,7 +577,7 @@ impl World {
         let end = self.net.end(conn, side);
         if end.dead_from.is_none_or(|dead| dead > at) {
             end.dead_from = Some(at);
-            self.push(at, Happening::Closed { conn, side });
+            self.push(at, WorldEvent::Closed { conn, side });
         }
     }
 }

@@ -13,7 +13,7 @@ use store::{Engine as _, EngineError};
 
 use super::faults::{Fault, around};
 use super::net::Node;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 
 /// The source of such failures.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl World {
     pub(super) fn plan_io(&mut self) {
         let Some(io) = self.plan.disturbances.io.filter(|_| self.disks.left > 0) else { return };
         let delay = around(&mut self.disks.rng, io.every);
-        self.after(delay, Happening::Fault(Fault::Fail));
+        self.after(delay, WorldEvent::Fault(Fault::Fail));
     }
 
     /// A disk fails.
@@ -89,7 +89,7 @@ impl World {
         }
         self.faults.counts.damaged += 1;
         let stays = Duration::from_micros(self.disks.rng.range(1, io.stays_max.as_micros() as u64));
-        self.after(stays, Happening::Fault(Fault::Repair { server }));
+        self.after(stays, WorldEvent::Fault(Fault::Repair { server }));
     }
 
     /// Whether there was something to damage.

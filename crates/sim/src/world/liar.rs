@@ -21,7 +21,7 @@ use stdx::Rng;
 
 use super::net::Node;
 use super::session::{Session, superuser};
-use super::{Happening, World};
+use super::{World, WorldEvent};
 use crate::plan::Plan;
 
 /// How it calls itself.
@@ -290,7 +290,7 @@ impl World {
         }
         let pause = Duration::from_micros(liar.rng.range(100, 60_000));
         self.liar = Some(liar);
-        self.after(pause, Happening::Lie);
+        self.after(pause, WorldEvent::Lie);
     }
 
     fn liar_dials(&mut self, liar: &mut Liar, at: usize) {
@@ -366,7 +366,7 @@ impl World {
     pub(super) fn liar_begins(&mut self) {
         if let Some(liar) = &mut self.liar {
             liar.works = true;
-            self.after(Duration::ZERO, Happening::Lie);
+            self.after(Duration::ZERO, WorldEvent::Lie);
         }
     }
 

@@ -53,7 +53,7 @@ use server::{Limits, Server};
 pub const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
 
 /// What can happen.
-enum Happening {
+enum WorldEvent {
     /// A frame arrives at an end.
     Frame { conn: usize, side: usize, frame: Frame },
     /// A listener gets a connection.
@@ -111,7 +111,7 @@ enum Happening {
 struct Entry {
     at: Instant,
     order: u64,
-    what: Happening,
+    what: WorldEvent,
 }
 
 impl PartialEq for Entry {
@@ -306,18 +306,18 @@ impl World {
         self.failure.clone().or_else(|| self.sched.failure())
     }
 
-    fn push(&mut self, at: Instant, what: Happening) {
+    fn push(&mut self, at: Instant, what: WorldEvent) {
         self.order += 1;
         self.queue.push(Reverse(Entry { at, order: self.order, what }));
     }
 
-    fn after(&mut self, delay: Duration, what: Happening) {
+    fn after(&mut self, delay: Duration, what: WorldEvent) {
         self.push(self.now + delay, what);
     }
 
     /// Starts a server after a pause.
     pub fn start_server(&mut self, server: usize, pause: Duration) {
-        self.after(pause, Happening::Start { server });
+        self.after(pause, WorldEvent::Start { server });
     }
 
     /// A further client, which begins to mount. Gives its number.
@@ -331,7 +331,7 @@ impl World {
         let seed = self.rng.u64();
         let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
         self.mounts.push(Mount::new(&self.plan, client, read_only, kernel, seed, self.now));
-        self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
+        self.after(Duration::from_secs(1), WorldEvent::Second { node: Node::Client(client), life: 0 });
         self.set_clock(client);
         self.tell_wall_clock(client);
         self.pump(Node::Client(client));
@@ -396,11 +396,11 @@ impl World {
             self.carry_raw();
             self.deliver_invalidated();
             for (until, task) in self.sched.take_sleeping() {
-                self.push(until, Happening::Wake { task });
+                self.push(until, WorldEvent::Wake { task });
             }
             for (client, id, fatal) in self.sched.take_interrupts() {
                 let delay = self.plan.kernel.draw(&mut self.rng);
-                self.after(delay, Happening::Interrupt { client, id, fatal });
+                self.after(delay, WorldEvent::Interrupt { client, id, fatal });
             }
             let requests = self.sched.take_requests();
             if requests.is_empty() {
@@ -410,7 +410,7 @@ impl World {
                 let delay = Duration::from_nanos(self.rng.below(3_000));
                 let crate::sched::Request { id, client, cred, call } = request;
                 self.coming.insert(id);
-                self.after(delay, Happening::Call { client, id, cred, call });
+                self.after(delay, WorldEvent::Call { client, id, cred, call });
             }
         }
     }

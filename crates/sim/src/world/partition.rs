@@ -19,7 +19,7 @@ use stdx::{Instant, Rng};
 
 use super::faults::{Fault, around};
 use super::net::Node;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 use crate::disturb::Partitions;
 use crate::sched::Eviction;
 
@@ -117,7 +117,7 @@ impl World {
     pub(super) fn plan_partition(&mut self) {
         let Some(planned) = self.partitioning.plan.filter(|_| self.partitioning.left > 0) else { return };
         let delay = around(&mut self.partitioning.rng, planned.every);
-        self.after(delay, Happening::Fault(Fault::Part));
+        self.after(delay, WorldEvent::Fault(Fault::Part));
     }
 
     /// A client is cut off.
@@ -149,7 +149,7 @@ impl World {
             let whom = server.map_or("all servers".to_owned(), |server| self.servers[server].name.to_string());
             format!("client {client} is cut off from {whom} for {time} ms: {direction:?}, held {held}")
         });
-        self.push(until, Happening::Fault(Fault::Join { client }));
+        self.push(until, WorldEvent::Fault(Fault::Join { client }));
     }
 
     /// A client that was cut off is so no longer.

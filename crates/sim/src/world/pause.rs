@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use stdx::{Instant, RunningTime};
 
 use super::net::Node;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 
 /// The clocks of all nodes, and which of them stand still.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// What happens now; `None`: it waits until its node goes on.
-    pub(super) fn unless_paused(&mut self, what: Happening) -> Option<Happening> {
+    pub(super) fn unless_paused(&mut self, what: WorldEvent) -> Option<WorldEvent> {
         if self.clocks.paused.is_empty() {
             return Some(what);
         }
@@ -55,41 +55,41 @@ impl World {
             self.clocks.paused.remove(&node);
             return Some(what);
         }
-        let is_tick = matches!(what, Happening::Tick { .. });
+        let is_tick = matches!(what, WorldEvent::Tick { .. });
         self.push(until + Duration::from_nanos(u64::from(is_tick)), what);
         None
     }
 
     /// Whose process something needs.
-    fn node_of(&self, what: &Happening) -> Option<Node> {
+    fn node_of(&self, what: &WorldEvent) -> Option<Node> {
         match what {
-            Happening::Frame { conn, side, .. } | Happening::Closed { conn, side } => {
+            WorldEvent::Frame { conn, side, .. } | WorldEvent::Closed { conn, side } => {
                 Some(self.net.get(*conn).ends[*side].node)
             }
-            Happening::Accepted { conn } => Some(self.net.get(*conn).ends[1].node),
-            Happening::Dialled { conn } => Some(self.net.get(*conn).ends[0].node),
-            Happening::DialFailed { node, .. } | Happening::Tick { node, .. } | Happening::Second { node, .. } => {
+            WorldEvent::Accepted { conn } => Some(self.net.get(*conn).ends[1].node),
+            WorldEvent::Dialled { conn } => Some(self.net.get(*conn).ends[0].node),
+            WorldEvent::DialFailed { node, .. } | WorldEvent::Tick { node, .. } | WorldEvent::Second { node, .. } => {
                 Some(*node)
             }
-            Happening::Load { server, .. }
-            | Happening::Loaded { server, .. }
-            | Happening::Commit { server, .. }
-            | Happening::Durable { server, .. }
-            | Happening::Committed { server, .. }
-            | Happening::Data { server, .. }
-            | Happening::DataDone { server, .. } => Some(Node::Server(*server)),
-            Happening::Call { client, .. }
-            | Happening::Interrupt { client, .. }
-            | Happening::Invalidate { client, .. }
-            | Happening::LetGo { client, .. } => Some(Node::Client(*client)),
-            Happening::Answer { .. }
-            | Happening::Deaf { .. }
-            | Happening::Wake { .. }
-            | Happening::Start { .. }
-            | Happening::Kill { .. }
-            | Happening::Die { .. }
-            | Happening::Lie
-            | Happening::Fault(_) => None,
+            WorldEvent::Load { server, .. }
+            | WorldEvent::Loaded { server, .. }
+            | WorldEvent::Commit { server, .. }
+            | WorldEvent::Durable { server, .. }
+            | WorldEvent::Committed { server, .. }
+            | WorldEvent::Data { server, .. }
+            | WorldEvent::DataDone { server, .. } => Some(Node::Server(*server)),
+            WorldEvent::Call { client, .. }
+            | WorldEvent::Interrupt { client, .. }
+            | WorldEvent::Invalidate { client, .. }
+            | WorldEvent::LetGo { client, .. } => Some(Node::Client(*client)),
+            WorldEvent::Answer { .. }
+            | WorldEvent::Deaf { .. }
+            | WorldEvent::Wake { .. }
+            | WorldEvent::Start { .. }
+            | WorldEvent::Kill { .. }
+            | WorldEvent::Die { .. }
+            | WorldEvent::Lie
+            | WorldEvent::Fault(_) => None,
         }
     }
 }

@@ -10,7 +10,7 @@ use stdx::faults::{ONCE, RAND, SKIP, SOME, sites};
 use stdx::{Rng, Site};
 
 use super::faults::{Fault, around};
-use super::{Happening, World};
+use super::{World, WorldEvent};
 
 /// Those of targets.
 const TARGETS: &[Site] = &[
@@ -69,7 +69,7 @@ impl World {
     pub(super) fn plan_site(&mut self) {
         let Some(planned) = self.plan.disturbances.sites.filter(|_| self.arming.left > 0) else { return };
         let delay = around(&mut self.arming.rng, planned.every);
-        self.after(delay, Happening::Fault(Fault::Arm));
+        self.after(delay, WorldEvent::Fault(Fault::Arm));
     }
 
     /// A site is armed for a while.
@@ -101,7 +101,7 @@ impl World {
         self.trace.note(self.now, &[61, at as u64, site.0.into()], || {
             format!("site {:x} with {flags:x} and {val} is armed at {at} for {stays:?}", site.0)
         });
-        self.after(stays, Happening::Fault(Fault::Disarm { at }));
+        self.after(stays, WorldEvent::Fault(Fault::Disarm { at }));
     }
 
     /// It is not armed any more.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::faults::Fate;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 
 /// What strikes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +65,7 @@ impl World {
             && let Strike::Crash(server) | Strike::Power(server) = trap.strike
             && trap.step()
         {
-            self.push(self.now, Happening::Kill { server });
+            self.push(self.now, WorldEvent::Kill { server });
         }
     }
 
@@ -78,10 +78,10 @@ impl World {
         let mut fate = Fate { copies: 0, late: Duration::ZERO, cut_after: Some(Duration::from_micros(50)) };
         match trap.strike {
             Strike::Double => fate = Fate { copies: 2, cut_after: None, ..fate },
-            Strike::LoseAndCrash(server) => self.push(self.now, Happening::Kill { server }),
+            Strike::LoseAndCrash(server) => self.push(self.now, WorldEvent::Kill { server }),
             Strike::LoseAndCrashLate(server) => {
                 fate.cut_after = None;
-                self.push(self.now + LATE, Happening::Kill { server });
+                self.push(self.now + LATE, WorldEvent::Kill { server });
             }
             Strike::Lose | Strike::Crash(_) | Strike::Power(_) => {}
         }

@@ -12,7 +12,7 @@ use proto::frame::{Decoder, HEADER_LEN, SendQueue};
 use stdx::{Instant, Rng};
 
 use super::partition::Passage;
-use super::{Happening, World};
+use super::{World, WorldEvent};
 
 /// Of so many seeds the frames of one go through the codec.
 pub const SEEDS: u64 = 4;
@@ -94,7 +94,7 @@ impl World {
         other.last = at;
         // What is lost is told when the connection is cut.
         if other.dead_from.is_none() && passage != Passage::Lost {
-            self.push(at, Happening::Closed { conn, side: 1 - side });
+            self.push(at, WorldEvent::Closed { conn, side: 1 - side });
         }
         deaf
     }
@@ -185,7 +185,7 @@ mod tests {
             assert!(kernel.close(&cred, &fd, 1).await.is_ok());
         });
         let is_write = |Reverse(entry): &Reverse<Entry>| match &entry.what {
-            Happening::Frame { frame, .. } => {
+            WorldEvent::Frame { frame, .. } => {
                 frame.header.opcode == Opcode::ObjWrite as u16 && !frame.header.has(flags::REPLY)
             }
             _ => false,
@@ -217,7 +217,7 @@ mod tests {
     fn a_lock_that_only_the_client_takes_for_held_is_found() {
         let (mut world, client) = closing();
         let is_ping = |world: &World, entry: &Entry| match &entry.what {
-            Happening::Frame { conn, side, frame } => {
+            WorldEvent::Frame { conn, side, frame } => {
                 frame.header.opcode == Opcode::Ping as u16
                     && !frame.header.has(flags::REPLY)
                     && world.net.get(*conn).ends[*side].node == Node::Server(1)
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(agree_on_locks(&world), Ok(()));
         let mut queue = core::mem::take(&mut world.queue).into_vec();
         let ping = queue.iter_mut().find(|Reverse(entry)| is_ping(&world, entry)).unwrap();
-        let Happening::Frame { frame, .. } = &mut ping.0.what else { unreachable!("is_ping") };
+        let WorldEvent::Frame { frame, .. } = &mut ping.0.what else { unreachable!("is_ping") };
         let handles = (1 << 40..(1 << 40) + 100).collect();
         let cancel = CancelReq { handles, waiting_cookies: Vec::new() };
         let header = Header { opcode: Opcode::LdlmCancel as u16, ..frame.header };

@@ -183,7 +183,7 @@ impl Service for Ledger {
         }
     }
 
-    fn foresee(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+    fn prefetch(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
         let ask = Ask::parse(&request.frame.body)?;
         let list = cx.get_raw(&Ask::list(ask.key));
         let total = cx.get_raw(&Ask::total());

@@ -1,4 +1,4 @@
-//! Changes behind the programs' backs: no request while nobody else looks, and nothing lost or done twice when somebody does, or
+//! Metadata write-back: no request while nobody else looks, and nothing lost or done twice when somebody does, or
 //! something dies.
 
 mod cluster;
@@ -17,7 +17,7 @@ fn options(number: u64) -> Options {
     Options { sync_metadata: false, ..Cluster::options(number) }
 }
 
-/// A client that makes changes behind its programs' backs.
+/// A client that writes metadata back.
 fn mount(c: &mut Cluster) -> usize {
     let node = c.begin_mount(options(c.nodes.len() as u64));
     c.until(|c| c.nodes[node].mounted);
@@ -80,7 +80,7 @@ fn in_a_directory_of_its_own_a_client_asks_nobody() {
     one_of_each(&mut c, a, dir);
     assert_eq!(c.all_requests.get("mds_reint"), None, "{:?}", c.all_requests);
     assert_eq!(made(&c, a), 5 + 22, "every one of them");
-    assert!(stdx::marks::count("made_behind") > 0);
+    assert!(stdx::marks::count("made_in_cache") > 0);
 }
 
 /// Who makes file after file without looking first leases the directory, too: its listing is fetched.
@@ -370,7 +370,7 @@ fn what_is_lost_with_an_eviction_is_told_to_who_asks() {
     assert_eq!(c.call(a, Call::Fsyncdir { fh: dir_fh }).map(drop), Ok(()), "it is told once");
     assert_eq!(c.lookup(a, dir, "f"), Err(Errno::ENOENT));
     c.create(a, dir, "f").unwrap();
-    assert!(stdx::marks::count("behind_failed") > 0);
+    assert!(stdx::marks::count("write_back_failed") > 0);
 }
 
 /// A batch waits for the server, and further changes for that batch: the eviction takes both, and nothing is done without what was
@@ -392,7 +392,7 @@ fn what_waits_for_a_batch_is_lost_with_it() {
     let set = SetStat { mode: Some(0o4711), ..SetStat::default() };
     c.send_quietly(a, cred(0), Call::Setattr { ino: other.ino, set });
     let second = c.send_quietly(a, cred(0), Call::Fsyncdir { fh: dir_fh });
-    assert_eq!(made(&c, a), before + 2, "both are made behind the programs' backs");
+    assert_eq!(made(&c, a), before + 2, "both are made in the caches");
     let uuid = options(a as u64).uuid.to_string();
     c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
     assert_eq!(c.answer(a, first).map(drop), Err(Errno::EIO));
@@ -491,7 +491,7 @@ fn no_more_is_outstanding_than_there_is_room_for() {
 }
 
 /// Two clients change each other's directories, each with one slot, which its change has: that waits until the other's lease comes back, and
-/// with that what the other made meanwhile behind its programs' backs.
+/// with that what the other made meanwhile by metadata write-back.
 #[test]
 fn what_a_lease_waits_for_does_not_wait_for_a_slot() {
     for seed in 0..40 {
@@ -713,7 +713,7 @@ fn a_listing_on_its_way_takes_nothing_back() {
     }
 }
 
-/// A small file that grows leaves its metadata target, which can be told of it only after what was changed behind the programs' backs: its
+/// A small file that grows leaves its metadata target, which can be told of it only after the changes of metadata write-back: its
 /// bytes are copied once all the same.
 #[test]
 fn a_file_that_waits_to_leave_keeps_what_was_copied() {

@@ -37,7 +37,7 @@ const KEPT_MAX: usize = 16;
 
 /// What the kernel was asked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct Reclaim {
     /// How many nodes it was asked to let go,
     asked: usize,
     /// and how many of them it has not let go yet.
@@ -83,7 +83,7 @@ impl World {
     /// Drops nodes that nothing needs, as long as there are too many or too many locks on them, and sees to it that there
     /// will be such nodes.
     pub(crate) fn make_room(&mut self) {
-        self.room.is_short = false;
+        self.reclaim.is_short = false;
         if self.node_fill().max(self.lock_fill()) == Fill::Fine {
             return;
         }
@@ -107,19 +107,19 @@ impl World {
                 None => {}
             }
         }
-        self.room.is_short = dirty && self.node_fill() == Fill::Full;
+        self.reclaim.is_short = dirty && self.node_fill() == Fill::Full;
     }
 
     /// Asks the kernel to let go what it has known longest, if too few nodes can be dropped and it is not at it.
     fn ask_kernel(&mut self) {
         let many = (self.options.max_nodes / ASK_PART).clamp(1, ASK_MAX);
-        let at_it = self.room.left > self.room.asked / 8 && self.now < self.room.asked_at + ASK_PATIENCE;
-        if self.room.telling || at_it || self.nodes.free() > many {
+        let at_it = self.reclaim.left > self.reclaim.asked / 8 && self.now < self.reclaim.asked_at + ASK_PATIENCE;
+        if self.reclaim.telling || at_it || self.nodes.free() > many {
             return;
         }
         let nodes = self.nodes.long_known(many);
         let asked = nodes.len();
-        self.room = Room { asked, left: asked, asked_at: self.now, telling: asked > 0, ..self.room };
+        self.reclaim = Reclaim { asked, left: asked, asked_at: self.now, telling: asked > 0, ..self.reclaim };
         if asked > 0 {
             stdx::mark!("kernel_asked_to_let_go");
             self.effect(Effect::LetGo(nodes));
@@ -128,12 +128,12 @@ impl World {
 
     /// The kernel was told which nodes it should let go.
     pub(crate) fn kernel_asked(&mut self) {
-        self.room.telling = false;
+        self.reclaim.telling = false;
     }
 
     /// The kernel has forgotten a node.
     pub(crate) fn let_go(&mut self) {
-        self.room.left = self.room.left.saturating_sub(1);
+        self.reclaim.left = self.reclaim.left.saturating_sub(1);
     }
 
     /// Forgets a node that neither kernel nor open files refer to.

@@ -2,7 +2,7 @@
 //!
 //! Attributes carry the transno of the object's last change as their version: of two copies the greater one is the
 //! newer, so replies may overtake each other. (What a change has made that waits for its answer is newer than all replies:
-//! [`crate::behind`].) An older copy than the one that is known is dropped, but the lock that
+//! [`crate::metadata_write_back`].) An older copy than the one that is known is dropped, but the lock that
 //! came with it still covers the newer one: our own changes do not call our own locks back.
 
 use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, ResourceKind, bits};
@@ -33,7 +33,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
             grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
             object(w, rep);
-            w.behind.offered(dest, rep.batch_room, frame.header.xid, w.now);
+            w.metadata_write_back.offered(dest, rep.batch_room, frame.header.xid, w.now);
             if let (true, Some(gone)) = (rep.destroyed, rep.replaced_attr.as_ref().or(rep.attr.as_ref())) {
                 locks::destroyed(w, dest, gone.fid);
             }

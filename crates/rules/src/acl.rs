@@ -48,6 +48,13 @@ pub struct Ace {
 pub struct Acl(Vec<Ace>);
 
 impl Acl {
+    /// A list of these entries, in any order; `None` if they are none: see [`Acl::parse`].
+    pub fn new(entries: impl IntoIterator<Item = Ace>) -> Option<Acl> {
+        let mut entries: Vec<Ace> = entries.into_iter().collect();
+        entries.sort_by_key(|ace| ace.who);
+        Some(Acl(entries)).filter(Acl::is_valid)
+    }
+
     /// Reads the value of an attribute. `None` if it has no entries, which removes a list.
     pub fn parse(value: &[u8]) -> Result<Option<Acl>, Errno> {
         let (version, mut rest) = value.split_at_checked(4).ok_or(Errno::EINVAL)?;
@@ -78,9 +85,7 @@ impl Acl {
         if entries.is_empty() {
             return Ok(None);
         }
-        entries.sort_by_key(|ace| ace.who);
-        let acl = Acl(entries);
-        if acl.is_valid() { Ok(Some(acl)) } else { Err(Errno::EINVAL) }
+        Acl::new(entries).map(Some).ok_or(Errno::EINVAL)
     }
 
     /// One entry each for owner, group and others, a mask if anybody is named, nobody twice.
@@ -195,9 +200,7 @@ mod tests {
     use super::*;
 
     fn acl(entries: &[(Who, u32)]) -> Acl {
-        let acl = Acl(entries.iter().map(|&(who, perm)| Ace { who, perm }).collect());
-        assert!(acl.is_valid());
-        acl
+        Acl::new(entries.iter().map(|&(who, perm)| Ace { who, perm })).unwrap()
     }
 
     fn shared() -> Acl {

@@ -1,4 +1,4 @@
-//! Changes behind the programs' backs: made here, answered at once, sent in batches.
+//! Metadata write-back: changes that are made in the caches, answered at once, and sent in batches.
 //!
 //! A directory whose UPDATE lock this client holds as EX is *leased*: nobody else knows or changes what is in it. If all its
 //! names are known, too, then what a create or an unlink there will do is known without a server. It is done to the caches
@@ -10,7 +10,7 @@
 //! # Order
 //! One batch of a target is on its way at a time, and what is sent by itself waits until all changes before it are answered
 //! ([`drained`]). So what a server has of this client is at any time a prefix of what its programs did. A lease goes back when its
-//! changes are answered and what programs still have open is open on the server, too ([`give_back`], [`crate::here`]).
+//! changes are answered and what programs still have open is open on the server, too ([`give_back`], [`crate::local_opens`]).
 //!
 //! ```text
 //!   mkdir d, create d/1 .. d/80      lane: 81 changes       batch 1: 64 of them    17 wait
@@ -46,11 +46,11 @@ use crate::api::{Effect, FileHandle, Invalidation};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::data;
 use crate::file::of_file;
-use crate::here;
 use crate::imports::Dest;
+use crate::local_opens;
 use crate::locks;
 use crate::lost;
-use crate::names::Found;
+use crate::names::KnownName;
 use crate::node::Node;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
@@ -185,11 +185,11 @@ impl Lane {
 
 /// All changes without an answer.
 #[derive(Debug, Default)]
-pub struct Behind {
+pub struct MetadataWriteBack {
     lanes: BTreeMap<Dest, Lane>,
 }
 
-impl Behind {
+impl MetadataWriteBack {
     /// A target says how many changes may be without an answer. `newest`: the last request that the client has made.
     pub(crate) fn set_room(&mut self, dest: Dest, room: u32, newest: Xid, now: Instant) {
         let lane = self.lanes.entry(dest).or_default();
@@ -219,7 +219,7 @@ impl Behind {
 /// What there is to say of a target's changes, for status output.
 pub(crate) fn text(w: &World, dest: Dest) -> String {
     let none = Lane::default();
-    let lane = w.behind.lanes.get(&dest).unwrap_or(&none);
+    let lane = w.metadata_write_back.lanes.get(&dest).unwrap_or(&none);
     format!(
         "changes:     {}\nbatches:     {}\noutstanding: {}\nroom:        {}",
         lane.made,
@@ -231,7 +231,10 @@ pub(crate) fn text(w: &World, dest: Dest) -> String {
 
 /// Changes of all targets: those that were made, and those that have their answer.
 pub(crate) fn counts(w: &World) -> (u64, u64) {
-    w.behind.lanes.values().fold((0, 0), |(made, settled), lane| (made + lane.made, settled + lane.settled))
+    w.metadata_write_back
+        .lanes
+        .values()
+        .fold((0, 0), |(made, settled), lane| (made + lane.made, settled + lane.settled))
 }
 
 /// Whether changes may be made here at all. Not while there is no room for more nodes: a change that waits for its answer leaves time
@@ -239,8 +242,8 @@ pub(crate) fn counts(w: &World) -> (u64, u64) {
 pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
     !w.options.sync_metadata
         && !w.unmounting
-        && !w.room.is_short
-        && w.behind.lanes.get(&dest).is_some_and(|lane| lane.room > 0)
+        && !w.reclaim.is_short
+        && w.metadata_write_back.lanes.get(&dest).is_some_and(|lane| lane.room > 0)
 }
 
 /// The lease on a directory: our number of the lock.
@@ -274,7 +277,7 @@ fn push(w: &mut World, dest: Dest, change: Change) {
             node.unsettled += 1;
         }
     }
-    let lane = w.behind.lanes.entry(dest).or_default();
+    let lane = w.metadata_write_back.lanes.entry(dest).or_default();
     if lane.waiting.is_empty() {
         lane.since = now;
     }
@@ -288,7 +291,7 @@ fn push(w: &mut World, dest: Dest, change: Change) {
 fn kick(w: &mut World, dest: Dest) {
     let hurried = w.unmounting;
     let evictions = w.imports.get(dest).map(|target| target.import.generation());
-    let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
+    let Some(lane) = w.metadata_write_back.lanes.get_mut(&dest) else { return };
     let due = lane.due().is_some_and(|due| hurried || lane.hurried || lane.waiting.len() >= BATCH_MAX || due <= w.now);
     if !due {
         return;
@@ -326,7 +329,7 @@ fn size(request: &ReintReq) -> usize {
 
 /// Changes that wait for others leave as soon as they can.
 fn hurry(w: &mut World, dest: Dest) {
-    if let Some(lane) = w.behind.lanes.get_mut(&dest) {
+    if let Some(lane) = w.metadata_write_back.lanes.get_mut(&dest) {
         lane.hurried = !lane.waiting.is_empty();
         kick(w, dest);
     }
@@ -334,7 +337,7 @@ fn hurry(w: &mut World, dest: Dest) {
 
 /// Waits until every change so far has its answer.
 pub(crate) fn drained(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
-    let Some(lane) = cx.w.behind.lanes.get(&dest) else { return Ok(()) };
+    let Some(lane) = cx.w.metadata_write_back.lanes.get(&dest) else { return Ok(()) };
     if lane.outstanding() == 0 {
         return Ok(());
     }
@@ -347,12 +350,12 @@ pub(crate) fn drained(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     }
     cx.set_memo(at, goal);
     hurry(cx.w, dest);
-    Err(cx.wait(WaitKey::Behind))
+    Err(cx.wait(WaitKey::MetadataWriteBack))
 }
 
 /// The same for all targets.
 pub(crate) fn all_drained(cx: &mut Cx<'_>) -> Run<()> {
-    let dests: Vec<Dest> = cx.w.behind.lanes.keys().copied().collect();
+    let dests: Vec<Dest> = cx.w.metadata_write_back.lanes.keys().copied().collect();
     dests.into_iter().try_for_each(|dest| drained(cx, dest))
 }
 
@@ -374,24 +377,28 @@ fn number(dest: Dest) -> Step {
 /// Whether a request must not overtake changes: all about metadata but closes and the changes themselves. A lock may, once the
 /// server knows its object ([`settled`]): who asks for it has taken note of it as sent.
 pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
-    opcode.traits().ordered && w.behind.lanes.get(&dest).is_some_and(|lane| lane.outstanding() > 0)
+    opcode.traits().ordered && w.metadata_write_back.lanes.get(&dest).is_some_and(|lane| lane.outstanding() > 0)
 }
 
 /// Whether none waits and none is on its way.
 pub(crate) fn idle(w: &World) -> bool {
-    w.behind.lanes.values().all(|lane| lane.outstanding() == 0)
+    w.metadata_write_back.lanes.values().all(|lane| lane.outstanding() == 0)
 }
 
 /// The same of one server.
 pub(crate) fn is_idle(w: &World, dest: Dest) -> bool {
-    w.behind.lanes.get(&dest).is_none_or(|lane| lane.outstanding() == 0)
+    w.metadata_write_back.lanes.get(&dest).is_none_or(|lane| lane.outstanding() == 0)
 }
 
 /// When [`tick`] wants to be called.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
-    let shrinking =
-        w.behind.lanes.iter().filter(|(dest, _)| may_shrink(w, **dest)).filter_map(|(_, lane)| lane.shrinks());
-    w.behind.lanes.values().filter_map(Lane::due).chain(shrinking).min()
+    let shrinking = w
+        .metadata_write_back
+        .lanes
+        .iter()
+        .filter(|(dest, _)| may_shrink(w, **dest))
+        .filter_map(|(_, lane)| lane.shrinks());
+    w.metadata_write_back.lanes.values().filter_map(Lane::due).chain(shrinking).min()
 }
 
 /// Whether a target takes room back, and gives new room with its answers.
@@ -401,7 +408,7 @@ fn may_shrink(w: &World, dest: Dest) -> bool {
 
 /// Room goes back that was not used for long: others may need it.
 fn give_room_back(w: &mut World, dest: Dest) {
-    if let Some(lane) = w.behind.lanes.get_mut(&dest) {
+    if let Some(lane) = w.metadata_write_back.lanes.get_mut(&dest) {
         stdx::mark!("room_given_back");
         (lane.room, lane.giving_back) = (0, true);
         w.spawn(Task::Batch(Box::new(Batch { dest, changes: Vec::new() })));
@@ -412,12 +419,12 @@ fn give_room_back(w: &mut World, dest: Dest) {
 pub(crate) fn tick(w: &mut World) {
     let now = w.now;
     let is_due = |(dest, lane): (&Dest, &Lane)| lane.due().is_some_and(|due| due <= now).then_some(*dest);
-    let due: Vec<Dest> = w.behind.lanes.iter().filter_map(is_due).collect();
+    let due: Vec<Dest> = w.metadata_write_back.lanes.iter().filter_map(is_due).collect();
     for dest in due {
         kick(w, dest);
     }
     let is_unused = |(dest, lane): (&Dest, &Lane)| lane.shrinks().is_some_and(|at| at <= now).then_some(*dest);
-    let unused: Vec<Dest> = w.behind.lanes.iter().filter_map(is_unused).collect();
+    let unused: Vec<Dest> = w.metadata_write_back.lanes.iter().filter_map(is_unused).collect();
     for dest in unused {
         if may_shrink(w, dest) {
             give_room_back(w, dest);
@@ -439,7 +446,7 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
     };
     let (newest, now) = (cx.w.imports.get(batch.dest).map_or(Xid(0), |target| target.import.newest_xid()), cx.w.now);
     if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
-        cx.w.behind.set_room(batch.dest, rep.room, newest, now);
+        cx.w.metadata_write_back.set_room(batch.dest, rep.room, newest, now);
         keep_done(cx.w, batch, xid, rep);
     }
     for (index, change) in batch.changes.iter().enumerate() {
@@ -452,7 +459,7 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         };
         settle(cx.w, batch.dest, change, transno, result);
     }
-    if let Some(lane) = cx.w.behind.lanes.get_mut(&batch.dest) {
+    if let Some(lane) = cx.w.metadata_write_back.lanes.get_mut(&batch.dest) {
         if batch.changes.is_empty() {
             (lane.giving_back, lane.newest) = (false, newest);
         } else {
@@ -460,7 +467,7 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         }
         lane.settled += batch.changes.len() as u64;
     }
-    cx.w.wake(WaitKey::Behind);
+    cx.w.wake(WaitKey::MetadataWriteBack);
     kick(cx.w, batch.dest);
     Ok(())
 }
@@ -565,7 +572,7 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
 
 /// A change that programs were told of did not happen: the caches forget what hung on it.
 fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
-    stdx::mark!("behind_failed");
+    stdx::mark!("write_back_failed");
     let what = match &change.what {
         What::Create { parent, name, .. } => format!("'{}' made in {}", name.escape_ascii(), w.nodes.path(*parent)),
         What::Unlink { parent, name, .. } => {
@@ -589,7 +596,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
             }
             // What never was on the server is open nowhere else.
             let lease = w.nodes.get(*ino).map_or(0, |node| node.private);
-            let open: Vec<FileHandle> = w.files.here(of_file(lease, *ino)).map(|(_, fh)| fh).collect();
+            let open: Vec<FileHandle> = w.files.local_opens(of_file(lease, *ino)).map(|(_, fh)| fh).collect();
             open.into_iter().for_each(|fh| w.files.lost(fh));
             if let Some(node) = w.nodes.get_mut(*ino) {
                 node.private = 0;
@@ -612,14 +619,14 @@ fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
 /// All state at a target is lost; what is on its way is told so by its own answer.
 pub(crate) fn evicted(w: &mut World, dest: Dest) {
     let evictions = w.imports.get(dest).map_or(0, |target| target.import.generation());
-    let lane = w.behind.lanes.entry(dest).or_default();
+    let lane = w.metadata_write_back.lanes.entry(dest).or_default();
     lane.evictions = evictions;
     let waiting = core::mem::take(&mut lane.waiting);
     lane.settled += waiting.len() as u64;
     for change in &waiting {
         settle(w, dest, change, Transno(0), Err(Errno::EIO));
     }
-    w.wake(WaitKey::Behind);
+    w.wake(WaitKey::MetadataWriteBack);
 }
 
 /// Before a lease goes back: its changes are answered, and what programs have open of what was made under it is open on the
@@ -633,7 +640,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
         drained(cx, dest)?;
         cx.set_memo(steps::DRAINED, 1);
     }
-    here::publish_lease(cx, dest, lock.cookie)
+    local_opens::publish_lease(cx, dest, lock.cookie)
 }
 
 /// A name in a directory is about to be changed by the server, or a further one made for what it leads to: that is private no
@@ -642,13 +649,13 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
     let Some(fid) = cx.w.nodes.get(parent).map(|node| node.fid) else { return Ok(()) };
     let dest = cx.w.mdt_of(fid);
     match cx.w.known_name(parent, name) {
-        Found::Child(child) => object_leaves(cx, child.ino()),
-        Found::Nothing => Ok(()),
-        Found::Unknown => {
+        KnownName::Child(child) => object_leaves(cx, child.ino()),
+        KnownName::Nothing => Ok(()),
+        KnownName::Unknown => {
             let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
             // It may be anything that was made here.
             stdx::mark!("lease_left");
-            here::publish_lease(cx, dest, cookie)?;
+            local_opens::publish_lease(cx, dest, cookie)?;
             if let Some(target) = cx.w.imports.get_mut(dest) {
                 target.locks.give_back(cookie);
             }
@@ -662,7 +669,7 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
 pub(crate) fn object_leaves(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private != 0) else { return Ok(()) };
     let dest = cx.w.mdt_of(node.fid);
-    here::publish_object(cx, dest, ino)?;
+    local_opens::publish_object(cx, dest, ino)?;
     if let Some(node) = cx.w.nodes.get_mut(ino) {
         node.private = 0;
     }

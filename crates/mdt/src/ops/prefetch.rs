@@ -3,20 +3,23 @@
 //! Replays are executed one after another, and right after a restart nothing is in memory: a replay that found out by itself
 //! what it misses would make all others wait, for each record anew. So each asks in advance, as soon as it arrives, and what
 //! hundreds of them ask for is loaded together. This is a hint and no more: changes that are replayed before it may make or
-//! remove what it looks at, and what is not foreseen is loaded in its turn.
+//! remove what it looks at, and what is not asked for is loaded in its turn.
 
+use crate::ops::batch;
+use crate::ops::subjects::{self, Fate, Subject};
 use crate::{Mdt, tree};
 use bytes::Bytes;
-use proto::msg::{ObjSetattrReq, PunchReq, Reint, ReintReq, WriteReq};
+use proto::msg::{ObjSetattrReq, PunchReq, ReintReq, WriteReq};
 use proto::{Fid, Opcode};
 use schema::{Entry, EntryKey, Inode, Oi, SeqGrant, SmallData, first_cookie};
 use target::{Cx, Request, Stop};
 
 /// See the module.
-pub fn foresee(mdt: &Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+pub fn prefetch(mdt: &Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
     let mut look = Look { mdt, cx, waits: false };
     match request.opcode {
-        Opcode::MdsReint => look.reint(&request.decode()?),
+        Opcode::MdsReint => look.change(&request.decode()?),
+        Opcode::MdsBatch => batch::decode(&request.decode()?)?.iter().for_each(|change| look.change(change)),
         Opcode::ObjWrite => look.data(request.decode::<WriteReq>()?.object.fid),
         Opcode::ObjPunch => look.data(request.decode::<PunchReq>()?.object.fid),
         Opcode::ObjSetattr => look.object(request.decode::<ObjSetattrReq>()?.object.fid),
@@ -33,40 +36,14 @@ struct Look<'a, 'b> {
     waits: bool,
 }
 
-/// What becomes of a name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Taken,
-    Freed,
-}
-
 impl Look<'_, '_> {
-    fn reint(&mut self, request: &ReintReq) {
-        match &request.op {
-            Some(Reint::Setattr(op)) => self.object(op.fid),
-            Some(Reint::Setxattr(op)) => self.object(op.fid),
-            Some(Reint::Setlayout(op)) => self.object(op.fid),
-            Some(Reint::Create(op)) => {
-                self.new_object(op.fid);
-                self.name(op.parent, &op.name, Fate::Taken);
+    fn change(&mut self, request: &ReintReq) {
+        for subject in request.op.iter().flat_map(subjects::of) {
+            match subject {
+                Subject::Object(fid) => self.object(fid),
+                Subject::New(fid) => self.new_object(fid),
+                Subject::Name { parent, name, fate } => self.name(parent, name, fate),
             }
-            Some(Reint::Link(op)) => {
-                self.object(op.fid);
-                self.name(op.parent, &op.name, Fate::Taken);
-            }
-            Some(Reint::Unlink(op)) => self.name(op.parent, &op.name, Fate::Freed),
-            Some(Reint::Rename(op)) => {
-                self.name(op.source_parent, &op.source_name, Fate::Freed);
-                self.name(op.target_parent, &op.target_name, Fate::Taken);
-            }
-            Some(Reint::Open(op)) => {
-                self.object(op.opened_fid.unwrap_or(op.fid));
-                if let Some(parent) = op.parent {
-                    self.new_object(op.fid);
-                    self.name(parent, &op.name, Fate::Taken);
-                }
-            }
-            None => {}
         }
     }
 

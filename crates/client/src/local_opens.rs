@@ -3,7 +3,7 @@
 //! A server has to know what is open so that an object without a name lasts until it is closed. As long as nobody can take the
 //! name away unheard, it need not know: then an open and its close are no requests. That is so for
 //!
-//! - *private* files ([`crate::behind`]), whatever they are opened for: the lease of their directory goes back first;
+//! - *private* files ([`crate::metadata_write_back`]), whatever they are opened for: the lease of their directory goes back first;
 //! - every other file that is opened for reading while this client has a lock on what its name leads to (LOOKUP), attributes
 //!   under a lock that allow it, and no doubt that the server will still know them after a crash.
 //!
@@ -27,12 +27,12 @@ use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 
 use crate::api::FileHandle;
-use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Step, Stop};
-use crate::file::{Closing, HereKey, flags as o, of_file, of_lease};
+use crate::file::{Closing, LocalOpen, flags as o, of_file, of_lease};
 use crate::imports::Dest;
-use crate::names::Found;
+use crate::metadata_write_back;
+use crate::names::KnownName;
 use crate::node::Node;
 use crate::op::Task;
 use crate::ops::{self, step};
@@ -68,7 +68,7 @@ pub(crate) fn may_open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
         o::WRONLY => 2,
         _ => 6,
     };
-    let lasts = behind::is_private(cx.w, node) || flags & o::ACCMODE == 0 && has_lock(cx.w, node);
+    let lasts = metadata_write_back::is_private(cx.w, node) || flags & o::ACCMODE == 0 && has_lock(cx.w, node);
     lasts
         && node.changing == 0
         && !node.unlinked
@@ -107,7 +107,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
 /// A lock is gone without having been given back: the server is told now, as soon as it can be.
 pub(crate) fn lost(w: &mut World, ino: u64) {
     let Some(node) = w.nodes.get(ino).filter(|node| node.handles > 0) else { return };
-    if w.files.here(of_file(node.private, ino)).next().is_some() {
+    if w.files.local_opens(of_file(node.private, ino)).next().is_some() {
         stdx::mark!("open_here_without_lock");
         w.spawn(Task::Publish { ino });
     }
@@ -117,7 +117,7 @@ pub(crate) fn lost(w: &mut World, ino: u64) {
 /// the operation is over, and what programs have open of it is told, with closes of it that wait: the server is to find it as it is.
 /// `at` is the operation's step for that.
 pub(crate) fn name_goes(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, at: Step) -> Run<()> {
-    let Found::Child(fid) = cx.w.known_name(parent, name) else { return Ok(()) };
+    let KnownName::Child(fid) = cx.w.known_name(parent, name) else { return Ok(()) };
     cx.changing(at, fid.ino());
     publish_object(cx, dest, fid.ino())?;
     if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest) } else { Ok(()) }
@@ -128,7 +128,7 @@ pub(crate) fn name_goes(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, 
 /// [`UnlinkOp::told`]: proto::msg::UnlinkOp::told
 pub(crate) fn told(cx: &Cx<'_>, parent: u64, name: &Bytes, at: Step) -> Option<Fid> {
     match cx.w.known_name(parent, name) {
-        Found::Child(fid) if cx.is_changing(at, fid.ino()) => Some(fid),
+        KnownName::Child(fid) if cx.is_changing(at, fid.ino()) => Some(fid),
         _ => None,
     }
 }
@@ -146,7 +146,7 @@ pub(crate) fn publish_lease(cx: &mut Cx<'_>, dest: Dest, lease: u64) -> Run<()> 
 }
 
 /// Tells of those opens, so many at a time, and of all that were noted before.
-fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<HereKey>>) -> Run<()> {
+fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<LocalOpen>>) -> Run<()> {
     let noted = cx.op.steps_in(steps::OPENED..steps::OPENED_END);
     let noted: SmallVec<[u64; 8]> = noted.iter().map(|(step, _)| *step - steps::OPENED).collect();
     let mut under_way = 0;
@@ -156,7 +156,8 @@ fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<HereKey>>) 
     while let Some(which) = &which {
         let is_new = |(_, fh): &(u64, FileHandle)| !cx.began(steps::OPENED + fh.0);
         let room = TELLING_MAX - under_way;
-        let next: SmallVec<[(u64, FileHandle); 8]> = cx.w.files.here(which.clone()).filter(is_new).take(room).collect();
+        let next: SmallVec<[(u64, FileHandle); 8]> =
+            cx.w.files.local_opens(which.clone()).filter(is_new).take(room).collect();
         if next.is_empty() {
             break;
         }
@@ -174,7 +175,7 @@ fn opened(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
     let ino = cx.memo(note).unwrap_or(0);
     let fid = crate::ops::fid_of(ino)?;
     let now_ns = cx.wall_ns();
-    let file = cx.w.files.get(fh).filter(|file| file.ino == ino && file.is_here());
+    let file = cx.w.files.get(fh).filter(|file| file.ino == ino && file.is_local());
     let Some((flags, cred)) = file.map(|file| (file.flags & o::ACCMODE, file.cred.clone())).or_else(|| {
         // It was closed; what was asked for is closed again when it comes.
         cx.began(at).then(|| (0, cx.op.cred.clone()))
@@ -196,7 +197,7 @@ fn opened(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
     // Another file may come to be open under this number.
     cx.forget(at);
     cx.forget(note);
-    let same = cx.w.files.get(fh).is_some_and(|file| file.ino == ino && file.is_here());
+    let same = cx.w.files.get(fh).is_some_and(|file| file.ino == ino && file.is_local());
     match (result, same) {
         (Ok(xid), true) => {
             cx.w.files.told(fh, xid);

@@ -36,7 +36,8 @@ pub fn set<'a>(
         rise(&mut object, op);
         return Ok(Set { object, is_chmod: false, drops_capabilities: false });
     }
-    check(caller, &object, op, may_truncate)?;
+    // With the access list, which the changed one is without.
+    check(caller, &old, op, may_truncate)?;
     let now_ns = object.changed(if has(valid::CTIME) { op.ctime_ns } else { now_ns });
     if has(valid::UID) {
         object.uid = op.uid;
@@ -121,6 +122,7 @@ fn rise(object: &mut Object<'_>, op: &SetattrOp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::{Ace, Acl, Who};
     use crate::mode::{S_IFDIR, S_IFLNK, S_IFREG};
     use proto::msg::Cred;
 
@@ -213,6 +215,20 @@ mod tests {
         let all = op(valid::MTIME | valid::ATIME | valid::ATIME_NOW);
         let changed = run(&caller(1, &[]), &dir, all).unwrap();
         assert_eq!((changed.atime_ns, changed.mtime_ns, changed.ctime_ns), (NOW, 6, NOW));
+    }
+
+    /// Whoever the list names may, and whoever the mode's group bits would let, but the list does not, may not.
+    #[test]
+    fn the_access_list_says_who_may_write() {
+        let entries = [(Who::UserObj, 6), (Who::User(2), 6), (Who::GroupObj, 0), (Who::Mask, 6), (Who::Other, 0)];
+        let list = Acl::new(entries.map(|(who, perm)| Ace { who, perm })).unwrap();
+        let value = list.to_value();
+        let listed = Object { mode: S_IFREG | list.mode(), gid: 9, access_list: Some(&value), ..file(0) };
+        const NOWS: u32 = valid::ATIME | valid::ATIME_NOW | valid::MTIME | valid::MTIME_NOW;
+        for what in [valid::SIZE, NOWS] {
+            assert!(set(&caller(2, &[]), listed, &op(what), NOW, false).is_ok(), "{what:x}");
+            assert_eq!(set(&caller(3, &[9]), listed, &op(what), NOW, false), Err(Errno::EACCES), "{what:x}");
+        }
     }
 
     #[test]

@@ -59,11 +59,6 @@ impl<'a> Caller<'a> {
         self.cred.uid
     }
 
-    /// The group.
-    pub fn gid(&self) -> u32 {
-        self.cred.gid
-    }
-
     /// Bits that a new mode loses.
     pub fn umask(&self) -> u32 {
         self.cred.umask & 0o777

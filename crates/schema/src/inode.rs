@@ -218,9 +218,24 @@ impl Inode {
         }
     }
 
+    /// As the rules see it, without its access list.
+    fn without_list(&self) -> Object<'static> {
+        Object {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            atime_ns: self.atime_ns,
+            mtime_ns: self.mtime_ns,
+            mtime_set_ns: self.mtime_set_ns,
+            ctime_ns: self.ctime_ns,
+            access_list: None,
+        }
+    }
+
     /// See [`Object::changed`].
     pub fn changed(&mut self, now_ns: i64) -> i64 {
-        let mut object = Object::from(&*self).detached();
+        let mut object = self.without_list();
         let at = object.changed(now_ns);
         self.take(&object);
         at
@@ -228,7 +243,7 @@ impl Inode {
 
     /// See [`Object::content_changed`].
     pub fn content_changed(&mut self, now_ns: i64) {
-        let mut object = Object::from(&*self).detached();
+        let mut object = self.without_list();
         object.content_changed(now_ns);
         self.take(&object);
     }
@@ -260,17 +275,7 @@ impl Inode {
 
 impl<'a> From<&'a Inode> for Object<'a> {
     fn from(inode: &'a Inode) -> Object<'a> {
-        Object {
-            mode: inode.mode,
-            uid: inode.uid,
-            gid: inode.gid,
-            nlink: inode.nlink,
-            atime_ns: inode.atime_ns,
-            mtime_ns: inode.mtime_ns,
-            mtime_set_ns: inode.mtime_set_ns,
-            ctime_ns: inode.ctime_ns,
-            access_list: inode.xattr(acl::ACCESS).map(|value| &value[..]),
-        }
+        Object { access_list: inode.xattr(acl::ACCESS).map(|value| &value[..]), ..inode.without_list() }
     }
 }
 

@@ -178,13 +178,10 @@ fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above
     let epochs = Epochs { dir: w.directory_epoch(parent), child };
     w.changed_name(parent, name, attr, epochs, version);
     let Some(node) = w.nodes.get_mut(parent) else { return };
-    let now_ns = now_ns.max(above.ctime_ns);
-    node.attr = Some(Attr { mtime_ns: now_ns, ctime_ns: now_ns, version, ..above.clone() });
-    if let (Some(made), Some(now)) = (attr, &mut node.attr)
-        && made.mode & S_IFMT == S_IFDIR
-    {
-        now.nlink += 1;
-    }
+    let mut dir = Object::without_list(above);
+    dir.content_changed(now_ns);
+    dir.nlink += u32::from(attr.is_some_and(|made| made.mode & S_IFMT == S_IFDIR));
+    dir.show_in(node.attr.insert(Attr { version, ..above.clone() }));
 }
 
 /// The change is made: it waits to be sent.

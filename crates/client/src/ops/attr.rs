@@ -75,7 +75,7 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     }
     let mut regular = false;
     if let Some(size) = set.size {
-        if size > i64::MAX as u64 {
+        if size > rules::attrs::SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
         let kind = match cx.w.nodes.get(ino).map(|node| node.kind()) {

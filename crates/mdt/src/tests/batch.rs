@@ -151,24 +151,7 @@ fn what_the_replay_of_a_batch_needs_is_loaded_while_it_waits_for_its_turn() {
     }
     let (_, rep) = w.batch(0, &plain(ops)).unwrap();
     assert!(rep.results.iter().all(|result| result.status == 0), "{rep:?}");
-    w.commits = true;
-    w.crash();
-    w.reconnect(0);
-    let before = w.loads;
-    let kept = w.clients[0].kept.clone();
-    let xids: Vec<u64> = kept.into_iter().map(|frame| w.throw_again(0, frame, flags::REPLAY)).collect();
-    w.pump();
-    assert!(w.clients[0].inbox.is_empty(), "the other client may still replay something");
-    let loaded = w.loads;
-    assert!(loaded > before, "it sees what it needs");
-    w.reconnect(1);
-    w.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::REQ_REPLAY_DONE);
-    w.pump();
-    assert_eq!(xids.len(), 1);
-    assert_eq!(w.wait(0, xids[0]).expect("an answer").header.status, 0);
-    assert_eq!(w.loads, loaded, "nothing is left to be loaded when it comes to its turn");
-    w.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE);
-    w.recovered(0);
+    w.loads_for_replays_ahead(1);
     assert_eq!(w.names(dir).len(), 20);
     w.check();
 }

@@ -14,6 +14,30 @@ impl World {
         kept.into_iter().map(|frame| self.send_again(at, frame, flags::REPLAY)).collect()
     }
 
+    /// The server loses all that client 0 keeps, which replays it, and is loaded for those that wait for client 1: nothing is left to be
+    /// loaded, one after another, by those who come to their turn. So many are answered.
+    pub(super) fn loads_for_replays_ahead(&mut self, replays: usize) {
+        self.commits = true;
+        self.crash();
+        self.reconnect(0);
+        let before = self.loads;
+        let kept = self.clients[0].kept.clone();
+        let xids: Vec<u64> = kept.into_iter().map(|frame| self.throw_again(0, frame, flags::REPLAY)).collect();
+        self.pump();
+        assert!(self.clients[0].inbox.is_empty(), "the other client may still replay something");
+        let loaded = self.loads;
+        assert!(loaded > before, "they see what they need");
+
+        self.reconnect(1);
+        self.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::REQ_REPLAY_DONE);
+        self.pump();
+        let answers: Vec<Frame> = xids.into_iter().map(|xid| self.wait(0, xid).expect("an answer")).collect();
+        assert_eq!(statuses(&answers), vec![0; replays]);
+        assert_eq!(self.loads, loaded, "something is left to be loaded when its turn comes");
+        self.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE);
+        self.recovered(0);
+    }
+
     /// What a client's library does with the answer to an open: the replay carries what the server chose.
     fn fix_open(&mut self, at: usize, rep: &ObjectRep) {
         let kept = self.clients[at].kept.last_mut().expect("the open");
@@ -92,25 +116,7 @@ fn what_replays_need_is_loaded_while_they_wait_for_their_turn() {
     w.fix_open(0, &rep);
     let names = w.names(dir);
 
-    w.commits = true;
-    w.crash();
-    w.reconnect(0);
-    let before = w.loads;
-    let kept = w.clients[0].kept.clone();
-    let xids: Vec<u64> = kept.into_iter().map(|frame| w.throw_again(0, frame, flags::REPLAY)).collect();
-    w.pump();
-    assert!(w.clients[0].inbox.is_empty(), "the other client may still replay something");
-    let loaded = w.loads;
-    assert!(loaded > before, "they see what they need");
-
-    w.reconnect(1);
-    w.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::REQ_REPLAY_DONE);
-    w.pump();
-    let answers: Vec<Frame> = xids.into_iter().map(|xid| w.wait(0, xid).expect("an answer")).collect();
-    assert_eq!(statuses(&answers), [0; 6]);
-    assert_eq!(w.loads, loaded, "nothing is left to be loaded, one after another, by those who come to their turn");
-    w.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE);
-    w.recovered(0);
+    w.loads_for_replays_ahead(6);
     assert_eq!(w.names(dir), names);
     w.check();
 }

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_made_in_cache_the_back_unless_something_synchronous_is_wanted() {
+    fn metadata_is_written_back_unless_something_synchronous_is_wanted() {
         for (line, sync) in [("rw", false), ("sync_metadata", true), ("sync_metadata,metadata_write_back", false)] {
             assert_eq!(parse(line).options.sync_metadata, sync, "{line}");
         }

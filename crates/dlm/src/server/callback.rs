@@ -242,23 +242,38 @@ impl Locks {
         }
     }
 
-    /// A holder has written back, and says that the object is at least so large with what it has. What it has answered to requests that wait counts
-    /// no less: what it had then and has sent since may be in the object in part, and that is a size that nobody has made.
+    /// A holder has written back, and says that the object is at least so large with what it has. That counts for requests that wait,
+    /// whether it has answered them with less before, or was not asked, because its lock came later: what it has sent may be
+    /// a part of what it has, and that is a size that nobody has made.
     ///
     /// ```text
     /// A answers 10 · A's programs write up to 30 · A writes back up to 20 of it · B answers 0: it is 30 large, not 20
+    /// B is asked · C gets a lock, writes up to 30, writes back up to 20 of it · B answers 0: the same
     /// ```
     pub fn wrote(&mut self, export: ExportId, resource: &Resource, size: u64) {
+        if self.glimpses.is_empty() {
+            return;
+        }
+        let Some(r) = self.resource(resource) else { return };
         let (by_handle, locks) = (&self.by_handle, &self.locks);
         let is_of =
             |handle: &u64| by_handle.get(handle, |i| locks[i].handle).is_some_and(|i| locks[i].export == export);
+        let mut held = self.resources[r].granted.iter().map(|&i| &locks[i]);
+        let held = held.find(|lock| lock.export == export && writes(lock.mode)).map(|lock| lock.handle);
         for state in self.glimpses.values_mut().flatten().filter(|state| state.resource == *resource) {
-            for (_, lvb) in state.answers.iter_mut().filter(|(handle, _)| is_of(handle)) {
-                let lvb = lvb.get_or_insert_default();
-                if size > lvb.size {
-                    stdx::mark!("dlm.glimpse.raised");
-                    lvb.size = size;
+            match (state.answers.iter_mut().find(|(handle, _)| is_of(handle)), held) {
+                (Some((_, lvb)), _) => {
+                    let lvb = lvb.get_or_insert_default();
+                    if size > lvb.size {
+                        stdx::mark!("dlm.glimpse.raised");
+                        lvb.size = size;
+                    }
                 }
+                (None, Some(handle)) => {
+                    stdx::mark!("dlm.glimpse.told");
+                    state.answers.push((handle, Some(Lvb { size, ..Lvb::default() })));
+                }
+                (None, None) => {}
             }
         }
     }

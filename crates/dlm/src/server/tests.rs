@@ -611,6 +611,7 @@ fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
 }
 
 /// A writer has answered, goes on writing, and writes a part of that back while another holder is still asked: what it says then counts.
+/// So does what others say with what they write, if they hold locks.
 #[test]
 fn who_writes_back_after_its_answer_is_asked_no_more_and_has_said_the_size() {
     let mut t = Target::new();
@@ -630,18 +631,24 @@ fn who_writes_back_after_its_answer_is_asked_no_more_and_has_said_the_size() {
             let reply = |lvb| GlReply { handle: callback.handle, serial: callback.serial, lvb, ..GlReply::default() };
             if export == A {
                 t.locks.glimpse_reply(t.now, A, &reply(said.map(lvb)));
-                // Nor do others' writes, and those to other files.
-                t.locks.wrote(B, &file(1), 180);
-                t.locks.wrote(A, &file(2), 180);
                 t.locks.wrote(A, &file(1), written);
+                // Of another file, and by who has no lock: they do not count.
+                t.locks.wrote(A, &file(2), 180);
+                t.locks.wrote(C, &file(1), 180);
+                // Its lock has come since the others were asked.
+                let mut late = request(file(1), LockMode::Pw, part(200, 299), 3);
+                late.granted_handle = 7;
+                assert!(matches!(t.enqueue(D, &late), Enqueued::Granted(_)));
+                t.locks.wrote(D, &file(1), 240);
             } else {
                 t.locks.glimpse_reply(t.now, B, &reply(None));
             }
         }
-        assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![lvb(counts)]));
+        assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![lvb(counts), lvb(240)]));
+        t.locks.export_gone(t.now, D);
         assert_eq!(t.said(), ["glimpsed 60"]);
     }
-    assert!(stdx::marks::count("dlm.glimpse.raised") > 0);
+    assert!(stdx::marks::count("dlm.glimpse.raised") > 0 && stdx::marks::count("dlm.glimpse.told") > 0);
 }
 
 /// The glimpses that leave, as what answers them; nothing else is said.

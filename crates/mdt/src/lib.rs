@@ -54,7 +54,8 @@ use osts::Osts;
 use promises::Promises;
 use proto::connect::features;
 use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
-use proto::{Errno, Opcode, TargetKind, TargetName};
+use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
+use std::collections::BTreeSet;
 use target::grants::Grants;
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
@@ -85,7 +86,16 @@ pub struct Mdt {
     /// Grants of clients that are gone will be looked for.
     forgetting: bool,
     /// And objects of files that were lost with them: a recovery is just over.
-    seek_strays: bool,
+    strays: Option<Strays>,
+}
+
+/// Objects of files that a crash undid are to be looked for: those of sequences whose client did not survive the recovery. It may have come
+/// again since, and does not know the sequences that it had.
+#[derive(Debug)]
+struct Strays {
+    survivors: BTreeSet<ClientUuid>,
+    /// Sequences that were granted since.
+    granted: BTreeSet<u64>,
 }
 
 impl Mdt {
@@ -105,7 +115,7 @@ impl Mdt {
             watching: false,
             fetching: false,
             forgetting: false,
-            seek_strays: false,
+            strays: None,
         }
     }
 

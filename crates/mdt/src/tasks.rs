@@ -14,14 +14,14 @@
 //! - **Sequences.** A range is fetched from the MGS before the last one is used up. What a client was granted is forgotten
 //!   when the client is: nobody else gets it, and one that comes back has a new one granted.
 //! - **Strays.** A client that did not come back after a restart may have written to objects of files whose creation was lost
-//!   with it. So a sequence that nobody has after a recovery is not forgotten before the object targets have removed the
-//!   objects of all its files that are not there. An older copy of the store would take files for lost that were made after
+//!   with it. So a sequence whose client did not survive a recovery is not forgotten before the object targets have removed the
+//!   objects of all its files that are not there, also if the client is back: it does not know the sequences that it had. An older copy of the store would take files for lost that were made after
 //!   it, so nothing of the kind is removed before the MGS has compared counts of starts, nor while a client has seen more.
 
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
 use crate::osts::ASK_EVERY;
-use crate::{Mdt, layouts, moves, params, tree};
+use crate::{Mdt, Strays, layouts, moves, params, tree};
 use bytes::Bytes;
 use core::time::Duration;
 use proto::connect::features;
@@ -107,7 +107,7 @@ struct Fetch;
 /// Forgets sequences of clients that are gone, after this one.
 struct ForgetGrants(Option<u64>);
 /// Removes objects of files that are not there, of a sequence that nobody has, from this number on.
-struct Strays(u64, u32);
+struct RemoveStrays(u64, u32);
 
 /// Asks the object targets for their space, from time to time.
 struct AskSpaces;
@@ -180,7 +180,7 @@ pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
     moves::recovered(mdt, cx);
-    mdt.seek_strays = true;
+    mdt.strays = Some(Strays { survivors: cx.clients().collect(), granted: BTreeSet::new() });
     mdt.prefetch_sequences(cx);
     mdt.forget_grants_later(cx);
 }
@@ -266,7 +266,7 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(ForgetGrants(after)) = task.get() {
         return forget_grants(mdt, cx, *after);
     }
-    if let Some(Strays(seq, first)) = task.get() {
+    if let Some(RemoveStrays(seq, first)) = task.get() {
         return strays(mdt, cx, *seq, *first);
     }
     Ok(())
@@ -464,7 +464,7 @@ fn owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
 }
 
 fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(), Stop> {
-    if mdt.seek_strays && !cx.store_is_settled() {
+    if mdt.strays.is_some() && !cx.store_is_settled() {
         cx.spawn_after(FORGET_AFTER, Task::new("grants", ForgetGrants(after)));
         return Ok(());
     }
@@ -475,13 +475,16 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
     };
     let found = cx.scan::<SeqGrant>(&range, STEP)?;
     for (seq, grant) in &found {
-        match grant.owner() {
-            Some(uuid) if cx.knows_client(uuid) => {}
+        let owner = grant.owner();
+        let may_have_strays =
+            |look: &Strays| !look.granted.contains(seq) && !owner.is_some_and(|uuid| look.survivors.contains(&uuid));
+        match owner {
             // Nobody's from here on, whoever comes back.
-            _ if mdt.seek_strays => {
+            _ if mdt.strays.as_ref().is_some_and(may_have_strays) => {
                 cx.put(seq, &SeqGrant { client: Bytes::new(), ..grant.clone() });
-                cx.spawn(Task::new("strays", Strays(*seq, 0)));
+                cx.spawn(Task::new("strays", RemoveStrays(*seq, 0)));
             }
+            Some(uuid) if cx.knows_client(uuid) => {}
             Some(_) => cx.delete::<SeqGrant>(seq),
             // Its strays are being removed.
             None => {}
@@ -491,7 +494,7 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
     mdt.forgetting = false;
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("grants", ForgetGrants(Some(*last)))),
-        _ => mdt.seek_strays = false,
+        _ => mdt.strays = None,
     }
     Ok(())
 }
@@ -500,7 +503,7 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
 /// strays yet.
 fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), Stop> {
     if !cx.store_is_settled() {
-        cx.spawn_after(FORGET_AFTER, Task::new("strays", Strays(seq, first)));
+        cx.spawn_after(FORGET_AFTER, Task::new("strays", RemoveStrays(seq, first)));
         return Ok(());
     }
     let (from, to) = (Fid::new(seq, first), Fid::new(seq, Fid::OID_MAX));
@@ -514,15 +517,15 @@ fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), St
     let range = KeyRange::new(DestroyLog::key(&low), DestroyLog::key(&high).successor());
     let doomed = cx.scan::<DestroyLog>(&range, STRAYS_STEP)?;
     if doomed.len() == STRAYS_STEP {
-        cx.spawn_after(FORGET_AFTER, Task::new("strays", Strays(seq, first)));
+        cx.spawn_after(FORGET_AFTER, Task::new("strays", RemoveStrays(seq, first)));
         return Ok(());
     }
     let keep = files.iter().map(|(fid, _)| fid.oid).chain(doomed.iter().map(|(objects, _)| objects.fid.oid)).collect();
     let request = DestroyReq { objects: Vec::new(), strays: Some(StrayObjects { seq, first, last, keep }) };
     match ask_all(mdt, cx, &request) {
-        Ok(true) => cx.spawn(Task::new("strays", Strays(seq, first))),
+        Ok(true) => cx.spawn(Task::new("strays", RemoveStrays(seq, first))),
         Ok(false) if last == Fid::OID_MAX => cx.delete::<SeqGrant>(&seq),
-        Ok(false) => cx.spawn(Task::new("strays", Strays(seq, last + 1))),
+        Ok(false) => cx.spawn(Task::new("strays", RemoveStrays(seq, last + 1))),
         Err(Stop::Wait) => return Err(Stop::Wait),
         // The grant stays: the next start tries again.
         Err(Stop::Errno(errno)) => {

@@ -84,6 +84,11 @@ impl Cx<'_> {
         self.m.export_ids()
     }
 
+    /// All clients that have an export, connected or not.
+    pub fn clients(&self) -> impl Iterator<Item = ClientUuid> {
+        self.m.exports.iter().map(|export| export.uuid)
+    }
+
     /// Whether a client has an export, connected or not.
     pub fn knows_client(&self, uuid: ClientUuid) -> bool {
         self.m.exports.of_client(uuid).is_some()

@@ -26,6 +26,9 @@ pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     let low = left(&state) < LOW;
     cx.put::<MdtState>(&(), &state);
     cx.put::<SeqGrant>(&seq, &SeqGrant::new(uuid));
+    if let Some(look) = &mut mdt.strays {
+        look.granted.insert(seq);
+    }
     cx.hold_until_durable();
     if low {
         mdt.prefetch_sequences(cx);

@@ -271,6 +271,39 @@ fn nothing_is_a_stray_while_a_client_has_seen_a_later_state() {
     assert_eq!(w.records::<schema::SeqGrant>(), 1, "nobody says so any more");
 }
 
+/// A client that did not survive the recovery is back before its sequences are looked at: those that it had are nobody's all the same,
+/// and the one that it is granted now is its own.
+#[test]
+fn sequences_of_a_client_that_was_evicted_are_nobodys_though_it_is_back() {
+    let mut w = World::new();
+    let evicted = w.connect();
+    let had = w.clients[evicted].seq;
+    w.crash();
+    w.reconnect(0);
+    let now = w.now;
+    w.target().set_param(now, "mdt.fs-MDT0000.abort_recovery", "1").unwrap();
+    w.pump();
+    w.clients[0].export = Handle(0);
+    w.clients[evicted].export = Handle(0);
+    w.reconnect(0);
+    w.reconnect(evicted);
+    let has: SeqAllocRep = w.call(evicted, Opcode::SeqAlloc, &SeqAllocReq {}).unwrap();
+    assert_eq!(w.records::<schema::SeqGrant>(), 3, "they are not looked at yet");
+    w.settle();
+    w.sync();
+    assert_eq!(w.records::<schema::SeqGrant>(), 1, "what both had is gone");
+    assert!(w.stored::<schema::SeqGrant>(&has.seq).owner().is_some() && has.seq != had);
+    // From here on it counts who is there.
+    w.crash();
+    w.reconnect(0);
+    w.reconnect(evicted);
+    w.all_recovered(&[0, evicted]);
+    w.settle();
+    assert_eq!(w.records::<schema::SeqGrant>(), 1);
+    w.log.clear();
+    w.check();
+}
+
 #[test]
 fn what_nobody_opened_again_goes_after_recovery() {
     let mut w = World::new();

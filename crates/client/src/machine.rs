@@ -11,11 +11,14 @@ use stdx::faults::sites;
 use stdx::{Instant, Map};
 
 use crate::api::{Answer, Call, CallId, Device, Effect, Event, Options};
-use crate::cx::{Cx, Stop};
-use crate::imports::{self, Arrived, Pending, Sender};
-use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
-use crate::world::World;
-use crate::{closes, config, data, devices, locks, metadata_write_back, ops, params, replies};
+use crate::base::{Dest, OpId, WaitKey};
+use crate::coherence::cx::{Cx, Stop};
+use crate::coherence::events::{self, Arrived};
+use crate::coherence::op::{Memo, OpState, Task, Work};
+use crate::coherence::request::{self, Pending, Sender};
+use crate::coherence::world::World;
+use crate::coherence::{closes, data, kernel, locks, metadata_write_back, replies};
+use crate::ops::{self, config, devices, params};
 
 /// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
 /// behind takes memory, and a user can go on leaving calls behind while a server is away.
@@ -84,10 +87,10 @@ impl Client {
             Event::Call { id, cred, call } => self.call(id, cred, call),
             Event::Interrupt { id } => self.interrupt(id),
             Event::Abandon { id } => self.abandon(id),
-            Event::Dialled { conn } => imports::dialled(&mut self.w, conn),
-            Event::DialFailed { conn, reason } => imports::dial_failed(&mut self.w, conn, reason),
-            Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
-            Event::Closed { conn } => imports::closed(&mut self.w, conn),
+            Event::Dialled { conn } => events::dialled(&mut self.w, conn),
+            Event::DialFailed { conn, reason } => self.w.imports.dial_failed(now, conn, reason),
+            Event::Frame { conn, frame } => self.w.imports.frame(now, conn, frame),
+            Event::Closed { conn } => self.w.imports.hung_up(now, conn),
             Event::Invalidated { token, known } => self.invalidated(token, known),
             Event::Asked => self.w.kernel_asked(),
             Event::WallClock(ns) => {
@@ -125,10 +128,17 @@ impl Client {
     pub fn deadline(&self) -> Option<Instant> {
         let w = &self.w;
         let mount = [w.mount_deadline, w.mount_look].into_iter().flatten().min();
-        [imports::deadline(w), data::deadline(w), closes::deadline(w), metadata_write_back::deadline(w), w.timer, mount]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            events::deadline(w),
+            data::deadline(w),
+            w.closes.deadline(),
+            metadata_write_back::deadline(w),
+            w.schedule.deadline(),
+            mount,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// The mount's own name among devices: `demo-ffff9a3c0e4b8800`.
@@ -159,7 +169,7 @@ impl Client {
 
     /// Files of which the kernel may hold pages, dirty ones too.
     pub fn files_in_kernel(&self) -> Vec<u64> {
-        self.w.nodes.iter().map(|node| node.ino).filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
+        self.w.nodes.iter().map(|node| node.ino()).filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
     }
 
     /// Files with bytes that were not written back, `limit` of them at most, with how many bytes; and how many more there are.
@@ -187,15 +197,12 @@ impl Client {
     }
 
     fn tick(&mut self) {
-        imports::tick(&mut self.w);
+        events::tick(&mut self.w);
         data::tick(&mut self.w);
         closes::tick(&mut self.w);
         metadata_write_back::tick(&mut self.w);
         config::tick(&mut self.w);
-        if self.w.timer.is_some_and(|at| at <= self.w.now) {
-            self.w.timer = None;
-            self.w.wake(WaitKey::Timer);
-        }
+        self.w.schedule.tick(self.w.now);
     }
 
     fn call(&mut self, id: CallId, cred: Cred, call: Call) {
@@ -213,7 +220,7 @@ impl Client {
         if slot.generation == op.generation {
             self.calls.insert(id, op);
             if let Some(Work::Call(call)) = slot.running.as_ref().map(|running| &running.work) {
-                ops::waits(&mut self.w, op, call);
+                kernel::waits(&mut self.w, op, call);
             }
         }
     }
@@ -273,10 +280,10 @@ impl Client {
         data::op_ended(&mut self.w, id);
         locks::release_all(&mut self.w, &running.state);
         if running.state.presses {
-            imports::released(&mut self.w);
+            self.w.imports.released(self.w.now);
         }
         if let Work::Call(call) = &running.work {
-            ops::ended(&mut self.w, id, call, &result);
+            kernel::ended(&mut self.w, id, call, &result);
             self.w.stats.ended(self.w.now, call, &result, running.state.started);
             if running.state.abandoned {
                 self.abandoned -= 1;
@@ -286,7 +293,7 @@ impl Client {
         if let Some(call) = running.state.call.take() {
             self.calls.remove(&call);
             if let Ok(answer) = &mut result {
-                ops::shown(&mut self.w, answer);
+                kernel::shown(&mut self.w, answer);
             }
             self.w.effect(Effect::Answer { id: call, result });
         } else if let (Err(errno), Work::Task(task)) = (result, &running.work) {
@@ -329,8 +336,8 @@ impl Client {
         let Some(state) = self.state(id) else { return };
         state.interrupted = true;
         let (changes, record) = (state.changes, state.waiting_record);
-        if changes == 0 || changes == 1 && imports::withdraw_change(&mut self.w, id) {
-            imports::withdraw_all(&mut self.w, id);
+        if changes == 0 || changes == 1 && request::withdraw_change(&mut self.w, id) {
+            request::withdraw_all(&mut self.w, id);
             if let Some(running) = self.slots[id.slot as usize].running.take() {
                 self.finish(running, Err(Errno::EINTR));
             }
@@ -349,18 +356,18 @@ impl Client {
             running.state.call = None;
             running.state.abandoned = true;
         }
-        ops::gone(&mut self.w, id);
+        kernel::gone(&mut self.w, id);
         self.calls.remove(&call);
         self.w.effect(Effect::Answer { id: call, result: Err(Errno::EINTR) });
     }
 
     fn invalidated(&mut self, token: u64, known: bool) {
-        let again = if known { 0 } else { (self.w.now + crate::cx::TELL_AGAIN).0 };
-        if let Some((id, step)) = self.w.take_token(token)
+        let again = if known { Instant::ZERO } else { self.w.now + crate::coherence::cx::TELL_AGAIN };
+        if let Some((id, step)) = self.w.schedule.take_token(token)
             && let Some(state) = self.state(id)
         {
-            state.set_memo(step, Memo::Number(again));
-            self.w.ready.push_back(id);
+            state.heard(step, again);
+            self.w.schedule.again(id);
         }
     }
 
@@ -384,22 +391,18 @@ impl Client {
                 }
                 self.w.set_timer(self.w.now + PAUSE);
             }
-            if let Some((id, step, errno)) = self.w.failures.pop() {
-                if let Some(state) = self.state(id) {
-                    state.set_memo(step, Memo::Failed(errno));
-                    self.attempt(id);
-                }
-            } else if let Some(id) = self.w.ready.pop_front() {
+            if let Some(id) = self.w.schedule.next() {
                 self.attempt(id);
             } else if let Some(task) = self.w.spawned.pop_front() {
                 let id = self.begin(None, self.nobody.clone(), Work::Task(task));
                 self.attempt(id);
-            } else if let Some((dest, arrived)) = imports::next(&mut self.w) {
+            } else if let Some((dest, arrived)) = events::next(&mut self.w) {
                 match arrived {
                     Arrived::Reply(pending, frame) => self.arrived(dest, pending, frame),
+                    Arrived::Refused(errno, reason) => config::refused(&mut self.w, dest, errno, &reason),
                     Arrived::Failed(pending, errno) => {
-                        replies::give_up(&mut self.w, dest, &pending);
                         let Sender { op, step, number } = pending.sender;
+                        replies::failed(&mut self.w, dest, pending, errno);
                         if let Some(state) = self.state(op) {
                             if state.waits_for(step, number) {
                                 state.set_memo(step, Memo::Failed(errno));
@@ -408,14 +411,14 @@ impl Client {
                         }
                     }
                 }
-            } else if self.w.failures.is_empty() && self.w.ready.is_empty() && self.w.spawned.is_empty() {
+            } else if self.w.schedule.is_quiet() && self.w.spawned.is_empty() {
                 // What came in last may have asked for work without concerning an operation itself: a callback does.
                 break;
             }
         }
     }
 
-    fn arrived(&mut self, dest: crate::imports::Dest, pending: Pending, frame: Frame) {
+    fn arrived(&mut self, dest: Dest, pending: Pending, frame: Frame) {
         let Sender { op, step, number } = pending.sender;
         let mut taken = None;
         if let Some(slot) = self.slots.get_mut(op.slot as usize)
@@ -424,7 +427,7 @@ impl Client {
             taken = slot.running.take();
         }
         let waits = taken.as_ref().is_some_and(|running| running.state.waits_for(step, number));
-        let memo = replies::reply(&mut self.w, dest, &pending, frame, waits);
+        let memo = replies::reply(&mut self.w, dest, pending, frame, waits);
         if let Some(mut running) = taken {
             if waits {
                 running.state.set_memo(step, memo);

@@ -2,11 +2,12 @@
 //!
 //! A rule is a function from a [`Tree`] (paths and texts) to findings, so its test needs no files: each rule has a test
 //! that shows that it catches a violation. Rules name the file and line, and what to do. The rules by what they read:
-//! [`edges`] the crates' dependencies, [`manifests`] the Cargo files, [`sources`] the Rust code, [`marks`] the coverage
-//! marks, [`mutants`] the table of mutants, [`words`] everything, [`documents`] the Markdown.
+//! [`edges`] the crates' dependencies, [`layers`] those of modules within a crate, [`manifests`] the Cargo files, [`sources`] the
+//! Rust code, [`marks`] the coverage marks, [`mutants`] the table of mutants, [`words`] everything, [`documents`] the Markdown.
 
 mod documents;
 pub mod edges;
+mod layers;
 mod manifests;
 mod marks;
 mod mutants;
@@ -32,6 +33,7 @@ type Rule = (&'static str, fn(&Tree) -> Findings);
 const RULES: &[Rule] = &[
     ("dependency-edges", edges::dependency_edges),
     ("core-dependencies", edges::core_dependencies),
+    ("layers", layers::layers),
     ("crate-descriptions", manifests::crate_descriptions),
     ("code-map", manifests::code_map),
     ("workspace-dependencies", manifests::workspace_dependencies),

@@ -1,33 +1,40 @@
 //! Attributes: reading, changing, symbolic links, `access`.
 
-use proto::msg::{Reint, ReintReq, SetattrOp, valid};
+use proto::msg::{Reint, SetattrOp, valid};
 use proto::{Errno, Opcode};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use core::time::Duration;
 use stdx::Instant;
 
-use super::{attributes, compose, fid_of, permits, stat, stat_cached, step, walk, writable};
+use super::{attributes, compose, stat, stat_cached, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime, Stat};
-use crate::cx::{Cx, Run, Stop};
-use crate::data;
-use crate::local_opens;
-use crate::metadata_write_back;
-use crate::op::{Task, WaitKey};
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::cache::file::Open;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::kernel;
+use crate::coherence::local_opens;
+use crate::coherence::metadata_write_back;
+use crate::coherence::op::Task;
+use crate::coherence::request::Request;
+use crate::ops::data;
+use rules::Caller;
 
 /// `Getattr`: without a request if locks cover everything.
 pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<Answer> {
     if fh.is_none() {
         walk(cx, ino)?;
     }
-    let cached = if cx.began(step::ATTR) { None } else { stat_cached(cx.w, ino) };
+    let cached = if cx.began(Step::Attr) { None } else { stat_cached(cx.w, ino) };
     let found = match cached {
         Some(stat) => Ok(stat),
         None => attributes(cx, ino, true).and_then(|_| stat(cx, ino)),
     };
     let found = found.and_then(|stat| data::writes_end(cx, ino, stat.size).map(|()| stat));
     if found == Err(Stop::Wait) {
-        super::kernel::asked(cx, ino);
+        kernel::asked(cx, ino);
     }
     Ok(Answer::Attr(found?))
 }
@@ -41,13 +48,13 @@ pub(crate) fn root(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     if found != Err(Stop::Wait) {
         return found;
     }
-    let until = Instant(cx.memo(step::UNTIL).unwrap_or((cx.now() + PATIENCE).0));
-    cx.set_memo(step::UNTIL, until.0);
+    let until = Instant(cx.memo(Step::Until).unwrap_or((cx.now() + PATIENCE).0));
+    cx.set_memo(Step::Until, until.0);
     let known = cx.w.nodes.get(ino).and_then(|node| Some(compose(node, node.attr.as_ref()?, None, false)));
     match known {
         Some(stat) if cx.now() >= until => {
             stdx::mark!("root_from_memory");
-            crate::imports::withdraw_all(cx.w, cx.op.id);
+            crate::coherence::request::withdraw_all(cx.w, cx.op.id);
             Ok(Answer::Attr(stat))
         }
         _ => {
@@ -138,8 +145,8 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         }
         return Ok(Answer::Attr(changed(cx, ino)?));
     }
-    cx.changing(step::CHANGING, ino);
-    if set.size.is_some() && !cx.began(step::MAIN) {
+    cx.changing(Step::Changing(0), ino);
+    if set.size.is_some() && !cx.began(Step::Main) {
         // Who has it open may cut it, whatever its mode says: the server has to know that it is open.
         local_opens::publish_object(cx, dest, ino)?;
     }
@@ -147,31 +154,31 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         && let Some(file) = cx.w.files.get(fh)
     {
         // A cut that has begun goes on when the open is lost with an eviction: others wait for the objects.
-        if file.dead && !cx.began(step::MAIN) {
+        if file.is_lost() && !cx.began(Step::Main) {
             return Err(Errno::EIO.into());
         }
         if file.writable() {
-            op.handle = cx.w.imports.opens.get(&(file.dest, file.open_xid)).map_or(0, |opened| opened.handle);
+            let told = if let Open::Told(xid) = file.open() { cx.w.imports.opened_by(file.dest, xid) } else { None };
+            op.handle = told.map_or(0, |opened| opened.handle);
         }
     }
-    let cred = cx.op.cred.clone();
-    let first = !cx.replied(step::MAIN);
-    super::kernel::hide(cx, &[ino])?;
-    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, _| {
-        w.touches(ino, true);
-        ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Setattr(op)) }
+    kernel::hide(cx, &[ino])?;
+    let atime = set.atime.is_some();
+    // An access list changes with the mode, and capabilities go.
+    let xattrs = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, state| {
+        Request::new(&state.change(None, Reint::Setattr(op))).touching(ino, true).then_learn(move |w, _, _| {
+            let moment = w.moment();
+            let Some(node) = w.nodes.get_mut(ino) else { return };
+            if atime {
+                node.atime_ns = None;
+            }
+            if xattrs {
+                node.change_xattrs(moment);
+            }
+        })
     });
     let rep = super::stale_if_gone(result)?;
-    let moment = cx.w.moment();
-    if first && let Some(node) = cx.w.nodes.get_mut(ino) {
-        if set.atime.is_some() {
-            node.atime_ns = None;
-        }
-        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
-            // An access list changes with the mode, and capabilities go.
-            node.change_xattrs(moment);
-        }
-    }
     if let (true, Some(size)) = (regular, set.size) {
         data::truncate(cx, ino, size)?;
     }
@@ -193,7 +200,7 @@ fn changed(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
 /// who may change it.
 fn change_removed(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Option<Stat> {
     let now = cx.wall_ns();
-    let node = cx.w.nodes.get_mut(ino).filter(|node| node.destroyed && !node.is_regular() && node.lookups > 0)?;
+    let node = cx.w.nodes.get_mut(ino).filter(|node| node.destroyed && !node.is_regular() && node.kernel.knows())?;
     let attr = node.attr.as_mut().filter(|_| set.size.is_none())?;
     stdx::mark!("removed_changed");
     let at = |time| match time {
@@ -218,7 +225,7 @@ fn change_removed(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Option<Stat> {
 pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     let target = match cx.w.nodes.get(ino).and_then(|node| node.symlink.as_deref().cloned()) {
-        Some(target) if !cx.began(step::ATTR) => target,
+        Some(target) if !cx.began(Step::Attr) => target,
         _ => {
             let rep = super::fetch(cx, fid)?;
             match &rep.attr {
@@ -240,7 +247,7 @@ pub(crate) fn access(cx: &mut Cx<'_>, ino: u64, mask: u32) -> Run<Answer> {
         writable(cx)?;
     }
     let attr = attributes(cx, ino, false)?;
-    match permits(&attr, mask, &cx.op.cred) {
+    match Caller::of(&cx.op.cred).may(&attr, mask) {
         Some(false) => Err(Errno::EACCES.into()),
         Some(true) | None => Ok(Answer::Done),
     }

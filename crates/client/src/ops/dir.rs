@@ -4,19 +4,24 @@
 //! one unbroken UPDATE lock is kept, if it is not too large: it answers later listings and every lookup.
 
 use bytes::Bytes;
-use proto::msg::{ReaddirRep, ReaddirReq, SyncReq, WantLocks, bits};
-use proto::{Errno, Opcode, Xid};
+use proto::msg::{ReaddirReq, SyncReq, WantLocks, bits};
+use proto::{Errno, Opcode};
 use rules::mode::{S_IFDIR, S_IFMT};
 use std::sync::Arc;
 
 use super::lookup::referenced;
-use super::{attributes, fid_of, permitted, stat_cached, step, walk};
+use super::{attributes, stat_cached, walk};
 use crate::api::{Answer, DirectoryEntry, FileHandle};
-use crate::cx::{Cx, Run, Step, Stop};
-use crate::file::{Next, OpenFile, Stream, flags as o};
-use crate::names::{Building, KnownName, Listed, Listing};
-use crate::op::{Body, Task, WaitKey};
-use crate::world::World;
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::cache::file::{Next, Open, OpenFile, Stream, flags as o};
+use crate::cache::names::{Building, KnownName, Listed, Listing, Piece};
+use crate::cache::node::Hold;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::op::{Body, Task};
+use crate::coherence::request::{Request, Wants};
+use crate::coherence::world::World;
 
 /// Offset of `..`; smaller ones are `.` and the begin.
 const OFFSET_DOTS: u64 = 2;
@@ -40,32 +45,20 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
         return Err(Errno::ENOTDIR.into());
     }
     let mut stream = None;
-    match permitted(cx.w, ino, 4, &cx.op.cred) {
+    match cx.w.nodes.permitted(ino, 4, &cx.op.cred) {
         Some(true) => {}
         Some(false) => return Err(Errno::EACCES.into()),
         // The server decides: the first piece is read now.
-        None => stream = Some(Box::new(piece(cx, step::MAIN, ino, 0, false)?)),
+        None => stream = Some(Box::new(piece(cx, 0, ino, 0, false)?)),
     }
     let cred = cx.op.cred.clone();
     let dest = cx.w.mdt_of(fid);
     let node = cx.w.nodes.obtain(fid);
-    node.opens += 1;
-    node.handles += 1;
     let error_mark = node.failures().0;
-    let file = OpenFile {
-        ino,
-        fid,
-        flags: o::DIRECTORY,
-        cred,
-        dest,
-        open_xid: Xid(0),
-        lock_owners: Vec::new(),
-        error_mark,
-        lease: 0,
-        dead: false,
-        stream,
-        next: None,
-    };
+    cx.w.nodes.hold(ino, Hold::Open);
+    cx.w.nodes.hold(ino, Hold::Handle);
+    let mut file = OpenFile::new(fid, o::DIRECTORY, cred, dest, Open::Directory);
+    (file.error_mark, file.stream) = (error_mark, stream);
     let fh = cx.w.files.insert(file);
     Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
 }
@@ -76,14 +69,11 @@ pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     if file.next.is_some() {
         cx.w.wake(WaitKey::Listing(file.ino));
     }
-    if let Some(node) = cx.w.nodes.get_mut(file.ino) {
-        node.opens = node.opens.saturating_sub(1);
-        node.handles = node.handles.saturating_sub(1);
-        if node.atime_ns.is_some() && !node.unlinked {
-            cx.spawn(Task::Atime { ino: file.ino });
-        }
+    if cx.w.nodes.get(file.ino).is_some_and(|node| node.atime_ns.is_some() && !node.unlinked) {
+        cx.spawn(Task::Atime { ino: file.ino });
     }
-    cx.w.nodes.loosened(file.ino);
+    cx.w.release(file.ino, Hold::Handle);
+    cx.w.release(file.ino, Hold::Open);
     Ok(Answer::Done)
 }
 
@@ -91,7 +81,7 @@ pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
 pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (ino, fid, dest, known) = (file.ino, file.fid, file.dest, file.error_mark);
-    cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
+    cx.rpc(Step::Main, dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: Some(fid) }))?;
     let (failures, errno) = cx.w.nodes.get(ino).map_or((known, Errno::EIO), |node| node.failures());
     if let Some(file) = cx.w.files.get_mut(fh) {
         file.error_mark = failures;
@@ -99,7 +89,7 @@ pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     if failures == known {
         return Ok(Answer::Done);
     }
-    crate::lost::was_told(cx.w, ino);
+    crate::coherence::lost::was_told(cx.w, ino);
     Err(errno.into())
 }
 
@@ -134,7 +124,7 @@ impl Filler {
         let untouched = changes == changes_of(w, parent);
         let begin = list.partition_point(|listed| listed.cookie <= after);
         for listed in &list[begin..] {
-            let (fid, kind, sure) = match w.known_name(parent, &listed.name) {
+            let (fid, kind, sure) = match w.nodes.known_name(parent, &listed.name) {
                 KnownName::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
                 // Changed while it was asked for: all of it is shown as it was then, for a new name may be among what is not there.
                 KnownName::Nothing | KnownName::Child(_) if new => (listed.fid, listed.kind, false),
@@ -192,16 +182,18 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
     }
     let dots = filler.entries.len();
     let mut after = if offset <= OFFSET_DOTS { 0 } else { offset };
-    let mut step = step::MANY;
+    let mut number = 0;
     loop {
-        if let Some(listing) = whole(cx.w, ino)
+        // What was asked for is given, also if it has made the listing whole.
+        if !cx.began(Step::Piece(number))
+            && let Some(listing) = whole(cx.w, ino)
             && (!plus || has_attributes(cx.w, &listing, after, filler.room))
         {
             let changes = changes_of(cx.w, ino);
             filler.fill(cx.w, ino, &listing.entries, changes, false, after);
             break;
         }
-        let reaches = |s: &Stream| s.after <= after && (s.end || s.entries.last().is_some_and(|l| l.cookie > after));
+        let reaches = |s: &Stream| s.after <= after && (s.piece.end || s.last().is_some_and(|last| last > after));
         let usable = cx.w.files.get(fh).and_then(|file| file.stream.as_deref()).is_some_and(reaches);
         let kept = match cx.w.files.get_mut(fh) {
             Some(file) if usable => file.stream.take(),
@@ -213,17 +205,17 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
             // that runs again asks for the same.
             None if filler.entries.len() > dots => break,
             None => {
-                let fetched = match ahead(cx, step, fh, ino, after)? {
+                let fetched = match ahead(cx, number, fh, ino, after)? {
                     Some(stream) => (stream, false),
-                    None => (Box::new(piece(cx, step, ino, after, plus)?), true),
+                    None => (Box::new(piece(cx, number, ino, after, plus)?), true),
                 };
-                step += 1;
+                number += 1;
                 fetched
             }
         };
         stream.used = true;
-        let (at, room) = filler.fill(cx.w, ino, &stream.entries, stream.changes, new, after);
-        let end = stream.end;
+        let (at, room) = filler.fill(cx.w, ino, &stream.piece.entries, stream.changes, new, after);
+        let end = stream.piece.end;
         after = at;
         if let Some(file) = cx.w.files.get_mut(fh) {
             file.stream = Some(stream);
@@ -251,24 +243,23 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
 /// A program that reads with attributes is half through a piece: the next one is asked for, for fetching it may take as long as
 /// going through this one.
 fn go_ahead(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: u64) {
-    let number = cx.w.epochs.wrapping_add(1);
+    let number = cx.w.nodes.next_epoch();
     let Some(file) = cx.w.files.get_mut(fh) else { return };
     let (Some(stream), None) = (&file.stream, &file.next) else { return };
-    let passed = stream.entries.partition_point(|listed| listed.cookie <= at);
-    let Some(last) = stream.entries.last() else { return };
-    if stream.end || passed < stream.entries.len() / 2 {
+    let entries = &stream.piece.entries;
+    let passed = entries.partition_point(|listed| listed.cookie <= at);
+    let Some(after) = stream.last() else { return };
+    if stream.piece.end || passed < entries.len() / 2 {
         return;
     }
     stdx::mark!("listing_read_ahead");
-    let after = last.cookie;
     file.next = Some(Next::Asked { after, number });
-    cx.w.epochs = number;
     cx.spawn(Task::Next { fh, ino, after, number });
 }
 
 /// Background: fetches the next piece of a directory that is being read.
 pub(crate) fn fetch_next(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, after: u64, number: u32) -> Run<()> {
-    let stream = piece(cx, step::MANY, ino, after, true)?;
+    let stream = piece(cx, 0, ino, after, true)?;
     next_is(cx.w, fh, ino, number, Some(Box::new(stream)));
     Ok(())
 }
@@ -284,8 +275,8 @@ pub(crate) fn next_is(w: &mut World, fh: FileHandle, ino: u64, number: u32, stre
 }
 
 /// The piece after a cookie, if it was fetched ahead; waits for it if it is on its way.
-fn ahead(cx: &mut Cx<'_>, step: Step, fh: FileHandle, ino: u64, after: u64) -> Run<Option<Box<Stream>>> {
-    if cx.began(step) {
+fn ahead(cx: &mut Cx<'_>, number: u64, fh: FileHandle, ino: u64, after: u64) -> Run<Option<Box<Stream>>> {
+    if cx.began(Step::Piece(number)) {
         return Ok(None);
     }
     let Some(file) = cx.w.files.get_mut(fh) else { return Ok(None) };
@@ -307,7 +298,7 @@ fn changes_of(w: &World, ino: u64) -> u32 {
 /// Whether the lock that came with an entry has been here ever since.
 fn still_locked(w: &World, listed: &Listed) -> bool {
     let child = w.nodes.get(listed.fid.ino());
-    child.is_some_and(|child| child.has(bits::LOOKUP) && child.lookup_epoch == listed.child_epoch)
+    child.is_some_and(|child| child.has(bits::LOOKUP) && child.validity.lookup_epoch() == listed.child_epoch)
 }
 
 /// The whole listing, if it is here and exact.
@@ -315,7 +306,7 @@ pub(super) fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
     let node = w.nodes.get(ino)?;
     let (epoch, listing) = node.dir.as_ref()?.listing.as_ref()?;
     let certain = node.in_doubt.is_none();
-    (certain && node.has(bits::UPDATE) && *epoch == node.update_epoch).then(|| listing.clone())
+    (certain && node.has(bits::UPDATE) && *epoch == node.validity.update_epoch()).then(|| listing.clone())
 }
 
 /// Whether the attributes of what follows `after` are here, for so many bytes: most of them, since those of a file that
@@ -327,72 +318,53 @@ fn has_attributes(w: &World, listing: &Listing, after: u64, room: usize) -> bool
     unknown.len() <= known.len() / 8
 }
 
-/// One piece from the server.
-pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<Stream> {
+/// One piece from the server: of several of an operation, which.
+pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bool) -> Run<Stream> {
     let fid = fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
-    // Each piece has its own step, and each step its own note of the epoch and of the changes.
-    let note = step + step::EPOCHS;
-    if !cx.began(note) {
-        let (epoch, changes) = (cx.w.directory_epoch(ino), changes_of(cx.w, ino));
-        cx.set_memo(note, u64::from(changes) << 32 | u64::from(epoch));
+    if !cx.began(Step::Piece(number)) {
+        let changes = changes_of(cx.w, ino);
+        cx.set_memo(Step::PieceChanges(number), changes.into());
     }
-    let noted = cx.memo(note).unwrap_or(0);
-    let cred = cx.op.cred.clone();
-    let first = !cx.replied(step);
-    let reply = cx.start_rpc(step, dest, Opcode::MdsReaddir, |w, _| {
+    let changes = cx.memo(Step::PieceChanges(number)).unwrap_or(0) as u32;
+    let reply = cx.start_rpc(Step::Piece(number), dest, Opcode::MdsReaddir, |w, op| {
         let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::UPDATE)) && w.wants_directory_lock(ino);
-        let cookie = if own { w.want(dest) } else { 0 };
-        let run = if plus { w.want_run(dest, PIECE_ENTRIES_PLUS) } else { 0 };
+        let mut wants = Wants::default();
+        let parent_cookie = if own { wants.add(w, dest) } else { 0 };
         let request = ReaddirReq {
             fid,
             after,
             max_bytes: if plus { PIECE_BYTES_PLUS } else { PIECE_BYTES },
             plus,
-            want: Some(WantLocks { parent_cookie: cookie, ..WantLocks::default() }),
-            cred: Some((*cred).clone()),
-            entry_cookies: run,
+            want: Some(WantLocks { parent_cookie, ..WantLocks::default() }),
+            cred: Some((*op.cred).clone()),
+            entry_cookies: if plus { wants.add_run(w, dest, PIECE_ENTRIES_PLUS) } else { 0 },
         };
-        (request, Bytes::new())
-    });
-    let (rep, number) = match reply {
-        None => return Err(Stop::Wait),
-        Some(Err(errno)) => {
-            if errno == Errno::EIO {
-                cx.w.listing_broke(ino);
-            }
-            return Err(errno.into());
-        }
-        Some(Ok(reply)) => match &reply.body {
-            Body::Readdir(rep) => (rep.clone(), reply.number),
-            _ => return Err(Errno::EPROTO.into()),
-        },
-    };
-    let entries: Vec<Listed> = rep
-        .entries
-        .iter()
-        .map(|entry| Listed {
-            name: entry.name.clone(),
-            fid: entry.fid,
-            kind: entry.kind,
-            cookie: entry.cookie,
-            child_epoch: cx.w.child_epoch(&entry.lock, entry.fid, number),
+        let sent = w.nodes.directory_epoch(ino);
+        Request::new(&request).wanting(wants).then(move |w, answer| match answer.map(|reply| &reply.body) {
+            Ok(Body::Readdir(piece)) => build(w, ino, sent, after, piece),
+            Err(Errno::EIO) => w.nodes.listing_broke(ino),
+            _ => {}
         })
-        .collect();
-    if first {
-        let epoch = cx.w.reply_epoch(&rep.locks, ino, noted as u32);
-        build(cx.w, ino, epoch, after, &entries, &rep);
+    });
+    match reply {
+        None => Err(Stop::Wait),
+        Some(Err(errno)) => Err(errno.into()),
+        Some(Ok(reply)) => match &reply.body {
+            Body::Readdir(piece) => Ok(Stream { piece: piece.clone(), after, used: false, changes }),
+            _ => Err(Errno::EPROTO.into()),
+        },
     }
-    Ok(Stream { entries, after, end: rep.end, used: false, changes: (noted >> 32) as u32 })
 }
 
-/// Puts a piece behind those before it; the last makes the listing whole.
-fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], rep: &ReaddirRep) {
+/// Puts a piece behind those before it; the last makes the listing whole. `sent`: the epoch of the names when it was asked for.
+fn build(w: &mut World, ino: u64, sent: u32, after: u64, piece: &Piece) {
+    let epoch = w.reply_epoch(&piece.locks, ino, sent);
     let Some(node) = w.nodes.get_mut(ino) else { return };
-    if !node.has(bits::UPDATE) || node.update_epoch != epoch {
+    if !node.has(bits::UPDATE) || node.validity.update_epoch() != epoch {
         return;
     }
-    let version = rep.attr.as_ref().map_or(0, |attr| attr.version);
+    let version = piece.version;
     let dir = node.dir_mut();
     if dir.listing.as_ref().is_some_and(|(known, _)| *known == epoch) {
         return;
@@ -404,8 +376,8 @@ fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], re
     if building.epoch != epoch || building.after != after {
         return;
     }
-    building.listing.entries.extend_from_slice(entries);
-    if let Some(last) = entries.last() {
+    building.listing.entries.extend_from_slice(&piece.entries);
+    if let Some(last) = piece.entries.last() {
         building.after = last.cookie;
     }
     if building.listing.entries.len() > LISTING_MAX {
@@ -413,29 +385,27 @@ fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], re
         dir.unlistable = Some(epoch);
         return;
     }
-    if rep.end {
-        w.listing_complete(ino);
+    if piece.end {
+        w.nodes.listing_complete(ino);
     }
 }
 
 /// Background: fetches the listing of a directory in which names are being looked up in vain.
 pub(crate) fn fetch_listing(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     // The pieces before were put in when they came.
-    let mut after = cx.memo(step::LISTED_AFTER).unwrap_or(0);
-    let mut step = cx.memo(step::LISTED).unwrap_or(step::MANY);
+    let mut after = cx.memo(Step::ListedAfter).unwrap_or(0);
+    let mut number = cx.memo(Step::Listed).unwrap_or(0);
     loop {
-        let stream = piece(cx, step, ino, after, false)?;
-        cx.forget(step);
-        cx.forget(step + step::EPOCHS);
-        step += 1;
-        let more = cx.w.nodes.get(ino).and_then(|node| node.dir.as_ref()).is_some_and(|dir| {
-            dir.building.as_ref().is_some_and(|b| stream.entries.last().is_some_and(|last| last.cookie == b.after))
-        });
-        match stream.entries.last() {
-            Some(last) if more && !stream.end => {
-                after = last.cookie;
-                cx.set_memo(step::LISTED_AFTER, after);
-                cx.set_memo(step::LISTED, step);
+        let stream = piece(cx, number, ino, after, false)?;
+        cx.forget(Step::Piece(number));
+        cx.forget(Step::PieceChanges(number));
+        number += 1;
+        let building = cx.w.nodes.get(ino).and_then(|node| node.dir.as_ref()?.building.as_ref());
+        match stream.last() {
+            Some(last) if !stream.piece.end && building.is_some_and(|building| building.after == last) => {
+                after = last;
+                cx.set_memo(Step::ListedAfter, after);
+                cx.set_memo(Step::Listed, number);
             }
             _ => break,
         }

@@ -17,27 +17,13 @@ use bytes::Bytes;
 use rules::names;
 use smallvec::SmallVec;
 
-use super::{kernel, lookup, open};
-use crate::api::{Answer, Call, Effect, FileHandle, Invalidation};
-use crate::cx::Cx;
-use crate::file::flags as o;
-use crate::op::{Memo, OpState, Task};
-use crate::world::World;
-
-/// What an abandoned call has left behind.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Disowned {
-    /// Nodes that it may have changed.
-    nodes: SmallVec<[u64; 4]>,
-    /// Their data, too.
-    data: bool,
-    /// Names that it may have changed.
-    names: SmallVec<[(u64, Bytes); 2]>,
-    /// References that were counted for the kernel.
-    lookups: Vec<u64>,
-    /// What it opened.
-    opened: Option<FileHandle>,
-}
+use super::{lookup, open};
+use crate::api::{Answer, Call, Effect, Invalidation};
+use crate::cache::file::flags as o;
+use crate::coherence::cx::Cx;
+use crate::coherence::kernel;
+use crate::coherence::op::{Disowned, Memo, OpState, Task};
+use crate::coherence::world::World;
 
 /// An abandoned call is over, with this answer if it was done: what it brought is let go of.
 pub(crate) fn disown(w: &mut World, op: &OpState, call: &Call, answer: Option<&Answer>) {
@@ -81,7 +67,7 @@ pub(super) fn let_go(cx: &mut Cx<'_>, left: &Disowned) {
     }
     let length = if left.data { u64::MAX } else { 0 };
     for ino in &left.nodes {
-        if cx.w.nodes.get(*ino).is_some_and(|node| node.lookups > 0) {
+        if cx.w.nodes.get(*ino).is_some_and(|node| node.kernel.knows()) {
             cx.w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino: *ino, offset: 0, length }));
         }
     }

@@ -1,18 +1,21 @@
 //! Questions about the file system: space, identities, layouts.
 
-use bytes::Bytes;
-use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, ReintReq, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
+use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFMT, S_IFREG};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stdx::Instant;
 
-use super::{attributes, fid_of, step, walk, writable};
+use super::{attributes, walk, writable};
 use crate::api::Answer;
-use crate::cx::{Cx, Run, Stop};
-use crate::imports::Dest;
-use crate::op::WaitKey;
+use crate::base::Dest;
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::kernel;
+use crate::coherence::request::Request;
 
 /// Block size of `statfs`.
 const BLOCK: u64 = 4096;
@@ -29,15 +32,15 @@ fn space(
     let late = until.is_some_and(|until| cx.now() >= until);
     let mut missing = false;
     let mut answers = Vec::new();
-    for (at, dest) in cx.w.imports.dests().into_iter().enumerate() {
+    for dest in cx.w.imports.dests() {
         let opcode = match dest {
             Dest::Mgs => continue,
             Dest::Mdt(_) => Opcode::MdsStatfs,
             Dest::Ost(_) => Opcode::ObjStatfs,
         };
-        let step = step::MANY + at as u64;
+        let step = Step::Space(dest);
         let away = !cx.w.imports.get(dest).is_some_and(|target| target.is_full());
-        if away && !cx.replied(step) {
+        if away && cx.answer(step).is_none() {
             if wait_for(dest) && !late {
                 // Nothing is sent, so that nothing is left to send by those that have waited long enough.
                 let _ = cx.wait(WaitKey::Target(dest));
@@ -47,7 +50,7 @@ fn space(
             }
             continue;
         }
-        match cx.start_rpc(step, dest, opcode, |_, _| (StatfsReq { want_grant: 0 }, Bytes::new())) {
+        match cx.start_rpc(step, dest, opcode, |_, _| Request::new(&StatfsReq { want_grant: 0 })) {
             None if late => answers.push((dest, Err(Errno::ETIMEDOUT))),
             None => missing = true,
             Some(Err(errno)) => answers.push((dest, Err(errno))),
@@ -109,8 +112,8 @@ impl Sum {
 
 /// `Statfs`: bytes of the object targets, files of the metadata targets. Without object targets, bytes of the latter.
 pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
-    let until = Instant(cx.memo(step::UNTIL).unwrap_or((cx.now() + PATIENCE).0));
-    cx.set_memo(step::UNTIL, until.0);
+    let until = Instant(cx.memo(Step::Until).unwrap_or((cx.now() + PATIENCE).0));
+    cx.set_memo(Step::Until, until.0);
     let answers = space(cx, |dest| dest == Dest::Mdt(0), Some(until))?;
     let (mut data, mut metadata) = (Sum::default(), Sum::default());
     for (dest, rep) in answers {
@@ -151,9 +154,8 @@ pub(crate) fn path_to_fid(ino: u64) -> Run<Answer> {
 /// `FidToPath`.
 pub(crate) fn fid_to_path(cx: &mut Cx<'_>, fid: Fid) -> Run<Answer> {
     let dest = cx.w.mdt_of(fid);
-    let cred = cx.op.cred.clone();
-    let frame = cx.rpc(step::MAIN, dest, Opcode::MdsFid2path, || {
-        (Fid2pathReq { fid, cred: Some((*cred).clone()) }, Bytes::new())
+    let frame = cx.rpc(Step::Main, dest, Opcode::MdsFid2path, |_, op| {
+        Request::new(&Fid2pathReq { fid, cred: Some((*op.cred).clone()) })
     })?;
     let rep: Fid2pathRep = frame.decode().map_err(|_| Errno::EPROTO)?;
     Ok(Answer::Paths(rep.paths))
@@ -168,7 +170,7 @@ pub(crate) fn pool_members(cx: &Cx<'_>, pool: &str) -> Run<Answer> {
 /// `GetLayout`.
 pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     walk(cx, ino)?;
-    crate::metadata_write_back::settled(cx, ino)?;
+    crate::coherence::metadata_write_back::settled(cx, ino)?;
     Ok(Answer::Layout(attributes(cx, ino, false)?.layout))
 }
 
@@ -180,18 +182,12 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
         return Err(Errno::EINVAL.into());
     }
     let dest = cx.w.mdt_of(fid);
-    cx.changing(step::CHANGING, ino);
-    super::kernel::hide(cx, &[ino])?;
-    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
-        w.choosing = true;
-        w.touches(ino, false);
+    cx.changing(Step::Changing(0), ino);
+    kernel::hide(cx, &[ino])?;
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, op| {
         let kind = SetlayoutKind::Set as i32;
-        ReintReq {
-            cred: Some((*op.cred).clone()),
-            now_ns: op.wall_ns,
-            want: None,
-            op: Some(Reint::Setlayout(SetlayoutOp { fid, kind, layout: Some(wish.clone()), lvb: None })),
-        }
+        let set = SetlayoutOp { fid, kind, layout: Some(wish.clone()), lvb: None };
+        Request::new(&op.change(None, Reint::Setlayout(set))).choosing(true).touching(ino, false)
     });
     let rep = super::stale_if_gone(result)?;
     let set = rep.attr.as_ref().and_then(|attr| attr.layout.as_ref());
@@ -206,13 +202,13 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
 pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     walk(cx, ino)?;
     writable(cx)?;
-    if !cx.began(step::MAIN) {
-        crate::metadata_write_back::settled(cx, ino)?;
+    if !cx.began(Step::MayMigrate) {
+        crate::coherence::metadata_write_back::settled(cx, ino)?;
         if attributes(cx, ino, false)?.mode & S_IFMT != S_IFREG {
             return Err(Errno::EINVAL.into());
         }
-        cx.set_memo(step::MAIN, 1);
+        cx.set_memo(Step::MayMigrate, 1);
     }
-    super::stale_if_gone(crate::data::migrate(cx, ino, wish))?;
+    super::stale_if_gone(crate::ops::data::migrate(cx, ino, wish))?;
     Ok(Answer::Done)
 }

@@ -3,20 +3,24 @@
 use bytes::Bytes;
 use proto::Errno;
 use proto::Opcode;
-use proto::msg::{Reint, ReintReq, SetattrOp, SyncReq, valid};
+use proto::msg::{Reint, SetattrOp, SyncReq, valid};
 use rules::{Caller, Object};
 use std::time::Duration;
 use stdx::Instant;
 
+use super::attributes;
 use super::open::told;
-use super::{attributes, step};
 use crate::api::{AccessTimes, Answer, FileHandle, Whence};
-use crate::closes;
-use crate::cx::{Cx, Run, Stop};
-use crate::data::{self, IoFlags, WriteAt};
-use crate::file::{OpenFile, flags as o};
-use crate::imports::Dest;
-use crate::op::WaitKey;
+use crate::base::Dest;
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::cache::file::{OpenFile, flags as o};
+use crate::coherence::closes;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::kernel;
+use crate::coherence::request::Request;
+use crate::ops::data::{self, IoFlags, WriteAt};
 
 /// A day: an access time older than this is renewed by any read.
 const DAY_NS: i64 = Duration::from_secs(86_400).as_nanos() as i64;
@@ -28,7 +32,7 @@ const EMPTY_AFTER: Duration = Duration::from_millis(5);
 fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
     match cx.w.files.get(fh) {
         None => Err(Errno::EBADF.into()),
-        Some(file) if file.dead => Err(Errno::EIO.into()),
+        Some(file) if file.is_lost() => Err(Errno::EIO.into()),
         Some(file) => Ok(file),
     }
 }
@@ -37,7 +41,7 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
 /// program was killed or the mount ends, or when its open is lost with an eviction: others would wait for it for ever.
 /// Nor does it go on with another file that has got the same handle since.
 fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
-    if let (Some(ino), Some(flags)) = (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS))
+    if let (Some(ino), Some(flags)) = (cx.memo(Step::FileNode), cx.memo(Step::FileFlags))
         && cx.op.changes > 0
     {
         return Ok((ino, flags as u32));
@@ -47,8 +51,8 @@ fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
     if !file.writable() {
         return Err(Errno::EBADF.into());
     }
-    cx.set_memo(step::FILE_NODE, ino);
-    cx.set_memo(step::FILE_FLAGS, u64::from(flags));
+    cx.set_memo(Step::FileNode, ino);
+    cx.set_memo(Step::FileFlags, u64::from(flags));
     Ok((ino, flags))
 }
 
@@ -79,19 +83,19 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, length: u32) ->
 /// back, others of this client could ask for new ones and give them back in a circle, and whoever wants it would wait too. It is read
 /// again then.
 fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
-    let at = match cx.memo(step::AFTER_END) {
+    let at = match cx.memo(Step::AfterEnd) {
         Some(at) => Instant(at),
         None => {
             stdx::mark!("read_behind_the_end");
             let at = cx.now() + EMPTY_AFTER;
-            cx.set_memo(step::AFTER_END, at.0);
+            cx.set_memo(Step::AfterEnd, at.0);
             at
         }
     };
     if cx.now() >= at {
         return Ok(());
     }
-    crate::locks::unlock_all(cx);
+    crate::coherence::locks::unlock_all(cx);
     cx.w.set_timer(at);
     Err(cx.wait(WaitKey::Timer))
 }
@@ -162,13 +166,13 @@ pub(crate) fn write(
 /// Who changes data takes capabilities from the file, and set-id bits without the privilege to keep them (`set_id`). Once, before the
 /// data: what is half written must not end because of an answer about privileges.
 fn drop_privileges(cx: &mut Cx<'_>, ino: u64, set_id: bool) -> Run<()> {
-    if cx.memo(step::PRIVILEGES).is_none() {
+    if cx.memo(Step::Privileges).is_none() {
         let goes =
-            cx.began(step::MAIN) || set_id && takes_set_id(cx, ino)? || super::xattr::gives_capabilities(cx, ino)?;
+            cx.began(Step::Main) || set_id && takes_set_id(cx, ino)? || super::xattr::gives_capabilities(cx, ino)?;
         if goes {
             kill_privileges(cx, ino)?;
         }
-        cx.set_memo(step::PRIVILEGES, 1);
+        cx.set_memo(Step::Privileges, 1);
     }
     Ok(())
 }
@@ -182,31 +186,23 @@ fn takes_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
 
 /// Takes from a file what lets its program run with other rights: set-id bits, and capabilities.
 pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    cx.changing(step::CHANGING, ino);
-    let fid = super::fid_of(ino)?;
+    cx.changing(Step::Changing(0), ino);
+    let fid = fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
-    let first = !cx.replied(step::MAIN);
-    super::kernel::hide(cx, &[ino])?;
-    cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
-        w.touches(ino, true);
-        ReintReq {
-            cred: Some((*op.cred).clone()),
-            now_ns: op.wall_ns,
-            want: None,
-            op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
-        }
+    kernel::hide(cx, &[ino])?;
+    cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, op| {
+        let kill = SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() };
+        Request::new(&op.change(None, Reint::Setattr(kill)))
+            .touching(ino, true)
+            .then_learn(move |w, _, _| super::xattr::changed(w, ino))
     })?;
-    let moment = cx.w.moment();
-    if first && let Some(node) = cx.w.nodes.get_mut(ino) {
-        node.change_xattrs(moment);
-    }
     mode_changed(cx, ino)
 }
 
 /// Waits until the kernel has forgotten a file's mode: it does not think that a write changes it, and runs the program with what
 /// it remembers.
 pub(super) fn mode_changed(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    cx.invalidate_kernel(step::MODE, ino, 0, 0)
+    cx.invalidate_kernel(Step::Mode, ino, 0, 0)
 }
 
 /// `Fsync`: data on its targets, then the file itself (its name, size, layout) on the metadata target.
@@ -222,10 +218,10 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
         }
         other => other?,
     }
-    if cx.began(step::CLOSES) || closes::pending(cx.w, ino) {
-        closes::drained(cx, step::CLOSES)?;
+    if cx.began(Step::ClosesDone(dest)) || closes::pending(cx.w, ino) {
+        closes::drained(cx)?;
     }
-    cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
+    cx.rpc(Step::Main, dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: Some(fid) }))?;
     told(cx, fh, ino)?;
     Ok(Answer::Done)
 }
@@ -233,10 +229,10 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
 /// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, or something is lost while it waits, that is
 /// the answer.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
-    let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses.count);
-    cx.set_memo(step::LOSSES, losses);
+    let losses = cx.memo(Step::Losses).unwrap_or(cx.w.losses.count);
+    cx.set_memo(Step::Losses, losses);
     data::sync_all(cx)?;
-    closes::drained(cx, step::CLOSES)?;
+    closes::drained(cx)?;
     sync_metadata(cx)?;
     if cx.w.losses.count != losses {
         stdx::mark!("lost_beside_sync");
@@ -252,11 +248,12 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
 pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
     let mut missing = false;
     let mut failed = None;
-    for (at, dest) in cx.w.imports.dests().into_iter().enumerate() {
-        let left = cx.began(step::LEAVE + at as u64);
-        if let (Dest::Mdt(index), false) = (dest, left) {
-            let step = step::MANY + u64::from(index);
-            match cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| (SyncReq { fid: None }, Bytes::new())) {
+    for dest in cx.w.imports.dests() {
+        let left = cx.began(Step::GoodBye(dest));
+        if let (Dest::Mdt(_), false) = (dest, left) {
+            match cx
+                .start_rpc(Step::SyncTarget(dest), dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: None }))
+            {
                 None => missing = true,
                 Some(Ok(_)) => {}
                 Some(Err(errno)) => failed = Some(errno),

@@ -1,18 +1,18 @@
 //! Names to nodes, and the kernel's references to nodes.
 
 use bytes::Bytes;
-use proto::msg::{LookupReq, bits};
+use proto::msg::{LookupReq, ObjectRep, bits};
 use proto::{Errno, Opcode};
 use rules::names;
 
-use super::{permitted, stat, stat_cached, stat_of_name, step, walk};
+use super::{stat, stat_cached, stat_of_name, walk};
 use crate::api::{Answer, Effect, Invalidation, Stat};
-use crate::cx::{Cx, Run, Stop};
-use crate::names::{Epochs, KnownName};
-use crate::world::{ObjectLocks, World};
-
-/// Names of one object that the kernel may keep at a time.
-const KERNEL_NAMES_MAX: usize = 16;
+use crate::base::Step;
+use crate::cache::names::KnownName;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::names::Asked;
+use crate::coherence::request::{ObjectLocks, Request, Wants};
+use crate::coherence::world::World;
 
 /// `Lookup`.
 pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
@@ -23,7 +23,7 @@ pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> 
 /// The kernel is told what this name leads to. The operation may have waited since it learned that: the kernel keeps the name
 /// only if that is still known, whatever locks were lost and taken again meanwhile.
 pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
-    let known = || matches!(w.known_name(parent, name), KnownName::Child(fid) if fid.ino() == stat.ino);
+    let known = || matches!(w.nodes.known_name(parent, name), KnownName::Child(fid) if fid.ino() == stat.ino);
     let entry_cacheable = stat.entry_cacheable && known();
     if entry_cacheable != stat.entry_cacheable {
         stdx::mark!("name_lost_on_the_way");
@@ -35,17 +35,14 @@ pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Sta
 pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
     w.nodes.referenced(stat.ino);
     if let Some(node) = w.nodes.get_mut(stat.ino) {
-        node.stale = false;
+        node.kernel.came();
         if name.as_ref() != b"." && name.as_ref() != b".." {
             node.parent = parent;
         }
-        if stat.entry_cacheable && !node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) {
-            node.kernel_names.push((parent, name.clone()));
-            if node.kernel_names.len() > KERNEL_NAMES_MAX {
-                // What is not remembered here would never be called back.
-                let (parent, name) = node.kernel_names.remove(0);
-                w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
-            }
+        if stat.entry_cacheable
+            && let Some((parent, name)) = node.kernel.name(parent, name)
+        {
+            w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
         }
     }
     stat
@@ -65,11 +62,11 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     if !up {
         names::check(name)?;
     }
-    if !up && super::kernel::holds(cx, parent) {
-        return super::kernel::find_and_hold(cx, parent, fid, name);
+    if !up && super::stale::holds(cx, parent) {
+        return super::stale::find_and_hold(cx, parent, fid, name);
     }
-    if !cx.began(step::MAIN) && permitted(cx.w, parent, 1, &cx.op.cred) == Some(true) {
-        match cx.w.known_name(parent, name) {
+    if !cx.began(Step::Main) && cx.w.nodes.permitted(parent, 1, &cx.op.cred) == Some(true) {
+        match cx.w.nodes.known_name(parent, name) {
             KnownName::Nothing => {
                 stdx::mark!("lookup_answered_negative");
                 return Err(Errno::ENOENT.into());
@@ -81,7 +78,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                     }
                     return Ok(stat);
                 }
-                if cx.began(step::ATTR) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.certain_attr().is_some())
+                if cx.began(Step::Attr) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.certain_attr().is_some())
                 {
                     // The name is sure and so are the attributes; only the data's size is missing.
                     super::attributes(cx, child.ino(), true)?;
@@ -93,59 +90,52 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         }
     }
     let dest = cx.w.mdt_of(fid);
-    let cred = cx.op.cred.clone();
-    if !cx.began(step::MAIN) {
-        let epoch = cx.w.directory_epoch(parent);
+    if !cx.began(Step::Main) {
         let named = cx.w.nodes.get(parent).is_some_and(|node| node.has(bits::LOOKUP));
-        cx.set_memo(step::EPOCH, u64::from(epoch) | u64::from(named) << 32);
+        cx.set_memo(Step::HadName, u64::from(named));
     }
-    let first = !cx.replied(step::MAIN);
-    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsLookup, |w, _| {
+    let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsLookup, |w, op| {
         let names = w.wants_directory_lock(parent);
-        let want = w.want_locks(dest, ObjectLocks::ANY, names && !up, Some(false));
-        LookupReq { parent: fid, name: name.clone(), want: Some(want), cred: Some((*cred).clone()) }
+        let mut wants = Wants::default();
+        let want = Some(wants.locks(w, dest, ObjectLocks::ANY, names && !up, Some(false)));
+        let asked = Asked::now(w, parent, name);
+        Request::new(&LookupReq { parent: fid, name: name.clone(), want, cred: Some((*op.cred).clone()) })
+            .wanting(wants)
+            .then_learn(move |w, rep, reply| answered(w, &asked, rep, reply.number))
     });
-    let sent = cx.memo(step::EPOCH).unwrap_or(0);
     let rep = match rep {
         // The directory had its name when the call came, and is gone: then it was empty. `ESTALE` is for what the kernel should look up again,
         // which it does once only for all names of a call.
-        Err(Stop::Errno(Errno::ESTALE)) if sent >> 32 != 0 => {
+        Err(Stop::Errno(Errno::ESTALE)) if cx.memo(Step::HadName) == Some(1) => {
             stdx::mark!("looked_up_in_what_went");
             return Err(Errno::ENOENT.into());
         }
         other => other?,
     };
-    let sent = sent as u32;
-    let epoch = cx.w.reply_epoch(&rep.locks, parent, sent);
-    let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
+    let attr = rep.attr.as_ref().ok_or(Errno::ENOENT)?;
+    stat_of_name(cx, attr.fid.ino())
+}
+
+/// The server says what a name leads to, or that it is not there.
+fn answered(w: &mut World, asked: &Asked, rep: &ObjectRep, number: u64) {
     let Some(attr) = &rep.attr else {
-        if first {
-            cx.w.learn_absent(parent, name, epoch, version);
-        }
-        cx.w.missed_name(parent);
-        return Err(Errno::ENOENT.into());
+        let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
+        let epoch = asked.epochs(w, rep, number, None).dir;
+        w.nodes.learn_absent(asked.parent, &asked.name, epoch, version);
+        return w.missed_name(asked.parent);
     };
-    if first && !up {
-        let child = cx.w.child_epoch(&rep.locks, attr.fid, cx.reply_number(step::MAIN));
-        cx.w.learn_child(parent, name, attr, Epochs { dir: epoch, child }, version);
-        if let Some(dir) = cx.w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
+    if asked.name.as_ref() != b".." {
+        asked.found(w, rep, number, attr);
+        if let Some(dir) = w.nodes.get_mut(asked.parent).and_then(|node| node.dir.as_mut()) {
             dir.misses = 0;
         }
     }
-    stat_of_name(cx, attr.fid.ino())
 }
 
 /// `Forget`.
 pub(crate) fn forget(w: &mut World, ino: u64, count: u64) {
-    if w.nodes.forgotten(ino, count)
-        && let Some(node) = w.nodes.get_mut(ino)
-    {
-        node.kernel_names.clear();
-        node.stale = false;
-        let gone = node.unlinked && node.opens == 0;
+    if w.nodes.forgotten(ino, count) {
         w.let_go();
-        if gone && crate::data::is_clean(w, ino) {
-            w.drop_node(ino);
-        }
+        w.drop_if_gone(ino);
     }
 }

@@ -1,134 +1,39 @@
 //! The operations, one file per group of calls.
-//!
-//! Step numbers are each operation's own; [`step`] has those that helpers share.
 
 pub(crate) mod ahead;
 mod attr;
 mod background;
+pub(crate) mod config;
+pub(crate) mod data;
+pub(crate) mod devices;
 mod dir;
 mod disown;
 mod info;
 mod io;
-pub(crate) mod kernel;
 mod lookup;
 mod namespace;
 mod open;
+pub(crate) mod params;
 mod record_lock;
+mod stale;
 mod unmount;
 mod xattr;
 
 use proto::msg::{Attr, GetattrReq, Resource, bits};
 use proto::{Errno, Fid, Opcode};
-use rules::Caller;
-use rules::mode::{S_IFMT, S_IFREG};
 
 use crate::api::{Answer, Call, Stat};
-use crate::cx::{Cx, Run, Stop};
-use crate::data;
-use crate::op::{Task, WaitKey};
-use crate::world::{ObjectLocks, World};
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::cache::node::{Hold, is_resident};
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::op::Task;
+use crate::coherence::request::{ObjectLocks, Request, Wants};
+use crate::coherence::world::World;
+use crate::coherence::{callback, closes, fids, local_opens, lost, metadata_write_back};
 
-pub(crate) use namespace::unnamed;
-
-pub(crate) use disown::{Disowned, disown};
-pub(crate) use kernel::{Gate, asked_no_more, ended, gone, names_lost, shown, waits};
-
-/// Steps of helpers; an operation's own begin at 100.
-pub(crate) mod step {
-    use crate::cx::Step;
-    /// Attributes of a node.
-    pub const ATTR: Step = 1;
-    /// The FID of a new object.
-    pub const NEW_FID: Step = 2;
-    /// `update_epoch` of a directory when the request left.
-    pub const EPOCH: Step = 3;
-    /// The same of a second directory.
-    pub const EPOCH_OTHER: Step = 4;
-    /// Record locks given back.
-    pub const UNLOCK: Step = 7;
-    /// Our number of that request.
-    pub const UNLOCK_COOKIE: Step = 8;
-    /// Names that the kernel was asked to drop: how many; until when that is waited for.
-    pub const NAMES: Step = 9;
-    /// See [`NAMES`].
-    pub const NAMES_UNTIL: Step = 10;
-    /// An object is opened with its lookup.
-    pub const HOLD: Step = 11;
-    /// How often a lock was tried for again.
-    pub const TRIES: Step = 12;
-    /// When it is next.
-    pub const TRY_AT: Step = 13;
-    /// The node whose size is asked for.
-    pub const KEPT: Step = 15;
-    /// Closes that must be done first: one step for each target.
-    pub const CLOSES: Step = 500;
-    /// Until when an empty read waits.
-    pub const AFTER_END: Step = 14;
-    /// Flags and node of the open file that a call changes.
-    pub const FILE_FLAGS: Step = 90;
-    /// See [`FILE_FLAGS`].
-    pub const FILE_NODE: Step = 91;
-    /// A listing that is fetched: the step of the next piece, and after which cookie it begins.
-    pub const LISTED: Step = 16;
-    /// See [`LISTED`].
-    pub const LISTED_AFTER: Step = 17;
-    /// Targets that are left before the others: one step for each.
-    pub const LEAVE: Step = 600;
-    /// A run of requests begins here.
-    pub const MANY: Step = 1000;
-    /// Added to the step of a piece of a listing: the epoch when its request left, and above it how many names had been changed.
-    pub const EPOCHS: Step = 20_000;
-    /// Added to the number of such a name: its directory.
-    pub const PARENTS: Step = 10_000;
-    /// Added to a step at which the kernel is told to forget attributes: how often they had been shown to it.
-    pub const SHOWN: Step = 40_000;
-    /// Added to the same: how often it did not know the node.
-    pub const UNKNOWN: Step = 60_000;
-    /// Until when an answer is waited for.
-    pub const UNTIL: Step = 18;
-    /// The kernel forgets a mode.
-    pub const MODE: Step = 19;
-    /// A file that has set-id bits is cut by its open.
-    pub const SET_ID: Step = 24;
-    /// The attributes of a file that is written to, which may give capabilities;
-    pub const CAPABILITY: Step = 25;
-    /// and that one alone.
-    pub const CAPABILITY_ALONE: Step = 26;
-    /// An extended attribute, or the names of all, where all together are too much for one answer.
-    pub const XATTR_ALONE: Step = 93;
-    /// The privileges of a file that is written to are dropped.
-    pub const PRIVILEGES: Step = 27;
-    /// The kernel drops pages of a file whose size is lost.
-    pub const SIZE_LOST: Step = 30;
-    /// The kernel forgets attributes before they are changed: one step for each of four nodes,
-    pub const HIDE: Step = 31;
-    /// and is shown none of them until the operation ends.
-    pub const HIDDEN: Step = 35;
-    /// The kernel waits for attributes.
-    pub const ASKED: Step = 96;
-    /// Whether a directory still has the name by which the kernel came to it,
-    pub const NAMED: Step = 94;
-    /// and which directory that is.
-    pub const NAMED_OF: Step = 95;
-    /// Directories and objects that a request is about to change, up to three.
-    pub const CHANGING: Step = 20;
-    /// What has the name that is to go: one of them.
-    pub const GOES: Step = CHANGING + 2;
-    /// The object of a change that was made in the caches.
-    pub const MADE: Step = 23;
-    /// How often something was lost before a sync.
-    pub const LOSSES: Step = 92;
-    /// A file that was to be made and is there, and that is to be cut.
-    pub const FOUND: Step = 28;
-    /// It is open.
-    pub const OPENED: Step = 29;
-    /// A record lock that takes nothing away.
-    pub const KEEP: Step = 97;
-    /// A sequence was waited for.
-    pub const SEQUENCE: Step = 6;
-    /// The request of the operation.
-    pub const MAIN: Step = 5;
-}
+pub(crate) use disown::disown;
 
 /// One attempt of a call.
 pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
@@ -138,7 +43,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         }
         return Err(cx.wait(WaitKey::Mounted));
     }
-    if let Some(errno) = crate::lost::told(cx, call) {
+    if let Some(errno) = lost::told(cx, call) {
         return Err(errno.into());
     }
     match call {
@@ -198,15 +103,15 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
 /// One attempt of background work.
 pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
     match task {
-        Task::Config => crate::config::follow(cx),
-        Task::Root => crate::config::root(cx),
-        Task::Sequence => background::sequence(cx),
-        Task::Callback { dest, cookie } => background::callback(cx, *dest, *cookie),
-        Task::Close(closing) => background::close(cx, closing),
-        Task::Batch(batch) => crate::metadata_write_back::send(cx, batch),
-        Task::Hold { closing, until } => kernel::hold(cx, closing, *until),
-        Task::Atime { ino } => background::atime(cx, *ino),
-        Task::Publish { ino } => background::publish(cx, *ino),
+        Task::Config => config::follow(cx),
+        Task::Root => config::root(cx),
+        Task::Sequence => fids::sequence(cx),
+        Task::Callback { dest, cookie } => callback::callback(cx, *dest, *cookie),
+        Task::Close(batch) => closes::send(cx, batch),
+        Task::Batch(batch) => metadata_write_back::send(cx, batch),
+        Task::Hold { closing, until } => stale::hold(cx, closing, *until),
+        Task::Atime { ino } => closes::atime(cx, *ino),
+        Task::Publish { ino } => local_opens::tell(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),
         Task::Ahead { ino } => ahead::fetch(cx, *ino),
         Task::Next { fh, ino, after, number } => dir::fetch_next(cx, *fh, *ino, *after, *number),
@@ -226,70 +131,33 @@ pub(crate) fn task_failed(w: &mut World, task: &Task, errno: Errno) {
     background::failed(w, task, errno);
 }
 
-/// The FID of a node number.
-pub(crate) fn fid_of(ino: u64) -> Run<Fid> {
-    Fid::from_ino(ino).ok_or(Stop::Errno(Errno::ESTALE))
-}
-
 /// The FID of a node that the kernel came to by a path. The first call after the name may have changed is refused, so
 /// that the kernel looks the name up again; of a directory the server is asked first whether the name has changed at all.
 pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
-    let asked = cx.memo(step::NAMED_OF) == Some(ino);
-    if (asked || cx.op.is_fresh() && may_have_moved(cx, ino)) && !kernel::still_named(cx, ino)? {
+    let asked = cx.memo(Step::NamedOf) == Some(ino);
+    if (asked || cx.op.is_fresh() && may_have_moved(cx, ino)) && !stale::still_named(cx, ino)? {
         stdx::mark!("stale_node");
         return Err(Errno::ESTALE.into());
     }
     let fid = fid_of(ino)?;
     // Caches are looked at through the node; the list of unused locks must hear that these are in use.
-    if let Some(target) = cx.w.imports.get(cx.w.mdt_of(fid)) {
-        let _ = target.locks.bits_held(&Resource::inode(fid));
+    if let Some(locks) = cx.w.locks.get(cx.w.mdt_of(fid)) {
+        let _ = locks.bits_held(&Resource::inode(fid));
     }
     Ok(fid)
 }
 
 /// The name by which the kernel came to a node may lead to something else by now.
 fn may_have_moved(cx: &Cx<'_>, ino: u64) -> bool {
-    cx.w.nodes.get(ino).is_some_and(|node| {
-        node.stale
-            // What a program has open it may ask about without a path, and nobody would ask again for it.
-            && node.handles == 0
-            // The kernel looks a path up again only once: a call that met `ESTALE` must not meet it a second time.
-            && cx.w.now > node.held
-    })
+    // What a program has open it may ask about without a path, and nobody would ask again for it. And the kernel looks a path up again
+    // only once: a call that met `ESTALE` must not meet it a second time.
+    let node = cx.w.nodes.get(ino);
+    node.is_some_and(|node| node.kernel.may_be_wrong(cx.w.now) && !node.is_held(Hold::Handle))
 }
 
 /// Refuses a change on a read-only mount.
 pub(crate) fn writable(cx: &Cx<'_>) -> Run<()> {
     if cx.w.options.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
-}
-
-/// The FID for a new object; the same on every attempt.
-pub(crate) fn new_fid(cx: &mut Cx<'_>) -> Run<Fid> {
-    if let Some(ino) = cx.memo(step::NEW_FID) {
-        return fid_of(ino);
-    }
-    match cx.w.sequences.take() {
-        Some(fid) => {
-            if cx.w.sequences.wants_more() {
-                cx.w.sequences.asked = true;
-                cx.spawn(Task::Sequence);
-            }
-            cx.set_memo(step::NEW_FID, fid.ino());
-            Ok(fid)
-        }
-        None => {
-            if let (true, Some(errno)) = (cx.began(step::SEQUENCE), cx.w.sequences.failed) {
-                return Err(Stop::Errno(errno));
-            }
-            cx.set_memo(step::SEQUENCE, 0);
-            if !cx.w.sequences.asked {
-                cx.w.sequences.asked = true;
-                cx.w.sequences.failed = None;
-                cx.spawn(Task::Sequence);
-            }
-            Err(cx.wait(WaitKey::Sequence))
-        }
-    }
 }
 
 /// An object that is gone is a stale handle to whoever named it by node.
@@ -305,7 +173,7 @@ pub(crate) fn stale_if_gone<T>(result: Run<T>) -> Run<T> {
 /// With `data`, of a resident file also its size must be covered or fresh.
 pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
     let fid = fid_of(ino)?;
-    if !cx.began(step::ATTR)
+    if !cx.began(Step::Attr)
         && let Some(node) = cx.w.nodes.get(ino)
         && let Some(attr) = node.certain_attr()
         && (!data || !is_resident(attr) || data::stat_cached(cx.w, ino).is_some())
@@ -321,19 +189,14 @@ pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
 /// Asks the server for the attributes of `fid`, with locks.
 pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg::ObjectRep>> {
     let dest = cx.w.mdt_of(fid);
-    let cred = cx.op.cred.clone();
-    stale_if_gone(cx.rpc_object(step::ATTR, dest, Opcode::MdsGetattr, |w, _| {
+    stale_if_gone(cx.rpc_object(Step::Attr, dest, Opcode::MdsGetattr, |w, op| {
         let node = w.nodes.get(fid.ino());
         let object = ObjectLocks::missing(node);
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
-        let want = w.want_locks(dest, object, false, data.then_some(false));
-        GetattrReq { fid, want: Some(want), cred: Some((*cred).clone()) }
+        let mut wants = Wants::default();
+        let want = Some(wants.locks(w, dest, object, false, data.then_some(false)));
+        Request::new(&GetattrReq { fid, want, cred: Some((*op.cred).clone()) }).wanting(wants)
     }))
-}
-
-/// A regular file whose data lies on the metadata target.
-pub(crate) fn is_resident(attr: &Attr) -> bool {
-    attr.mode & S_IFMT == S_IFREG && attr.layout.as_ref().is_none_or(|layout| layout.resident)
 }
 
 /// What a program sees of a node whose attributes are known: with size and times of its data.
@@ -357,8 +220,8 @@ pub(crate) fn stat_of_name(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     if found != Err(Stop::Errno(Errno::EIO)) {
         return found;
     }
-    if cx.w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
-        cx.invalidate_kernel(step::SIZE_LOST, ino, 0, u64::MAX)?;
+    if cx.w.nodes.get(ino).is_some_and(|node| node.kernel.knows()) {
+        cx.invalidate_kernel(Step::SizeLost, ino, 0, u64::MAX)?;
     }
     let Some(node) = cx.w.nodes.get(ino).filter(|node| node.is_regular()) else { return found };
     node.attr.as_ref().map_or(found, |attr| Ok(compose(node, attr, None, false)))
@@ -381,9 +244,9 @@ pub(crate) fn stat_of_change(cx: &mut Cx<'_>, attr: &Attr) -> Run<Stat> {
 /// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
 /// asked, others that are looked up must not push it out.
 fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
-    let found = crate::metadata_write_back::settled(cx, ino).and_then(|()| data::stat(cx, ino));
+    let found = metadata_write_back::settled(cx, ino).and_then(|()| data::stat(cx, ino));
     if matches!(found, Err(Stop::Wait)) {
-        cx.keep_node(step::KEPT, ino);
+        cx.keep_node(Step::Kept, ino);
     }
     found
 }
@@ -396,14 +259,19 @@ pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
     Some(compose(node, attr, data, true))
 }
 
-pub(super) fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
+pub(super) fn compose(
+    node: &crate::cache::node::Node,
+    attr: &Attr,
+    data: Option<data::DataStat>,
+    covered: bool,
+) -> Stat {
     let mut times =
         Attr { mtime_ns: attr.mtime_ns, mtime_set_ns: attr.mtime_set_ns, ctime_ns: attr.ctime_ns, ..Attr::default() };
     if let Some(data) = data {
         times.take_data_times(&data.lvb);
     }
     let mut stat = Stat {
-        ino: node.ino,
+        ino: node.ino(),
         mode: attr.mode,
         nlink: attr.nlink,
         uid: attr.uid,
@@ -429,12 +297,25 @@ pub(super) fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::
     stat
 }
 
-/// Whether `cred` may do `mask` (R 4, W 2, X 1) as far as covered attributes say; `None`: only the server knows.
-pub(crate) fn permitted(w: &World, ino: u64, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
-    permits(w.nodes.get(ino)?.access_attr()?, mask, cred)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::OpId;
+    use crate::coherence::op::OpState;
+    use std::sync::Arc;
 
-/// The same as attributes say that may be old.
-pub(crate) fn permits(attr: &Attr, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
-    Caller::of(cred).may(attr, mask)
+    /// Somebody has removed what this client has just made, while its size was being asked for. With `ESTALE` the kernel would ask for
+    /// the same change again.
+    #[test]
+    fn a_change_whose_object_is_gone_meanwhile_was_made() {
+        let mut w = World::new(crate::api::Options::of_tests());
+        let attr = Attr { fid: Fid::new(Fid::SEQ_FIRST, 7), mode: 0o100_644, nlink: 1, ..Attr::default() };
+        let id = OpId { slot: 0, generation: 1 };
+        let mut op = OpState::new(id, None, Arc::default(), 0, stdx::Instant::ZERO);
+        let mut cx = Cx { w: &mut w, op: &mut op };
+        assert_eq!(stat(&mut cx, attr.fid.ino()), Err(Errno::ESTALE.into()));
+        let stat = stat_of_change(&mut cx, &attr).unwrap();
+        assert_eq!((stat.ino, stat.mode, stat.nlink, stat.cacheable), (attr.fid.ino(), 0o100_644, 0, false));
+        assert!(stdx::marks::count("changed_and_gone") > 0);
+    }
 }

@@ -1,29 +1,33 @@
 //! Opening, creating, closing.
 //!
 //! An open that the server must know of is one request, with or without create; its locks come with it. Files of this client alone and
-//! files that are only read are opened here ([`crate::local_opens`]), and new files of its own are made here ([`crate::metadata_write_back`]). A release is answered at once and told to
-//! the server in the background ([`crate::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
+//! files that are only read are opened here ([`crate::coherence::local_opens`]), and new files of its own are made here ([`crate::coherence::metadata_write_back`]). A release is answered at once and told to
+//! the server in the background ([`crate::coherence::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
 
 use bytes::Bytes;
-use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, WantLocks, disposition};
+use proto::msg::{Attr, ObjectRep, OpenOp, Reint, WantLocks, disposition};
 use proto::{Errno, Fid, Opcode, Xid};
 use rules::mode::{S_IFMT, S_IFREG};
 use rules::names;
-use std::sync::Arc;
 
-use super::kernel::hide;
-use super::namespace::{epochs, made, note_epoch};
-use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
+use super::namespace::made;
+use super::{attributes, stat, walk, writable};
 use crate::api::{Answer, FileHandle, Stat};
-use crate::closes;
-use crate::cx::{Cx, Run, Stop};
-use crate::data;
-use crate::file::{Closing, OpenFile, flags as o};
-use crate::imports::Dest;
-use crate::local_opens;
-use crate::metadata_write_back;
-use crate::op::Task;
-use crate::world::ObjectLocks;
+use crate::base::Dest;
+use crate::base::Step;
+use crate::cache::file::{Closing, Open, OpenFile, flags as o};
+use crate::cache::node::{Hold, is_resident};
+use crate::coherence::closes;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::{fid_of, new_fid};
+use crate::coherence::kernel;
+use crate::coherence::kernel::hide;
+use crate::coherence::local_opens;
+use crate::coherence::metadata_write_back;
+use crate::coherence::names::Asked;
+use crate::coherence::op::Task;
+use crate::coherence::request::{ObjectLocks, Request, Wants};
+use crate::ops::data;
 
 /// Flags that the server has a use for: the rest is ours or the kernel's.
 const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
@@ -49,7 +53,7 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     }
     let flags = flags & !(o::CREAT | o::EXCL);
     if local_opens::may_open(cx, ino, flags) {
-        let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Xid(0));
+        let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Open::Local);
         return Ok(Answer::Opened {
             fh,
             keep_cache: direct(flags) || data::pages_are_good(cx.w, ino),
@@ -57,13 +61,13 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
             no_flush: false,
         });
     }
-    cx.changing(step::CHANGING, ino);
+    cx.changing(Step::Changing(0), ino);
     if flags & o::TRUNC != 0 {
         // The kernel cuts its own copy without a lock when it is told: another's answer may come to it after that.
-        super::kernel::asked(cx, ino);
+        kernel::asked(cx, ino);
         let mode = attributes(cx, ino, false)?.mode;
-        if mode & SET_ID != 0 && !cx.began(step::MAIN) {
-            cx.set_memo(step::SET_ID, 0);
+        if mode & SET_ID != 0 && !cx.began(Step::Main) {
+            cx.set_memo(Step::SetId, 0);
         }
         data::before_truncate(cx, ino, 0)?;
     }
@@ -71,24 +75,19 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     if flags & o::TRUNC != 0 {
         hide(cx, &[ino])?;
     }
-    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
-        w.opening = true;
-        if flags & o::TRUNC != 0 {
-            w.touches(ino, false);
-        }
+    let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let node = w.nodes.get(ino);
         let object = ObjectLocks::missing(node);
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
-        ReintReq {
-            cred: Some((*op.cred).clone()),
-            now_ns: op.wall_ns,
-            want: Some(w.want_locks(dest, object, false, data.then_some(wants_write(flags)))),
-            op: Some(Reint::Open(OpenOp { fid, flags: flags & TOLD, ..OpenOp::default() })),
-        }
+        let mut wants = Wants::default();
+        let want = wants.locks(w, dest, object, false, data.then_some(wants_write(flags)));
+        let open = OpenOp { fid, flags: flags & TOLD, ..OpenOp::default() };
+        let request = Request::new(&op.change(Some(want), Reint::Open(open))).wanting(wants).opening();
+        if flags & o::TRUNC != 0 { request.touching(ino, false) } else { request }
     });
     let rep = super::stale_if_gone(rep)?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
-    if cx.began(step::SET_ID) {
+    if cx.began(Step::SetId) {
         super::io::mode_changed(cx, ino)?;
     }
     let fh = opened(cx, dest, attr, flags)?;
@@ -102,7 +101,7 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
 
 /// `Create`.
 pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flags: u32) -> Run<Answer> {
-    if let Some(ino) = cx.memo(step::FOUND) {
+    if let Some(ino) = cx.memo(Step::Found) {
         return cut(cx, parent, name, ino, flags);
     }
     let parent_fid = walk(cx, parent)?;
@@ -113,46 +112,39 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         && let Some(ino) = metadata_write_back::create(cx, parent, name, S_IFREG | (mode & 0o7777), 0, &Bytes::new())?
     {
         let stat = stat(cx, ino)?;
-        let fh = insert(cx, dest, super::fid_of(ino)?, flags, Xid(0));
+        let fh = insert(cx, dest, fid_of(ino)?, flags, Open::Local);
         let stat = super::lookup::found(cx.w, stat, parent, name);
         return Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false });
     }
-    cx.changing(step::CHANGING, parent);
+    cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent])?;
     let fid = new_fid(cx)?;
-    note_epoch(cx, step::EPOCH, parent);
-    let first = !cx.replied(step::MAIN);
-    let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
-        w.opening = true;
-        w.touches_name(parent, name);
+    let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let exclusive = w.wants_lease(parent);
         let names = exclusive || w.wants_directory_lock(parent);
-        let want = w.want_locks(dest, ObjectLocks::FILE, names, Some(wants_write(flags)));
-        ReintReq {
-            cred: Some((*op.cred).clone()),
-            now_ns: op.wall_ns,
-            want: Some(WantLocks { exclusive, ..want }),
-            op: Some(Reint::Open(OpenOp {
-                parent: Some(parent_fid),
-                name: name.clone(),
-                fid,
-                flags: (flags | o::CREAT) & TOLD & !o::TRUNC,
-                mode: S_IFREG | (mode & 0o7777),
-                ..OpenOp::default()
-            })),
-        }
+        let mut wants = Wants::default();
+        let want = wants.locks(w, dest, ObjectLocks::FILE, names, Some(wants_write(flags)));
+        let open = OpenOp {
+            parent: Some(parent_fid),
+            name: name.clone(),
+            fid,
+            flags: (flags | o::CREAT) & TOLD & !o::TRUNC,
+            mode: S_IFREG | (mode & 0o7777),
+            ..OpenOp::default()
+        };
+        let asked = Asked::now(w, parent, name);
+        Request::new(&op.change(Some(WantLocks { exclusive, ..want }), Reint::Open(open)))
+            .wanting(wants)
+            .opening()
+            .touching_name(&w.nodes, parent, name)
+            .then_learn(move |w, rep, reply| match &rep.attr {
+                Some(_) if is_created(rep) => made(w, &asked, rep, reply.number),
+                Some(attr) => asked.found(w, rep, reply.number, attr),
+                None => {}
+            })
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
-    let created = rep.disposition & disposition::OPEN_CREATE != 0;
-    if first {
-        let epochs = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, Some(attr));
-        if created {
-            made(cx.w, parent, name, &rep, epochs);
-        } else {
-            let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
-            cx.w.learn_child(parent, name, attr, epochs, version);
-        }
-    }
+    let created = is_created(&rep);
     let ino = attr.fid.ino();
     if attr.mode & S_IFMT != S_IFREG {
         // Somebody has made a pipe, socket or device of that name meanwhile. What an open of it is the kernel knows: it looks again.
@@ -162,8 +154,8 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     if !created && flags & o::TRUNC != 0 {
         stdx::mark!("created_file_is_there");
         give_up(cx, dest, attr.fid);
-        cx.forget(step::MAIN);
-        cx.set_memo(step::FOUND, ino);
+        cx.forget(Step::Main);
+        cx.set_memo(Step::Found, ino);
         return cut(cx, parent, name, ino, flags);
     }
     // What can still wait or fail comes before the file counts as open.
@@ -171,7 +163,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         Ok(stat) => stat,
         Err(Stop::Wait) => {
             // Nothing refers to it yet.
-            cx.keep_node(step::KEPT, ino);
+            cx.keep_node(Step::Kept, ino);
             return Err(Stop::Wait);
         }
         Err(stop) => {
@@ -179,21 +171,25 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
             return Err(stop);
         }
     };
-    let open_xid = open_xid(cx);
-    let fh = insert(cx, dest, attr.fid, flags, open_xid);
+    let fh = insert(cx, dest, attr.fid, flags, Open::Told(open_xid(cx)));
     Ok(created_as(cx, parent, name, fh, Stat { cacheable: stat.cacheable && created, ..stat }))
+}
+
+/// Whether the file was not there before.
+fn is_created(rep: &ObjectRep) -> bool {
+    rep.disposition & disposition::OPEN_CREATE != 0
 }
 
 /// The end of a `Create` that is to cut what it found. An open of its own does it, which has the lock on the bytes from before the server
 /// cuts until it is answered here: nothing that is written after the cut is cut again.
 fn cut(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64, flags: u32) -> Run<Answer> {
-    cx.keep_node(step::KEPT, ino);
-    cx.changing(step::CHANGING + 1, ino);
-    let fh = match cx.memo(step::OPENED) {
+    cx.keep_node(Step::Kept, ino);
+    cx.changing(Step::Changing(1), ino);
+    let fh = match cx.memo(Step::Opened) {
         Some(fh) => FileHandle(fh),
         None => {
             let Answer::Opened { fh, .. } = open(cx, ino, flags)? else { return Err(Errno::EPROTO.into()) };
-            cx.set_memo(step::OPENED, fh.0);
+            cx.set_memo(Step::Opened, fh.0);
             fh
         }
     };
@@ -234,30 +230,35 @@ fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32) -> Run<FileHandl
             other => other?,
         }
     }
-    let open_xid = open_xid(cx);
-    Ok(insert(cx, dest, attr.fid, flags, open_xid))
+    Ok(insert(cx, dest, attr.fid, flags, Open::Told(open_xid(cx))))
 }
 
 /// The request that opened.
 fn open_xid(cx: &Cx<'_>) -> Xid {
-    cx.reply_header(step::MAIN).map_or(Xid(0), |header| header.xid)
+    cx.reply_header(Step::Main).map_or(Xid(0), |header| header.xid)
 }
 
-/// A program has a file open; `open_xid` is the request that opened it, 0 if there was none.
-fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> FileHandle {
+/// How an open file holds its node.
+fn holds(flags: u32) -> impl Iterator<Item = Hold> {
+    [Hold::Open, Hold::Handle].into_iter().chain(no_pages(flags).then_some(Hold::DirectHandle))
+}
+
+/// A program has a file open.
+fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open: Open) -> FileHandle {
     let ino = fid.ino();
     let error_mark = data::error_mark(cx.w, ino);
     let node = cx.w.nodes.obtain(fid);
-    node.opens += 1;
-    node.handles += 1;
-    node.direct_handles += u32::from(no_pages(flags));
-    node.stale = false;
-    let cred = cx.op.cred.clone();
-    let (lease, dead) = (node.private, false);
-    let (stream, next, lock_owners) = (None, None, Vec::new());
-    let file = OpenFile { ino, fid, flags, cred, dest, open_xid, lock_owners, error_mark, lease, dead, stream, next };
+    node.kernel.came();
+    let lease = node.private;
+    let mut file = OpenFile::new(fid, flags, cx.op.cred.clone(), dest, open);
+    (file.error_mark, file.lease) = (error_mark, lease);
+    for hold in holds(flags) {
+        cx.w.nodes.hold(ino, hold);
+    }
     let fh = cx.w.files.insert(file);
-    if open_xid != Xid(0) && !cx.w.imports.opened_as(dest, open_xid, fh) {
+    if let Open::Told(open_xid) = open
+        && !cx.w.imports.opened_as(dest, open_xid, fh)
+    {
         // An eviction between reply and now has taken the open with it.
         cx.w.files.lost(fh);
     }
@@ -267,15 +268,16 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
 /// The server has opened it, but the call fails: it is closed again.
 fn give_up(cx: &mut Cx<'_>, dest: Dest, fid: Fid) {
     let open_xid = open_xid(cx);
-    cx.w.nodes.obtain(fid).opens += 1;
+    cx.w.nodes.obtain(fid);
+    cx.w.nodes.hold(fid.ino(), Hold::Open);
     closes::add(cx.w, Closing { ino: fid.ino(), fid, dest, open_xid });
 }
 
 /// `Flush`: a descriptor was closed. No request unless its owner holds record locks.
 pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
-    let (ino, fid, dead, writable) = (file.ino, file.fid, file.dead, file.writable());
-    if !dead {
+    let (ino, fid, lost, writable) = (file.ino, file.fid, file.is_lost(), file.writable());
+    if !lost {
         super::record_lock::drop_owner(cx, fid, lock_owner, false)?;
     }
     if let Some(file) = cx.w.files.get_mut(fh) {
@@ -304,17 +306,16 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     if let Some(owner) = flock_owner {
         cx.spawn(Task::DropLocks { ino: file.ino, owner, flock: true });
     }
-    for owner in file.lock_owners {
-        cx.spawn(Task::DropLocks { ino: file.ino, owner, flock: false });
+    for owner in &file.lock_owners {
+        cx.spawn(Task::DropLocks { ino: file.ino, owner: *owner, flock: false });
     }
-    if let Some(node) = cx.w.nodes.get_mut(file.ino) {
-        node.handles = node.handles.saturating_sub(1);
-        node.direct_handles = node.direct_handles.saturating_sub(u32::from(no_pages(file.flags)));
+    // The hold of the open itself goes with its close.
+    for hold in holds(file.flags).filter(|hold| *hold != Hold::Open) {
+        cx.w.release(file.ino, hold);
     }
-    if file.open_xid == Xid(0) {
-        local_opens::closed(cx, file.ino);
-        return Ok(Answer::Done);
+    match file.closing() {
+        Some(closing) => closes::add(cx.w, closing),
+        None => local_opens::closed(cx, file.ino),
     }
-    closes::add(cx.w, Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid });
     Ok(Answer::Done)
 }

@@ -1,17 +1,19 @@
 //! Record locks: `fcntl` and `flock`. The metadata target decides; nothing is cached but what replay and close need.
 
-use bytes::Bytes;
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 use proto::{Errno, Fid, Opcode};
 
 use core::time::Duration;
 use stdx::Instant;
 
-use super::step;
 use crate::api::{Answer, FileHandle, RecordLock, RecordLockKind};
-use crate::cx::{Cx, Run, Step, Stop};
-use crate::imports::Dest;
-use crate::op::{Body, Task, WaitKey};
+use crate::base::Dest;
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::op::{Body, Task};
+use crate::coherence::request::Request;
+use crate::coherence::world::World;
 
 /// After so many further tries, each after twice the time of the one before, a lock counts as taken: 31 ms.
 const TRIES: u64 = 5;
@@ -49,9 +51,9 @@ pub(crate) fn test(cx: &mut Cx<'_>, fh: FileHandle, owner: u64, lock: &RecordLoc
     if lock.start > lock.end {
         return Err(Errno::EINVAL.into());
     }
-    let reply = cx.start_rpc(step::MAIN, dest, Opcode::LdlmEnqueue, |w, _| {
-        let cookie = w.imports.get_mut(dest).map_or(0, |target| target.locks.new_cookie());
-        (EnqueueReq { cookie, test: true, ..request(fid, owner, lock, false) }, Bytes::new())
+    let reply = cx.start_rpc(Step::Main, dest, Opcode::LdlmEnqueue, |w, _| {
+        let cookie = w.locks.get_mut(dest).map_or(0, |locks| locks.new_cookie());
+        Request::new(&EnqueueReq { cookie, test: true, ..request(fid, owner, lock, false) })
     });
     let rep = match reply {
         None => return Err(Stop::Wait),
@@ -82,8 +84,8 @@ pub(crate) fn set(
     is_flock: bool,
 ) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
-    let (fid, dest, dead) = (file.fid, file.dest, file.dead);
-    if dead {
+    let (fid, dest, lost) = (file.fid, file.dest, file.is_lost());
+    if lost {
         return Err(Errno::EIO.into());
     }
     if lock.start > lock.end {
@@ -104,11 +106,11 @@ pub(crate) fn set(
         file.lock_owners.push(owner);
     }
     let wanted = EnqueueReq { no_wait: !wait, ..request(fid, owner, lock, is_flock) };
-    if weakens(cx, dest, &wanted) && ask(cx, step::KEEP, dest, EnqueueReq { keep: true, ..wanted.clone() })?? {
+    if weakens(cx, dest, &wanted) && ask(cx, Step::Keep, dest, EnqueueReq { keep: true, ..wanted.clone() })?? {
         // Its owner closed the file meanwhile.
         return Ok(Answer::Done);
     }
-    let result = ask(cx, step::MAIN, dest, wanted)?;
+    let result = ask(cx, Step::Main, dest, wanted)?;
     if is_flock && !wait && result == Err(Errno::EAGAIN) && !cx.interrupted() {
         return try_again(cx);
     }
@@ -118,25 +120,24 @@ pub(crate) fn set(
 /// Whether this may make a lock to write one to read: then what else it asks for is asked for first.
 fn weakens(cx: &Cx<'_>, dest: Dest, wanted: &EnqueueReq) -> bool {
     let Some(Policy::Flock(flock)) = wanted.policy else { return false };
-    if flock.is_flock || wanted.mode != LockMode::Pr as i32 || cx.began(step::MAIN) {
+    if flock.is_flock || wanted.mode != LockMode::Pr as i32 || cx.began(Step::Main) {
         return false;
     }
-    let now = || cx.w.imports.get(dest).is_some_and(|target| target.locks.record_weakens(&wanted.resource, &flock));
-    cx.began(step::KEEP) || now()
+    let now = || cx.w.locks.get(dest).is_some_and(|locks| locks.record_weakens(&wanted.resource, &flock));
+    cx.began(Step::Keep) || now()
 }
 
 /// Asks for a record lock, and takes note of the answer: what it was, and whether the lock goes back at once because its
 /// owner has closed the file.
 fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Result<bool, Errno>> {
-    let first = !cx.replied(at);
     let reply = cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |w, op| {
-        if let Some(target) = w.imports.get_mut(dest) {
-            request.cookie = target.locks.new_cookie();
-            target.locks.record_sent(&request);
+        if let Some(locks) = w.locks.get_mut(dest) {
+            request.cookie = locks.new_cookie();
+            locks.record_sent(&request);
         }
         op.waiting_record = Some((dest, request.cookie));
         op.changes += 1;
-        (request, Bytes::new())
+        Request::new(&request)
     });
     let result = match reply {
         None => return Err(Stop::Wait),
@@ -144,9 +145,9 @@ fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Re
         Some(Err(errno)) => Err(errno),
     };
     let mut given_back = false;
-    if let (true, Some((_, cookie))) = (first, cx.op.waiting_record) {
+    if let Some((_, cookie)) = cx.op.waiting_record.take() {
         cx.w.abandoned_records.retain(|abandoned| *abandoned != (dest, cookie));
-        given_back = settled(cx, dest, cookie, result.is_ok());
+        given_back = settled(cx.w, dest, cookie, result.is_ok());
     }
     Ok(result.map(|()| given_back))
 }
@@ -154,15 +155,15 @@ fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Re
 /// Somebody has the lock, or had it: the last close gives it back, but the kernel tells his client of that after `close`
 /// has returned. So a program that was told of the close and then tries for the lock is not refused at once.
 fn try_again(cx: &mut Cx<'_>) -> Run<Answer> {
-    let tries = cx.memo(step::TRIES).unwrap_or(0);
+    let tries = cx.memo(Step::Tries).unwrap_or(0);
     if tries >= TRIES {
         return Err(Errno::EAGAIN.into());
     }
-    let at = match cx.memo(step::TRY_AT) {
+    let at = match cx.memo(Step::TryAt) {
         Some(at) => Instant(at),
         None => {
             let at = cx.now() + FIRST_TRY * (1 << tries);
-            cx.set_memo(step::TRY_AT, at.0);
+            cx.set_memo(Step::TryAt, at.0);
             at
         }
     };
@@ -171,62 +172,61 @@ fn try_again(cx: &mut Cx<'_>) -> Run<Answer> {
         return Err(cx.wait(WaitKey::Timer));
     }
     stdx::mark!("flock_tried_again");
-    cx.forget(step::TRY_AT);
-    cx.forget(step::MAIN);
-    cx.set_memo(step::TRIES, tries + 1);
-    cx.w.ready.push_back(cx.op.id);
+    cx.forget(Step::TryAt);
+    cx.forget(Step::Main);
+    cx.set_memo(Step::Tries, tries + 1);
+    cx.w.schedule.again(cx.op.id);
     Err(Stop::Wait)
 }
 
 /// The answer to a request about record locks is here. Whether the lock is given back at once.
-fn settled(cx: &mut Cx<'_>, dest: Dest, cookie: u64, granted: bool) -> bool {
-    let Some(target) = cx.w.imports.get_mut(dest) else { return false };
+fn settled(w: &mut World, dest: Dest, cookie: u64, granted: bool) -> bool {
+    let Some(locks) = w.locks.get_mut(dest) else { return false };
     if !granted {
-        target.locks.record_refused(cookie);
+        locks.record_refused(cookie);
         return false;
     }
-    let Some(unlock) = target.locks.record_granted(cookie) else { return false };
-    cx.spawn(Task::Unlock { dest, request: Box::new(unlock) });
+    let Some(unlock) = locks.record_granted(cookie) else { return false };
+    w.spawn(Task::Unlock { dest, request: Box::new(unlock) });
     true
 }
 
 /// Gives back what `owner` holds on a file.
 pub(crate) fn drop_owner(cx: &mut Cx<'_>, fid: Fid, owner: u64, is_flock: bool) -> Run<()> {
     let dest = cx.w.mdt_of(fid);
-    if !cx.began(step::UNLOCK) {
-        let Some(target) = cx.w.imports.get_mut(dest) else { return Ok(()) };
-        if !target.locks.any_records() {
+    if !cx.began(Step::Unlock) {
+        let Some(locks) = cx.w.locks.get_mut(dest) else { return Ok(()) };
+        if !locks.any_records() {
             return Ok(());
         }
-        let Some(unlock) = target.locks.drop_owner(&Resource::flock(fid), owner, is_flock).pop() else {
+        let Some(unlock) = locks.drop_owner(&Resource::flock(fid), owner, is_flock).pop() else {
             return Ok(());
         };
-        cx.set_memo(step::UNLOCK_COOKIE, unlock.cookie);
         cx.op.changes += 1;
-        let _ = cx.start_rpc(step::UNLOCK, dest, Opcode::LdlmEnqueue, |_, _| (unlock, Bytes::new()));
-        return Err(Stop::Wait);
+        return send_unlock(cx, dest, &unlock);
     }
-    unlocked(cx, dest)
+    unlocked(cx)
 }
 
 /// Background: an unlock that counts as sent already.
 pub(crate) fn unlock(cx: &mut Cx<'_>, dest: Dest, request: &EnqueueReq) -> Run<()> {
-    if !cx.began(step::UNLOCK) {
-        cx.set_memo(step::UNLOCK_COOKIE, request.cookie);
-        let _ = cx.start_rpc(step::UNLOCK, dest, Opcode::LdlmEnqueue, |_, _| (request.clone(), Bytes::new()));
-        return Err(Stop::Wait);
+    if !cx.began(Step::Unlock) {
+        return send_unlock(cx, dest, request);
     }
-    unlocked(cx, dest)
+    unlocked(cx)
 }
 
-fn unlocked(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
-    let first = !cx.replied(step::UNLOCK);
-    let granted = match cx.answer(step::UNLOCK) {
-        None => return Err(Stop::Wait),
-        Some(result) => result.is_ok(),
-    };
-    if let (true, Some(cookie)) = (first, cx.memo(step::UNLOCK_COOKIE)) {
-        settled(cx, dest, cookie, granted);
-    }
-    Ok(())
+fn send_unlock(cx: &mut Cx<'_>, dest: Dest, request: &EnqueueReq) -> Run<()> {
+    let cookie = request.cookie;
+    let _ = cx.start_rpc(Step::Unlock, dest, Opcode::LdlmEnqueue, |_, _| {
+        Request::new(request).then(move |w, answer| {
+            settled(w, dest, cookie, answer.is_ok());
+        })
+    });
+    unlocked(cx)
+}
+
+/// Whether it went well does not matter to who unlocks.
+fn unlocked(cx: &Cx<'_>) -> Run<()> {
+    cx.answer(Step::Unlock).map(|_| ()).ok_or(Stop::Wait)
 }

@@ -1,23 +1,23 @@
 //! Unmount: what is dirty goes out, what is open is closed, what is not durable is made so; then good-bye to everyone.
 
-use bytes::Bytes;
 use proto::Opcode;
 use proto::msg::SyncReq;
 use rpc::client::State;
 use std::time::Duration;
 
-use super::step;
 use crate::api::Effect;
-use crate::closes;
-use crate::cx::{Cx, Run, Stop};
-use crate::data;
-use crate::file::Closing;
-use crate::imports::{Dest, Target};
-use crate::metadata_write_back;
-use crate::op::WaitKey;
-use crate::world::World;
+use crate::base::Dest;
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::coherence::closes;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::metadata_write_back;
+use crate::coherence::request::Request;
+use crate::coherence::world::World;
+use crate::ops::data;
+use crate::session::Target;
 
-/// Phases, in `step::MAIN`'s memo.
+/// Phases, in `Step::Phase`'s memo.
 const CLOSING: u64 = 1;
 const LEAVING: u64 = 2;
 
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// must not wait for this one.
 pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     let result = leave_all(cx);
-    if result == Err(Stop::Wait) && cx.w.mounted && cx.memo(step::MAIN).unwrap_or(0) < LEAVING {
+    if result == Err(Stop::Wait) && cx.w.mounted && cx.memo(Step::Phase).unwrap_or(0) < LEAVING {
         leave_some(cx);
         let at = cx.now() + LOOK;
         cx.w.set_timer(at);
@@ -44,15 +44,15 @@ fn leave_some(cx: &mut Cx<'_>) {
     if dests.iter().all(|dest| full(cx.w, *dest)) {
         return;
     }
-    for (at, dest) in dests.into_iter().enumerate() {
-        let step = step::LEAVE + at as u64;
+    for dest in dests {
+        let step = Step::GoodBye(dest);
         // The MGS says where those are that come back.
         if dest == Dest::Mgs || !full(cx.w, dest) || !is_settled(cx.w, dest, cx.began(step)) {
             continue;
         }
         let durable = match dest {
             Dest::Mdt(_) if !cx.w.options.read_only => {
-                cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| (SyncReq { fid: None }, Bytes::new())).is_some()
+                cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: None })).is_some()
             }
             _ => true,
         };
@@ -68,17 +68,17 @@ fn leave_some(cx: &mut Cx<'_>) {
 /// Whether a target has all that it is to get, and nothing goes on under its locks: a file that moves is nobody else's. `asked`: it was asked
 /// to make that durable.
 fn is_settled(w: &World, dest: Dest, asked: bool) -> bool {
-    let Some(target) = w.imports.get(dest) else { return true };
-    let requests = target.in_flight();
-    !target.locks.any_held()
+    let (Some(target), Some(locks)) = (w.imports.get(dest), w.locks.get(dest)) else { return true };
+    let requests = target.pending().len();
+    !locks.any_held()
         && data::is_idle(w, dest)
-        && closes::is_idle(w, dest)
-        && metadata_write_back::is_idle(w, dest)
+        && w.closes.is_idle_at(dest)
+        && w.metadata_write_back.is_idle_at(dest)
         && (asked || requests == 0)
 }
 
 fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
-    let phase = cx.memo(step::MAIN).unwrap_or(0);
+    let phase = cx.memo(Step::Phase).unwrap_or(0);
     if phase < CLOSING {
         if cx.w.mounted {
             match data::sync_all(cx) {
@@ -95,10 +95,9 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
             }
         }
         metadata_write_back::all_drained(cx)?;
-        cx.set_memo(step::MAIN, CLOSING);
+        cx.set_memo(Step::Phase, CLOSING);
         for file in cx.w.files.take_all() {
-            if file.open_xid.0 != 0 {
-                let closing = Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid };
+            if let Some(closing) = file.closing() {
                 closes::add(cx.w, closing);
             }
         }
@@ -108,8 +107,8 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
         if cx.w.mounted
             && (cx.w.ops_running > 1
                 || !cx.w.spawned.is_empty()
-                || !closes::idle(cx.w)
-                || !metadata_write_back::idle(cx.w))
+                || !cx.w.closes.is_idle()
+                || !cx.w.metadata_write_back.is_idle())
         {
             return Err(cx.wait(WaitKey::Drained));
         }
@@ -124,7 +123,7 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
                 other => other?,
             }
         }
-        cx.set_memo(step::MAIN, LEAVING);
+        cx.set_memo(Step::Phase, LEAVING);
     }
     // Every time: a mount that was not complete may have learnt of further targets.
     let now = cx.now();

@@ -1,16 +1,21 @@
 //! Extended attributes: all of a node are fetched at once and kept under its XATTR lock.
 
 use bytes::{Bytes, BytesMut};
-use proto::msg::{GetxattrRep, GetxattrReq, Reint, ReintReq, SetxattrOp, Xattr, bits};
+use proto::msg::{GetxattrRep, GetxattrReq, Reint, SetxattrOp, Xattr, bits};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use std::sync::Arc;
 
-use super::{attributes, permits, stat_cached, step, walk, writable};
+use super::{attributes, stat_cached, walk, writable};
 use crate::api::Answer;
-use crate::cx::{Cx, Run, Step, Stop};
-use crate::op::Body;
-use crate::world::ObjectLocks;
+use crate::base::Step;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::kernel;
+use crate::coherence::op::Body;
+use crate::coherence::request::{ObjectLocks, Request, Wants};
+use crate::coherence::world::World;
+use rules::Caller;
 
 /// All attributes of a node are kept if they are not larger than this, bytes.
 const KEPT_MAX: usize = 64 << 10;
@@ -32,7 +37,7 @@ fn check(name: &Bytes) -> Run<()> {
 /// Whether it is known under a lock that the node has none: before each write it is asked whether there is a `security.capability`.
 fn known_none(cx: &Cx<'_>, ino: u64) -> bool {
     cx.w.nodes.get(ino).is_some_and(|node| {
-        node.xattr_covered && node.has(bits::XATTR) && node.attr.as_ref().is_some_and(|attr| !attr.has_xattrs)
+        node.validity.covers(bits::XATTR) && node.attr.as_ref().is_some_and(|attr| !attr.has_xattrs)
     })
 }
 
@@ -48,14 +53,14 @@ pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
         if !matches!(attr.mode & S_IFMT, S_IFREG | S_IFDIR) {
             return Err(Errno::ENODATA.into());
         }
-        match permits(&attr, 4, &cx.op.cred) {
+        match Caller::of(&cx.op.cred).may(&attr, 4) {
             Some(true) => {}
             Some(false) => return Err(Errno::EACCES.into()),
             // The server decides.
             None => return one(cx, fid, name),
         }
     }
-    let Some(all) = all(cx, fid, name, [step::MAIN, step::XATTR_ALONE])? else { return Err(Errno::ENODATA.into()) };
+    let Some(all) = all(cx, fid, name, [Step::Main, Step::XattrAlone])? else { return Err(Errno::ENODATA.into()) };
     match all.iter().find(|xattr| xattr.name == *name) {
         Some(xattr) => Ok(Answer::Data(xattr.value.clone())),
         None => Err(Errno::ENODATA.into()),
@@ -66,12 +71,8 @@ pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
 fn one(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Answer> {
     let dest = cx.w.mdt_of(fid);
     let cred = cx.op.cred.clone();
-    let rep = fetch(cx, step::MAIN, dest, |_| GetxattrReq {
-        fid,
-        name: name.clone(),
-        cred: Some((*cred).clone()),
-        all: false,
-        want: None,
+    let rep = fetch(cx, Step::Main, dest, |_| {
+        Request::new(&GetxattrReq { fid, name: name.clone(), cred: Some((*cred).clone()), all: false, want: None })
     });
     let rep = super::stale_if_gone(rep)?;
     rep.xattrs.first().map(|xattr| Answer::Data(xattr.value.clone())).ok_or(Errno::ENODATA.into())
@@ -82,7 +83,7 @@ pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     let mut names = BytesMut::new();
     let root = cx.cred().uid == 0;
-    if let Some(all) = all(cx, fid, &Bytes::new(), [step::MAIN, step::XATTR_ALONE])? {
+    if let Some(all) = all(cx, fid, &Bytes::new(), [Step::Main, Step::XattrAlone])? {
         for xattr in all.iter() {
             if root || !xattr.name.starts_with(b"trusted.") {
                 names.extend_from_slice(&xattr.name);
@@ -97,7 +98,7 @@ pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
 /// somebody writes to.
 pub(super) fn gives_capabilities(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let name = Bytes::from_static(CAPABILITY);
-    let all = all(cx, super::fid_of(ino)?, &name, [step::CAPABILITY, step::CAPABILITY_ALONE])?;
+    let all = all(cx, fid_of(ino)?, &name, [Step::Capability, Step::CapabilityAlone])?;
     Ok(all.is_some_and(|all| all.iter().any(|xattr| xattr.name == name)))
 }
 
@@ -127,20 +128,18 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
     let cred = cx.op.cred.clone();
     let rep = fetch(cx, at, dest, |w| {
         let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::XATTR));
-        let object = ObjectLocks { own, entries: false };
-        let want = w.want_locks(dest, object, false, None);
-        GetxattrReq { fid, name: Bytes::new(), cred: Some((*cred).clone()), all: true, want: Some(want) }
+        let mut wants = Wants::default();
+        let want = Some(wants.locks(w, dest, ObjectLocks { own, entries: false }, false, None));
+        let cred = Some((*cred).clone());
+        Request::new(&GetxattrReq { fid, name: Bytes::new(), cred, all: true, want }).wanting(wants)
     });
     let rep = match rep {
         Ok(rep) => rep,
         // Together they are too much for one answer.
         Err(Stop::Errno(Errno::E2BIG | Errno::ERANGE | Errno::EOVERFLOW)) => {
-            let rep = fetch(cx, alone, dest, |_| GetxattrReq {
-                fid,
-                name: name.clone(),
-                cred: Some((*cred).clone()),
-                all: false,
-                want: None,
+            let rep = fetch(cx, alone, dest, |_| {
+                let cred = Some((*cred).clone());
+                Request::new(&GetxattrReq { fid, name: name.clone(), cred, all: false, want: None })
             })?;
             return Ok(Some(Arc::new(rep.xattrs.clone())));
         }
@@ -148,12 +147,12 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
     };
     let all = Arc::new(rep.xattrs.clone());
     // It shows what is so under the lock if that came with it or was there when it was asked for.
-    let locks = cx.w.imports.get(dest).map(|target| &target.locks);
+    let locks = cx.w.locks.get(dest);
     let lock_came = locks.is_some_and(|locks| rep.locks.iter().any(|grant| locks.is_usable(grant.cookie)));
     let number = cx.reply_number(at);
     if let Some(node) = cx.w.nodes.get_mut(ino)
         && node.has(bits::XATTR)
-        && (lock_came || number > node.gained)
+        && (lock_came || node.validity.is_under(number))
         && number > node.xattrs_changed
         && all.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum::<usize>() <= KEPT_MAX
     {
@@ -165,10 +164,10 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
 fn fetch(
     cx: &mut Cx<'_>,
     step: Step,
-    dest: crate::imports::Dest,
-    request: impl FnOnce(&mut crate::world::World) -> GetxattrReq,
+    dest: crate::base::Dest,
+    request: impl FnOnce(&mut World) -> Request,
 ) -> Run<Arc<GetxattrRep>> {
-    match cx.start_rpc(step, dest, Opcode::MdsGetxattr, |w, _| (request(w), Bytes::new())) {
+    match cx.start_rpc(step, dest, Opcode::MdsGetxattr, |w, _| request(w)) {
         None => Err(Stop::Wait),
         Some(Err(errno)) => Err(errno.into()),
         Some(Ok(reply)) => match &reply.body {
@@ -202,26 +201,22 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
     check(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(fid);
-    cx.changing(step::CHANGING, ino);
-    super::kernel::hide(cx, &[ino])?;
-    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
-        w.touches(ino, true);
-        ReintReq {
-            cred: Some((*op.cred).clone()),
-            now_ns: op.wall_ns,
-            want: None,
-            op: Some(Reint::Setxattr(SetxattrOp { fid, name: name.clone(), value: value.clone(), flags, remove })),
-        }
+    cx.changing(Step::Changing(0), ino);
+    kernel::hide(cx, &[ino])?;
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, op| {
+        let set = SetxattrOp { fid, name: name.clone(), value: value.clone(), flags, remove };
+        Request::new(&op.change(None, Reint::Setxattr(set))).touching(ino, true).then(move |w, _| changed(w, ino))
     });
-    let result = super::stale_if_gone(result);
-    let moment = cx.w.moment();
-    if result != Err(Stop::Wait)
-        && let Some(node) = cx.w.nodes.get_mut(ino)
-    {
-        // Fetched again when asked for. The reply's attributes say whether there are any.
-        node.change_xattrs(moment);
-    }
-    result?;
+    super::stale_if_gone(result)?;
     let _ = stat_cached(cx.w, ino);
     Ok(Answer::Done)
+}
+
+/// A change of ours that touches extended attributes was answered: they are fetched again when they are asked for. The reply's attributes
+/// say whether there are any.
+pub(super) fn changed(w: &mut World, ino: u64) {
+    let moment = w.moment();
+    if let Some(node) = w.nodes.get_mut(ino) {
+        node.change_xattrs(moment);
+    }
 }

@@ -1,0 +1,358 @@
+//! Open files and directories of this client.
+
+use proto::msg::Cred;
+use proto::{Fid, Xid};
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::api::FileHandle;
+use crate::base::Dest;
+use crate::cache::names::Piece;
+
+/// `O_*` of Linux on x86-64.
+pub mod flags {
+    /// Mask of the access mode.
+    pub const ACCMODE: u32 = 0o3;
+    /// Write only.
+    pub const WRONLY: u32 = 0o1;
+    /// Read and write.
+    pub const RDWR: u32 = 0o2;
+    /// Create.
+    pub const CREAT: u32 = 0o100;
+    /// It must not exist.
+    pub const EXCL: u32 = 0o200;
+    /// Cut to nothing.
+    pub const TRUNC: u32 = 0o1000;
+    /// Writes go to the end.
+    pub const APPEND: u32 = 0o2000;
+    /// Data durable before write returns.
+    pub const DSYNC: u32 = 0o10000;
+    /// Past the caches.
+    pub const DIRECT: u32 = 0o40000;
+    /// Must be a directory.
+    pub const DIRECTORY: u32 = 0o200_000;
+    /// Do not touch the atime.
+    pub const NOATIME: u32 = 0o1_000_000;
+    /// Only a reference.
+    pub const PATH: u32 = 0o10_000_000;
+    /// For execution; the kernel's own.
+    pub const EXEC: u32 = 0o40;
+    /// Data and attributes durable before write returns.
+    pub const SYNC: u32 = 0o4_010_000;
+}
+
+/// Who knows that a file is open.
+///
+/// ```text
+///   state      becomes    when
+///   Local      Told       the server was told: before the file can lose its name
+///   Local      Lost       an eviction takes it, or the server does not know the file
+///   Told       Lost       an eviction takes it, or a server that has restarted does not open it again
+///   Told       gone       it is closed, and the server is told so
+///   others     gone       it is closed
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Open {
+    /// It is a directory: no server is told of it.
+    Directory,
+    /// This client only.
+    Local,
+    /// The server, by this request.
+    Told(Xid),
+    /// Nobody any more: everything through it fails. The request by which the server was told, if it was.
+    Lost(Option<Xid>),
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Of which node.
+    pub ino: u64,
+    /// Its identity.
+    pub fid: Fid,
+    /// `O_*`.
+    pub flags: u32,
+    /// Who opened it: later work through it is on his behalf.
+    pub cred: Arc<Cred>,
+    /// Its metadata target.
+    pub dest: Dest,
+    /// Who knows that it is open.
+    open: Open,
+    /// Who asked for record locks through it and has not closed it. Locks of an open file description (`F_OFD_SETLK`) go with that:
+    /// no close names their owner.
+    pub lock_owners: Vec<u64>,
+    /// See `data::error_mark`.
+    pub error_mark: u32,
+    /// The lease under which its file was made ([`crate::coherence::metadata_write_back`]); 0: none.
+    pub lease: u64,
+    /// Directories: the run of entries being read.
+    pub stream: Option<Box<Stream>>,
+    /// And what follows it.
+    pub next: Option<Next>,
+}
+
+impl OpenFile {
+    /// Of this node with these flags.
+    pub(crate) fn new(fid: Fid, flags: u32, cred: Arc<Cred>, dest: Dest, open: Open) -> OpenFile {
+        OpenFile {
+            ino: fid.ino(),
+            fid,
+            flags,
+            cred,
+            dest,
+            open,
+            lock_owners: Vec::new(),
+            error_mark: 0,
+            lease: 0,
+            stream: None,
+            next: None,
+        }
+    }
+
+    /// Who knows that it is open.
+    pub(crate) fn open(&self) -> Open {
+        self.open
+    }
+
+    /// Its open is lost: everything through it fails.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.open, Open::Lost(_))
+    }
+
+    /// Open for reading.
+    pub fn readable(&self) -> bool {
+        self.flags & flags::ACCMODE != flags::WRONLY
+    }
+
+    /// The server does not know that it is open ([`crate::coherence::local_opens`]).
+    pub fn is_local(&self) -> bool {
+        self.open == Open::Local
+    }
+
+    /// An eviction at this target takes the open.
+    pub fn is_open_at(&self, dest: Dest) -> bool {
+        self.dest == dest && matches!(self.open, Open::Local | Open::Told(_))
+    }
+
+    /// What its server has to be told when it is closed.
+    pub(crate) fn closing(&self) -> Option<Closing> {
+        match self.open {
+            Open::Told(open_xid) | Open::Lost(Some(open_xid)) => {
+                Some(Closing { ino: self.ino, fid: self.fid, dest: self.dest, open_xid })
+            }
+            Open::Directory | Open::Local | Open::Lost(None) => None,
+        }
+    }
+
+    /// Open for writing.
+    pub fn writable(&self) -> bool {
+        self.flags & flags::ACCMODE != 0
+    }
+}
+
+/// A chunk of a directory that is being read in pieces.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    /// Entries that were fetched.
+    pub piece: Arc<Piece>,
+    /// The cookie after which they begin.
+    pub after: u64,
+    /// A listing from the start has used it.
+    pub used: bool,
+    /// How many names of the directory had been changed from here when they were asked for.
+    pub changes: u32,
+}
+
+impl Stream {
+    /// The cookie of its last entry.
+    pub fn last(&self) -> Option<u64> {
+        self.piece.entries.last().map(|listed| listed.cookie)
+    }
+}
+
+/// The run of entries behind the one that is being read, with attributes.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// It was asked for.
+    Asked {
+        /// The cookie after which it begins.
+        after: u64,
+        /// Which question that is: the handle may be another directory's by the time of the answer.
+        number: u32,
+    },
+    /// It is here.
+    Here(Box<Stream>),
+}
+
+/// What a close needs to know when it is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Closing {
+    /// Of which node.
+    pub ino: u64,
+    /// Its identity.
+    pub fid: Fid,
+    /// Where.
+    pub dest: Dest,
+    /// The request that opened it.
+    pub open_xid: Xid,
+}
+
+/// Names an open file that is open here: the lease of its file, the file, the handle.
+pub type LocalOpen = (u64, u64, u64);
+
+/// All open files. Those that are open here and not on the server can be found by their file and by its lease.
+#[derive(Debug, Default)]
+pub struct Files {
+    slots: Vec<Option<OpenFile>>,
+    free: Vec<u32>,
+    local: BTreeSet<LocalOpen>,
+}
+
+fn local_open(fh: FileHandle, file: &OpenFile) -> LocalOpen {
+    (file.lease, file.ino, fh.0)
+}
+
+impl Files {
+    /// A new open file.
+    pub fn insert(&mut self, file: OpenFile) -> FileHandle {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let fh = FileHandle(u64::from(slot) + 1);
+        if file.is_local() {
+            self.local.insert(local_open(fh, &file));
+        }
+        self.slots[slot as usize] = Some(file);
+        fh
+    }
+
+    fn index(fh: FileHandle) -> usize {
+        usize::try_from(fh.0.wrapping_sub(1)).unwrap_or(usize::MAX)
+    }
+
+    /// An open file.
+    pub fn get(&self, fh: FileHandle) -> Option<&OpenFile> {
+        self.slots.get(Self::index(fh))?.as_ref()
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, fh: FileHandle) -> Option<&mut OpenFile> {
+        self.slots.get_mut(Self::index(fh))?.as_mut()
+    }
+
+    /// It is closed.
+    pub fn remove(&mut self, fh: FileHandle) -> Option<OpenFile> {
+        let index = Self::index(fh);
+        let file = self.slots.get_mut(index)?.take()?;
+        self.free.push(index as u32);
+        if file.is_local() {
+            self.local.remove(&local_open(fh, &file));
+        }
+        Some(file)
+    }
+
+    /// It was open here; the server knows of it now, by this request.
+    pub fn told(&mut self, fh: FileHandle, open_xid: Xid) {
+        self.change(fh, |file| {
+            if file.open == Open::Local {
+                file.open = Open::Told(open_xid);
+            }
+        });
+    }
+
+    /// The open is lost.
+    pub fn lost(&mut self, fh: FileHandle) {
+        self.change(fh, |file| match file.open {
+            Open::Local => file.open = Open::Lost(None),
+            Open::Told(open_xid) => file.open = Open::Lost(Some(open_xid)),
+            Open::Directory | Open::Lost(_) => {}
+        });
+    }
+
+    fn change(&mut self, fh: FileHandle, change: impl FnOnce(&mut OpenFile)) {
+        let Some(file) = self.slots.get_mut(Self::index(fh)).and_then(Option::as_mut) else { return };
+        self.local.remove(&local_open(fh, file));
+        change(file);
+        if file.is_local() {
+            self.local.insert(local_open(fh, file));
+        }
+    }
+
+    /// The opens of `which` ([`of_file`], [`of_lease`]) that are here.
+    pub fn local_opens(&self, which: RangeInclusive<LocalOpen>) -> impl Iterator<Item = (u64, FileHandle)> {
+        self.local.range(which).map(|(_, ino, fh)| {
+            stdx::steps::add(1);
+            (*ino, FileHandle(*fh))
+        })
+    }
+
+    /// Closes all.
+    pub fn take_all(&mut self) -> Vec<OpenFile> {
+        self.free.clear();
+        self.local.clear();
+        core::mem::take(&mut self.slots).into_iter().flatten().collect()
+    }
+
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// All, in the order of their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (FileHandle, &OpenFile)> {
+        stdx::steps::add(self.slots.len());
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, file)| Some((FileHandle(slot as u64 + 1), file.as_ref()?)))
+    }
+}
+
+/// Those of one file that was made under a lease (0: under none).
+pub fn of_file(lease: u64, ino: u64) -> RangeInclusive<LocalOpen> {
+    (lease, ino, 0)..=(lease, ino, u64::MAX)
+}
+
+/// Those of all files that were made under a lease.
+pub fn of_lease(lease: u64) -> RangeInclusive<LocalOpen> {
+    (lease, 0, 0)..=(lease, u64::MAX, u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every state of an open file with everything that can happen to it: what it is then, whether the server is to be told of it before its
+    /// name goes, whether an eviction takes it, and whether its close is told.
+    #[test]
+    fn who_knows_of_an_open_file() {
+        const XID: Xid = Xid(7);
+        let states = [Open::Directory, Open::Local, Open::Told(XID), Open::Lost(None), Open::Lost(Some(XID))];
+        let told = [Open::Directory, Open::Told(Xid(9)), Open::Told(XID), Open::Lost(None), Open::Lost(Some(XID))];
+        let lost = [Open::Directory, Open::Lost(None), Open::Lost(Some(XID)), Open::Lost(None), Open::Lost(Some(XID))];
+        let is_local = [false, true, false, false, false];
+        let is_taken = [false, true, true, false, false];
+        let closes = [None, None, Some(XID), None, Some(XID)];
+        for (index, open) in states.into_iter().enumerate() {
+            let fid = Fid::new(Fid::SEQ_FIRST, 5);
+            let dest = Dest::Mdt(0);
+            let mut files = Files::default();
+            let mut insert = || files.insert(OpenFile::new(fid, 0, Arc::default(), dest, open));
+            let [as_it_is, to_tell, to_lose] = [insert(), insert(), insert()];
+            files.told(to_tell, Xid(9));
+            files.lost(to_lose);
+            let state = |fh: FileHandle| files.get(fh).map(OpenFile::open);
+            assert_eq!([state(to_tell), state(to_lose)], [Some(told[index]), Some(lost[index])], "{open:?}");
+            let file = files.get(as_it_is).expect("an open file");
+            assert_eq!((file.is_local(), file.is_open_at(dest)), (is_local[index], is_taken[index]), "{open:?}");
+            assert_eq!(file.closing().map(|closing| closing.open_xid), closes[index], "{open:?}");
+            let here: Vec<FileHandle> = files.local_opens(of_file(0, fid.ino())).map(|(_, fh)| fh).collect();
+            assert_eq!(here, if is_local[index] { vec![as_it_is] } else { vec![] }, "{open:?}");
+            files.remove(as_it_is);
+            assert_eq!(files.local_opens(of_file(0, fid.ino())).count(), 0);
+        }
+    }
+}

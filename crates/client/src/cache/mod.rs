@@ -1,0 +1,13 @@
+//! Caches: nodes, names, open files and data, as values that keep themselves in order. What may be believed, and when
+//! it has to go, those above decide.
+
+pub(crate) mod data;
+pub(crate) mod doubt;
+pub(crate) mod failures;
+pub(crate) mod file;
+pub(crate) mod kernel_view;
+pub(crate) mod name_marks;
+pub(crate) mod names;
+pub(crate) mod node;
+pub(crate) mod sweep;
+pub(crate) mod validity;

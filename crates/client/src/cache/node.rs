@@ -1,0 +1,547 @@
+//! Nodes: what is known of each object, and under which locks.
+//!
+//! A node lives while the kernel refers to it, it is open, or its cache is worth keeping. There are at most `max_nodes`
+//! ([`crate::coherence::reclaim`]), unless programs use more. `validity` mirrors the inode locks that are held and not called back.
+
+use bytes::Bytes;
+use proto::msg::{Attr, Cred, Xattr, bits};
+use proto::{Errno, Fid};
+use rules::Caller;
+use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use stdx::{Index, Instant, Slab};
+
+use crate::api::KernelNode;
+use crate::cache::data::state::NodeData;
+use crate::cache::doubt::InDoubt;
+use crate::cache::failures::Failures;
+use crate::cache::kernel_view::KernelView;
+use crate::cache::names::Directory;
+use crate::cache::validity::Validity;
+
+/// The number of the root.
+pub const ROOT: u64 = 1;
+
+/// What holds a node besides the kernel: as long as anything does, it stays. Each hold is given back by who took it, once: an operation
+/// keeps its own in its memo, an open file and a change have theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// An open file or directory, or one whose close is not answered.
+    Open,
+    /// One that a program still has.
+    Handle,
+    /// One of these that brings no pages into the kernel.
+    DirectHandle,
+    /// An operation that waits with the node in hand.
+    Wanted,
+    /// A call that waits for attributes that the kernel lacks, or that will cut the file in the kernel when it is answered.
+    Asked,
+    /// A change of it that was made here and has no answer.
+    Unsettled,
+    /// An operation that asks a server to change it, or names in it.
+    Changing,
+}
+
+/// How often a node is held in each way.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Holds([u32; 7]);
+
+/// An object.
+#[derive(Debug)]
+pub struct Node {
+    /// Identity.
+    pub fid: Fid,
+    /// What the kernel believes.
+    pub(crate) kernel: KernelView,
+    /// Who else holds it.
+    holds: Holds,
+    /// Which locks cover what is known of it.
+    pub(crate) validity: Validity,
+    /// The newest attributes seen; `None` before the first.
+    pub attr: Option<Attr>,
+    /// The object is gone, as far as we know: no link is left.
+    pub unlinked: bool,
+    /// It is, and nobody has it open: nothing about it changes any more, so that what is known needs no lock.
+    pub destroyed: bool,
+    /// The directory in which it was found last; 0 if unknown.
+    pub parent: u64,
+    /// Directories: names and listing.
+    pub dir: Option<Box<Directory>>,
+    /// All extended attributes, under XATTR.
+    pub xattrs: Option<Arc<Vec<Xattr>>>,
+    /// The moment at which a change of ours that touches them was answered last.
+    pub xattrs_changed: u64,
+    /// Target of a symbolic link: never changes.
+    pub symlink: Option<Box<Bytes>>,
+    /// A newer atime that the server does not know yet.
+    pub atime_ns: Option<i64>,
+    /// The data cache's.
+    pub data: Option<Box<NodeData>>,
+    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::coherence::metadata_write_back`]); 0: it was
+    /// not.
+    pub(crate) private: u64,
+    /// Requests on their way that change it.
+    pub(crate) in_doubt: Option<Box<InDoubt>>,
+    /// How often a change that was made here was lost, and why last.
+    pub(crate) failures: Option<Box<Failures>>,
+    /// The one before it in its list, and the one after it.
+    links: (u32, u32),
+}
+
+impl Node {
+    fn new(fid: Fid) -> Node {
+        Node {
+            fid,
+            kernel: KernelView::default(),
+            holds: Holds::default(),
+            validity: Validity::default(),
+            attr: None,
+            unlinked: false,
+            destroyed: false,
+            parent: 0,
+            dir: None,
+            xattrs: None,
+            xattrs_changed: 0,
+            symlink: None,
+            atime_ns: None,
+            data: None,
+            private: 0,
+            in_doubt: None,
+            failures: None,
+            links: (NIL, NIL),
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn ino(&self) -> u64 {
+        self.fid.ino()
+    }
+
+    /// Whether neither the kernel nor open files nor operations refer to it.
+    pub fn is_idle(&self) -> bool {
+        !self.kernel.knows() && self.in_doubt.is_none() && self.holds == Holds::default()
+    }
+
+    /// How often it is held so.
+    pub(crate) fn held(&self, hold: Hold) -> u32 {
+        self.holds.0[hold as usize]
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_held(&self, hold: Hold) -> bool {
+        self.held(hold) > 0
+    }
+
+    /// Whether these bits are held.
+    pub fn has(&self, wanted: u64) -> bool {
+        self.validity.has(wanted)
+    }
+
+    /// A change of ours that touches the extended attributes was answered: what other answers bring may be older. Our own changes do not
+    /// call our locks back.
+    pub fn change_xattrs(&mut self, moment: u64) {
+        self.xattrs = None;
+        self.xattrs_changed = moment;
+    }
+
+    /// The attributes, if a lock covers them.
+    pub fn covered_attr(&self) -> Option<&Attr> {
+        self.attr.as_ref().filter(|_| self.validity.covers(bits::UPDATE))
+    }
+
+    /// The same, if no request is on its way that may have changed them already: then others may see newer ones.
+    pub fn certain_attr(&self) -> Option<&Attr> {
+        if self.in_doubt.is_none() { self.covered_attr() } else { None }
+    }
+
+    /// What says who may do what with it, if a lock covers that and no request is on its way that changes it.
+    pub fn access_attr(&self) -> Option<&Attr> {
+        if self.in_doubt.as_ref().is_none_or(|doubt| !doubt.is_of_access()) { self.covered_attr() } else { None }
+    }
+
+    /// Whether a request is on its way that changes what this name leads to.
+    pub(crate) fn doubts(&self, name: &[u8]) -> bool {
+        self.in_doubt.as_ref().is_some_and(|doubt| doubt.has_name(name))
+    }
+
+    /// Whether locks cover what says who may do what with it, and it has a name.
+    pub fn knows_access(&self) -> bool {
+        self.validity.covers(bits::XATTR) && self.covered_attr().is_some_and(|attr| attr.nlink > 0)
+    }
+
+    /// Type bits, 0 if unknown.
+    pub fn kind(&self) -> u32 {
+        self.attr.as_ref().map_or(0, |attr| attr.mode & S_IFMT)
+    }
+
+    /// Whether it is known to be a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.kind() == S_IFREG
+    }
+
+    /// Whether it is known to be a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == S_IFDIR
+    }
+
+    /// How often a change that was made here was lost, and why last.
+    pub(crate) fn failures(&self) -> (u32, Errno) {
+        self.failures.as_deref().map_or((0, Errno::EIO), |failures| (failures.count, failures.errno))
+    }
+
+    /// The directory part, made if need be.
+    pub fn dir_mut(&mut self) -> &mut Directory {
+        self.dir.get_or_insert_with(Default::default)
+    }
+}
+
+/// A regular file whose data lies on the metadata target.
+pub(crate) fn is_resident(attr: &Attr) -> bool {
+    attr.mode & S_IFMT == S_IFREG && attr.layout.as_ref().is_none_or(|layout| layout.resident)
+}
+
+/// All nodes, each in one of two lists, the longest unused first: so what goes is found without a look at the others.
+#[derive(Debug, Default)]
+pub struct Nodes {
+    nodes: Slab<Node>,
+    by_ino: Index,
+    /// Those that the kernel refers to.
+    known: List,
+    /// The others.
+    free: List,
+    /// Directories with many names.
+    pub(super) crowded: VecDeque<u64>,
+    /// So many names may all of them have together.
+    pub(super) names_max: usize,
+    /// The last number given to an epoch.
+    epochs: u32,
+}
+
+/// Most names of a path in a message.
+const PATH_NAMES_MAX: usize = 64;
+
+impl Nodes {
+    /// None yet; crowded directories may have so many names together.
+    pub(crate) fn new(names_max: usize) -> Nodes {
+        Nodes { names_max, ..Nodes::default() }
+    }
+
+    /// See [`Nodes::new`].
+    pub(crate) fn set_names_max(&mut self, names_max: usize) {
+        self.names_max = names_max;
+    }
+
+    /// A number for an epoch: never the same twice in one mount.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epochs = self.epochs.wrapping_add(1);
+        self.epochs
+    }
+
+    /// These inode lock bits of an object are held, called-back ones excluded; what is no longer covered goes. A node that is not there is made,
+    /// unless nothing is held.
+    pub(crate) fn mirror_bits(&mut self, fid: Fid, held: u64, now: Instant, moment: u64) {
+        if held == 0 && self.get(fid.ino()).is_none() {
+            return;
+        }
+        let mut epochs = self.epochs;
+        let node = self.obtain(fid);
+        let lost = node.validity.mirror(held, moment, || {
+            epochs = epochs.wrapping_add(1);
+            epochs
+        });
+        if lost & bits::UPDATE != 0 && (node.is_dir() || node.dir.is_some()) {
+            node.dir_mut().lock_taken(now);
+        }
+        if lost & bits::XATTR != 0 {
+            node.xattrs = None;
+        }
+        self.epochs = epochs;
+    }
+
+    /// What is known of the names in a directory, and of its attributes, may be wrong, though its lock is held.
+    pub(crate) fn doubt_names(&mut self, ino: u64) -> Option<&Node> {
+        let epoch = self.next_epoch();
+        let node = self.get_mut(ino)?;
+        node.validity.doubt(bits::UPDATE);
+        node.validity.doubt_names(epoch);
+        if let Some(dir) = &mut node.dir {
+            dir.lock_lost();
+        }
+        Some(node)
+    }
+
+    #[inline]
+    fn place(&self, ino: u64) -> Option<u32> {
+        self.by_ino.get(&ino, |i| self.nodes[i].ino())
+    }
+
+    /// A path of an object within the mount as far as the kernel was told its names, for messages: `/dir/file`. Of one without a
+    /// known name, its FID.
+    pub fn path(&self, ino: u64) -> String {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != Fid::ROOT.ino()
+            && names.len() < PATH_NAMES_MAX
+            && let Some(node) = self.get(at)
+            && let Some((parent, name)) = node.kernel.names().first()
+        {
+            names.push(String::from_utf8_lossy(name).replace(char::is_control, "?"));
+            at = *parent;
+        }
+        match (names.is_empty(), self.get(ino)) {
+            _ if ino == ROOT => "/".to_owned(),
+            (true, Some(node)) => format!("file {}", node.fid),
+            (true, None) => format!("file {ino:#x}"),
+            (false, _) => names.iter().rev().fold(String::new(), |path, name| format!("{path}/{name}")),
+        }
+    }
+
+    /// A node that is there.
+    #[inline]
+    pub fn get(&self, ino: u64) -> Option<&Node> {
+        self.place(ino).map(|i| &self.nodes[i])
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub fn get_mut(&mut self, ino: u64) -> Option<&mut Node> {
+        self.place(ino).map(|i| &mut self.nodes[i])
+    }
+
+    /// The node of an object, made if need be.
+    pub fn obtain(&mut self, fid: Fid) -> &mut Node {
+        let i = match self.place(fid.ino()) {
+            Some(i) => i,
+            None => {
+                let i = self.nodes.insert(Node::new(fid));
+                self.by_ino.insert(i, |i| self.nodes[i].ino());
+                self.free.push(&mut self.nodes, i);
+                if fid == Fid::ROOT {
+                    // The kernel knows it without having looked it up.
+                    self.referenced(ROOT);
+                }
+                i
+            }
+        };
+        &mut self.nodes[i]
+    }
+
+    /// The kernel refers to the node once more.
+    pub fn referenced(&mut self, ino: u64) {
+        let Some(i) = self.place(ino) else { return };
+        if self.nodes[i].kernel.referenced() {
+            self.free.remove(&mut self.nodes, i);
+            self.known.push(&mut self.nodes, i);
+        }
+    }
+
+    /// The kernel gives references back. Whether none is left now.
+    pub fn forgotten(&mut self, ino: u64, count: u64) -> bool {
+        let Some(i) = self.place(ino) else { return false };
+        let none = self.nodes[i].kernel.forgotten(count);
+        if none {
+            self.known.remove(&mut self.nodes, i);
+            self.free.push(&mut self.nodes, i);
+        }
+        none
+    }
+
+    /// The node was used until now.
+    fn loosened(&mut self, ino: u64) {
+        if let Some(i) = self.place(ino)
+            && !self.nodes[i].kernel.knows()
+        {
+            self.free.remove(&mut self.nodes, i);
+            self.free.push(&mut self.nodes, i);
+        }
+    }
+
+    /// Holds a node that is there. Whether it is.
+    pub(crate) fn hold(&mut self, ino: u64, hold: Hold) -> bool {
+        let Some(node) = self.get_mut(ino) else { return false };
+        node.holds.0[hold as usize] += 1;
+        true
+    }
+
+    /// Gives a hold back: the node was used until now.
+    pub(crate) fn release(&mut self, ino: u64, hold: Hold) {
+        let held = self.get(ino).map_or(0, |node| node.held(hold));
+        assert!(held > 0, "node {ino:#x} is not held by {hold:?}");
+        if let Some(node) = self.get_mut(ino) {
+            node.holds.0[hold as usize] -= 1;
+        }
+        self.loosened(ino);
+    }
+
+    /// Whether `cred` may do `mask` (R 4, W 2, X 1) as far as covered attributes say; `None`: only the server knows.
+    pub(crate) fn permitted(&self, ino: u64, mask: u32, cred: &Cred) -> Option<bool> {
+        Caller::of(cred).may(self.get(ino)?.access_attr()?, mask)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Nodes that the kernel does not refer to.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The longest unused node that the kernel does not refer to, if nothing else does; it is looked at last from now on.
+    pub fn candidate(&mut self) -> Option<u64> {
+        let i = self.free.turn(&mut self.nodes)?;
+        let node = &self.nodes[i];
+        node.is_idle().then_some(node.ino())
+    }
+
+    /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with the names that it knows
+    /// them by. They are looked at last from now on.
+    pub fn long_known(&mut self, count: usize) -> Vec<KernelNode> {
+        let mut found = Vec::with_capacity(count);
+        for _ in 0..count.min(self.known.len()) {
+            let Some(i) = self.known.turn(&mut self.nodes) else { break };
+            let node = &self.nodes[i];
+            if !node.is_held(Hold::Open) && !node.is_held(Hold::Wanted) && node.ino() != ROOT {
+                found.push(KernelNode { ino: node.ino(), names: node.kernel.names().clone() });
+            }
+        }
+        found
+    }
+
+    /// Forgets a node.
+    pub fn remove(&mut self, ino: u64) -> Option<Node> {
+        let i = self.place(ino)?;
+        assert!(
+            self.nodes[i].holds == Holds::default(),
+            "node {ino:#x} is dropped and held: {:?}",
+            self.nodes[i].holds
+        );
+        let list = if self.nodes[i].kernel.knows() { &mut self.known } else { &mut self.free };
+        list.remove(&mut self.nodes, i);
+        self.by_ino.remove(&ino, |i| self.nodes[i].ino());
+        Some(self.nodes.remove(i))
+    }
+
+    /// All, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = &Node> {
+        stdx::steps::add(self.nodes.len());
+        self.nodes.iter().map(|(_, node)| node)
+    }
+
+    /// The same, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        stdx::steps::add(self.nodes.len());
+        self.nodes.iter_mut()
+    }
+}
+
+/// No place.
+const NIL: u32 = u32::MAX;
+
+/// A list through the nodes themselves.
+#[derive(Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        List { head: NIL, tail: NIL, len: 0 }
+    }
+}
+
+impl List {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts a node last.
+    fn push(&mut self, nodes: &mut Slab<Node>, i: u32) {
+        nodes[i].links = (self.tail, NIL);
+        match self.tail {
+            NIL => self.head = i,
+            tail => nodes[tail].links.1 = i,
+        }
+        self.tail = i;
+        self.len += 1;
+    }
+
+    /// Takes a node out, that is in.
+    fn remove(&mut self, nodes: &mut Slab<Node>, i: u32) {
+        let (prev, next) = nodes[i].links;
+        match prev {
+            NIL => self.head = next,
+            prev => nodes[prev].links.1 = next,
+        }
+        match next {
+            NIL => self.tail = prev,
+            next => nodes[next].links.0 = prev,
+        }
+        self.len -= 1;
+    }
+
+    /// The first one, which becomes the last.
+    fn turn(&mut self, nodes: &mut Slab<Node>) -> Option<u32> {
+        let first = self.head;
+        if first == NIL {
+            return None;
+        }
+        self.remove(nodes, first);
+        self.push(nodes, first);
+        Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(count: u32) -> (Nodes, Vec<u64>) {
+        let mut nodes = Nodes::default();
+        let inos = (1..=count).map(|oid| nodes.obtain(Fid::new(0x2_0000_0400, oid)).ino()).collect();
+        (nodes, inos)
+    }
+
+    #[test]
+    fn a_node_that_an_operation_waits_with_is_not_dropped() {
+        let (mut nodes, inos) = nodes(2);
+        assert!(nodes.hold(inos[0], Hold::Wanted));
+        assert_eq!([nodes.candidate(), nodes.candidate(), nodes.candidate()], [None, Some(inos[1]), None]);
+        nodes.release(inos[0], Hold::Wanted);
+        assert_eq!([nodes.candidate(), nodes.candidate()], [Some(inos[1]), Some(inos[0])]);
+    }
+
+    /// Of what is counted for a node at most half is its own and its data's; the rest are its locks, its name and its layout.
+    #[test]
+    fn a_node_takes_no_more_memory_than_is_counted_for_it() {
+        let alone = size_of::<Option<Node>>() + size_of::<NodeData>();
+        assert!(alone <= crate::api::NODE_BYTES / 2, "{alone} bytes");
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first_and_no_other_is_looked_at() {
+        let (mut nodes, inos) = nodes(1000);
+        for &ino in &inos[..900] {
+            nodes.referenced(ino);
+        }
+        assert!(nodes.hold(inos[1], Hold::Open));
+        let long_known =
+            |nodes: &mut Nodes| -> Vec<u64> { nodes.long_known(4).iter().map(|known| known.ino).collect() };
+        assert_eq!(long_known(&mut nodes), [inos[0], inos[2], inos[3]]);
+        assert_eq!(long_known(&mut nodes), inos[4..8]);
+        assert_eq!((nodes.free(), nodes.candidate()), (100, Some(inos[900])));
+        // What the kernel has just forgotten has time to come back.
+        assert!(nodes.forgotten(inos[0], 1));
+        assert_eq!((nodes.free(), nodes.candidate()), (101, Some(inos[901])));
+        nodes.referenced(inos[0]);
+        nodes.release(inos[1], Hold::Open);
+        for ino in inos {
+            assert!(nodes.remove(ino).is_some());
+        }
+        assert_eq!((nodes.len(), nodes.free(), nodes.candidate(), nodes.known.len()), (0, 0, None, 0));
+    }
+}

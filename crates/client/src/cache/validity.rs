@@ -1,0 +1,188 @@
+//! Which inode locks cover what is known of a node.
+//!
+//! What came in is *sure* under a lock if it came with the lock or was asked for under it, and the lock has been held since. For each of
+//! UPDATE (attributes), XATTR (whether there are extended ones) and LAYOUT:
+//!
+//! ```text
+//!   state             becomes          when
+//!   not held          held             the lock is granted
+//!   held              sure             attributes come in that were asked for under the lock, or came with it
+//!   held              sure             this client has made it so, and nobody else knows the object
+//!   held              as before        attributes come in that were on their way before
+//!   sure              sure             any attributes come in: only changes of our own can be newer
+//!   sure              held             a change of ours may have made them old ([`Validity::doubt`])
+//!   held, sure        not held         the lock is called back, given back or lost
+//! ```
+//! Of names, epochs say under which unbroken lock they were learned: gaining a lock begins a new one, like losing it.
+
+use proto::msg::bits;
+
+/// What attributes can be sure under.
+const SURE: u64 = bits::UPDATE | bits::XATTR | bits::LAYOUT;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Validity {
+    /// Inode lock bits held (PR or stronger), those called back excluded.
+    held: u64,
+    /// Those of them under which the attributes are sure.
+    sure: u64,
+    /// Changes whenever UPDATE is lost or won; never the same twice in one mount.
+    update_epoch: u32,
+    /// Changes whenever LOOKUP is lost or won; never the same twice in one mount.
+    lookup_epoch: u32,
+    /// The moment ([`crate::coherence::world::World::moment`]) at which it last gained bits that cover attributes.
+    gained: u64,
+    /// The moment at which it last gained LOOKUP.
+    lookup_gained: u64,
+}
+
+impl Validity {
+    /// The bits that are held.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Whether these bits are held.
+    pub(crate) fn has(&self, wanted: u64) -> bool {
+        self.held & wanted == wanted
+    }
+
+    /// Whether what attributes say under these bits is sure.
+    pub(crate) fn covers(&self, wanted: u64) -> bool {
+        self.held & self.sure & wanted == wanted
+    }
+
+    /// The epoch of the names in a directory.
+    pub(crate) fn update_epoch(&self) -> u32 {
+        self.update_epoch
+    }
+
+    /// The epoch of the names that lead to the node.
+    pub(crate) fn lookup_epoch(&self) -> u32 {
+        self.lookup_epoch
+    }
+
+    /// Whether a request with this number was made under the locks on attributes that are held now.
+    pub(crate) fn is_under(&self, number: u64) -> bool {
+        number > self.gained
+    }
+
+    /// Whether a request with this number was made under the lock on the node's names that is held now.
+    pub(crate) fn is_under_lookup(&self, number: u64) -> bool {
+        number > self.lookup_gained
+    }
+
+    /// The moment at which locks on attributes came last.
+    pub(crate) fn gained(&self) -> u64 {
+        self.gained
+    }
+
+    /// These bits are held from now on. Gives those that are lost.
+    pub(crate) fn mirror(&mut self, held: u64, moment: u64, mut next_epoch: impl FnMut() -> u32) -> u64 {
+        let (lost, gained) = (self.held & !held, held & !self.held);
+        (self.held, self.sure) = (held, self.sure & held);
+        if gained & SURE != 0 {
+            self.gained = moment;
+        }
+        if gained & bits::LOOKUP != 0 {
+            self.lookup_gained = moment;
+        }
+        if (lost | gained) & bits::UPDATE != 0 {
+            self.update_epoch = next_epoch();
+        }
+        if (lost | gained) & bits::LOOKUP != 0 {
+            self.lookup_epoch = next_epoch();
+        }
+        lost
+    }
+
+    /// Attributes come in; `under`: they came with the locks that are held, or were asked for under them.
+    pub(crate) fn arrived(&mut self, under: bool) {
+        if under {
+            self.sure = self.held & SURE;
+        }
+    }
+
+    /// What attributes say under these bits is what this client has made them say.
+    pub(crate) fn assume(&mut self, which: u64) {
+        self.sure |= self.held & which;
+    }
+
+    /// What attributes say under these bits may be old.
+    pub(crate) fn doubt(&mut self, which: u64) {
+        self.sure &= !which;
+    }
+
+    /// The same of the names in a directory.
+    pub(crate) fn doubt_names(&mut self, epoch: u32) {
+        self.update_epoch = epoch;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum State {
+        NotHeld,
+        Held,
+        Sure,
+    }
+
+    /// Each state of each bit with everything that can happen to it.
+    #[test]
+    fn what_is_known_is_sure_under_an_unbroken_lock_only() {
+        use State::{Held, NotHeld, Sure};
+        type Input = fn(&mut Validity, u64);
+        let inputs: [(&str, Input, [State; 3]); 6] = [
+            ("granted", |v, bit| _ = v.mirror(v.held() | bit, 1, || 1), [Held, Held, Sure]),
+            ("lost", |v, bit| _ = v.mirror(v.held() & !bit, 1, || 1), [NotHeld, NotHeld, NotHeld]),
+            ("comes under the lock", |v, _| v.arrived(true), [NotHeld, Sure, Sure]),
+            ("is made here", |v, bit| v.assume(bit), [NotHeld, Sure, Sure]),
+            ("comes from before", |v, _| v.arrived(false), [NotHeld, Held, Sure]),
+            ("in doubt", |v, bit| v.doubt(bit), [NotHeld, Held, Held]),
+        ];
+        for bit in [bits::UPDATE, bits::XATTR, bits::LAYOUT] {
+            for (what, input, then) in inputs {
+                for (before, then) in [NotHeld, Held, Sure].into_iter().zip(then) {
+                    let mut validity = Validity::default();
+                    if before != NotHeld {
+                        validity.mirror(bit, 1, || 1);
+                    }
+                    validity.arrived(before == Sure);
+                    input(&mut validity, bit);
+                    let state = match (validity.has(bit), validity.covers(bit)) {
+                        (false, _) => NotHeld,
+                        (true, false) => Held,
+                        (true, true) => Sure,
+                    };
+                    assert_eq!(state, then, "{bit:#x}: {before:?}, then {what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_have_a_new_epoch_with_every_lock_that_comes_or_goes() {
+        let mut validity = Validity::default();
+        let mut last = 0;
+        let mut next = || {
+            last += 1;
+            last
+        };
+        for (held, epochs, lost) in [
+            (bits::UPDATE, (1, 0), 0),
+            (bits::UPDATE, (1, 0), 0),
+            (bits::UPDATE | bits::LOOKUP, (1, 2), 0),
+            (bits::LOOKUP, (3, 2), bits::UPDATE),
+            (bits::UPDATE, (4, 5), bits::LOOKUP),
+            (0, (6, 5), bits::UPDATE),
+        ] {
+            assert_eq!(validity.mirror(held, 7, &mut next), lost);
+            assert_eq!((validity.update_epoch(), validity.lookup_epoch()), epochs);
+        }
+        assert!(validity.is_under(8) && !validity.is_under(7) && validity.is_under_lookup(8));
+    }
+}

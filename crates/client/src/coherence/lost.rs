@@ -1,0 +1,254 @@
+//! What was answered and did not last: changes of metadata write-back that the server refused, and what an eviction
+//! takes. Each is an error in the log, with its path, and somebody is told: the open descriptions of a file at their next write,
+//! fsync and close, open directories at fsync, and besides them the next call that opens the object or changes it or a name in it. So is
+//! who opens a file next of which bytes were lost that nobody had open.
+
+use core::fmt::Write as _;
+use dlm::client::HeldLock;
+use proto::msg::{BatchReq, PunchReq, Reint, ReintReq, Resource, WriteReq, bits};
+use proto::{Errno, Fid, Frame, Opcode};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::Call;
+use crate::base::Dest;
+use crate::cache::failures::Failures;
+use crate::cache::node::Hold;
+use crate::coherence::cx::Cx;
+use crate::coherence::data;
+use crate::coherence::world::World;
+
+/// Of how many objects an eviction says in the log what was lost, each with its path.
+const LOST_MAX: usize = 16;
+/// Of how many objects it is kept that something was lost and nobody told, when nothing else is known of them any more.
+const UNTOLD_MAX: usize = 1024;
+
+/// What was lost so far of which programs had been told otherwise.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Losses {
+    /// How often.
+    pub count: u64,
+    /// Why the last time.
+    pub errno: Option<Errno>,
+}
+
+impl Losses {
+    fn note(&mut self, errno: Errno) {
+        self.count += 1;
+        self.errno = Some(errno);
+    }
+}
+
+/// What programs are told of a loss. The kernel would do the call again that is told `ESTALE`.
+pub(crate) fn shown(errno: Errno) -> Errno {
+    if errno == Errno::ESTALE { Errno::EIO } else { errno }
+}
+
+/// A change of this object, or of a name in this directory, is lost.
+pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
+    let errno = shown(errno);
+    w.losses.note(errno);
+    data::failed(w, ino, errno);
+    if let Some(node) = w.nodes.get_mut(ino) {
+        node.validity.doubt(bits::UPDATE);
+    }
+    note_failure(w, ino, errno);
+}
+
+/// Bytes of a file are lost. Programs that have it open are told by that; if none has, the next call that opens or changes it is.
+pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
+    w.losses.note(errno);
+    if w.nodes.get(ino).is_some_and(|node| !node.is_held(Hold::Handle)) {
+        note_failure(w, ino, errno);
+    }
+}
+
+fn note_failure(w: &mut World, ino: u64, errno: Errno) {
+    let Some(node) = w.nodes.get_mut(ino) else {
+        // A file that was removed here, and is there again since that is lost: what had been written to it is not.
+        return keep_untold(w, ino, errno);
+    };
+    let count = node.failures().0.wrapping_add(1);
+    node.failures = Some(Box::new(Failures { count, errno, untold: true }));
+}
+
+/// A node is dropped: what nobody was told of it so far is kept for the next call about the object.
+pub(crate) fn node_dropped(w: &mut World, ino: u64) {
+    if let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) {
+        keep_untold(w, ino, failures.errno);
+    }
+}
+
+/// That something of an object is lost is kept without a node, of the newest so many.
+fn keep_untold(w: &mut World, ino: u64, errno: Errno) {
+    if w.untold.len() >= UNTOLD_MAX {
+        w.untold.pop_front();
+    }
+    w.untold.push_back((ino, errno));
+}
+
+/// The error for a call that begins: a change of what it is about is lost, and no call was told so far.
+pub(crate) fn told(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
+    if cx.w.losses.count == 0 || !cx.op.is_fresh() {
+        return None;
+    }
+    for ino in concerned(call) {
+        let failures = cx.w.nodes.get_mut(ino).and_then(|node| node.failures.as_deref_mut());
+        if let Some(failures) = failures.filter(|failures| failures.untold) {
+            stdx::mark!("lost_change_told");
+            failures.untold = false;
+            let errno = failures.errno;
+            data::error_told(cx.w, ino);
+            return Some(errno);
+        }
+        if let Some(at) = cx.w.untold.iter().position(|(of, _)| *of == ino) {
+            return cx.w.untold.remove(at).map(|(_, errno)| errno);
+        }
+    }
+    None
+}
+
+/// Somebody was told otherwise.
+pub(crate) fn was_told(w: &mut World, ino: u64) {
+    if let Some(failures) = w.nodes.get_mut(ino).and_then(|node| node.failures.as_deref_mut()) {
+        failures.untold = false;
+    }
+}
+
+/// What a call opens, or changes, or changes names in.
+fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
+    match *call {
+        Call::Setattr { ino, .. }
+        | Call::Open { ino, .. }
+        | Call::Opendir { ino }
+        | Call::Setxattr { ino, .. }
+        | Call::Removexattr { ino, .. }
+        | Call::SetLayout { ino, .. } => SmallVec::from_slice(&[ino]),
+        Call::Create { parent, .. }
+        | Call::Mknod { parent, .. }
+        | Call::Mkdir { parent, .. }
+        | Call::Symlink { parent, .. }
+        | Call::Unlink { parent, .. }
+        | Call::Rmdir { parent, .. } => SmallVec::from_slice(&[parent]),
+        Call::Link { ino, new_parent, .. } => SmallVec::from_slice(&[ino, new_parent]),
+        Call::Rename { parent, new_parent, .. } => SmallVec::from_slice(&[parent, new_parent]),
+        _ => SmallVec::new(),
+    }
+}
+
+/// A line for each file of which an eviction takes something: an open, or bytes that were not written back.
+pub(crate) fn opens_and_data(w: &mut World, dest: Dest, held: &[HeldLock]) {
+    let mut lost: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
+    for (_, file) in w.files.iter().filter(|(_, file)| file.is_open_at(dest)) {
+        lost.entry(file.ino).or_default().0 += 1;
+    }
+    let resources: BTreeSet<Resource> = held.iter().map(|lock| lock.resource).collect();
+    for resource in resources {
+        let bytes = data::unwritten(w, &resource);
+        if bytes > 0 {
+            lost.entry(resource.fid.ino()).or_default().1 += bytes;
+        }
+    }
+    tell(w, dest, &lost, |(opens, bytes)| format!("{opens} opens, {bytes} bytes that were not written back"));
+}
+
+/// What of an object was answered and is lost.
+#[derive(Default)]
+struct Lost {
+    /// Changes of it.
+    changes: u32,
+    /// Names in it that were made, removed or renamed.
+    names: Vec<String>,
+    bytes: u64,
+}
+
+/// Answered changes that an eviction takes: whoever comes to their objects next is told.
+pub(crate) fn changes(w: &mut World, dest: Dest, requests: &[Frame]) {
+    let mut lost: BTreeMap<u64, Lost> = BTreeMap::new();
+    for request in requests {
+        match Opcode::from_raw(request.header.opcode) {
+            Some(Opcode::MdsReint) => {
+                let created = w.imports.opened_by(dest, request.header.xid).map(|opened| opened.fid);
+                request.decode().into_iter().for_each(|change: ReintReq| note(&mut lost, &change, created));
+            }
+            Some(Opcode::MdsBatch) => {
+                let batch: Option<BatchReq> = request.decode().ok();
+                let changes = batch.iter().flat_map(BatchReq::iter).flatten();
+                changes.for_each(|change| note(&mut lost, &change, None));
+            }
+            Some(Opcode::ObjWrite) => {
+                if let Ok(write) = request.decode::<WriteReq>() {
+                    lost.entry(write.object.fid.ino()).or_default().bytes += request.bulk.len() as u64;
+                }
+            }
+            Some(Opcode::ObjPunch) => {
+                if let Ok(punch) = request.decode::<PunchReq>() {
+                    lost.entry(punch.object.fid.ino()).or_default().changes += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    data::given_up(w, lost.values().map(|lost| lost.bytes).sum());
+    for ino in lost.keys() {
+        failed(w, *ino, Errno::EIO);
+    }
+    tell(w, dest, &lost, |lost| {
+        let mut line = format!("{} answered changes, {} bytes that were written", lost.changes, lost.bytes);
+        if !lost.names.is_empty() {
+            let _ = write!(line, "; of the names in it: {}", lost.names.join(", "));
+        }
+        line
+    });
+}
+
+/// Puts a lost change with its objects. `opened`: what an open has opened.
+fn note(lost: &mut BTreeMap<u64, Lost>, change: &ReintReq, opened: Option<Fid>) {
+    let mut name = |parent: Fid, name: &[u8]| {
+        let lost = lost.entry(parent.ino()).or_default();
+        if lost.names.len() < LOST_MAX {
+            lost.names.push(String::from_utf8_lossy(name).replace(char::is_control, "?"));
+        }
+    };
+    let object = match &change.op {
+        Some(Reint::Setattr(op)) => op.fid,
+        Some(Reint::Setxattr(op)) => op.fid,
+        Some(Reint::Setlayout(op)) => op.fid,
+        Some(Reint::Create(op)) => {
+            name(op.parent, &op.name);
+            op.fid
+        }
+        Some(Reint::Link(op)) => {
+            name(op.parent, &op.name);
+            op.fid
+        }
+        Some(Reint::Unlink(op)) => return name(op.parent, &op.name),
+        Some(Reint::Rename(op)) => {
+            name(op.source_parent, &op.source_name);
+            return name(op.target_parent, &op.target_name);
+        }
+        // It made the file if that has the FID that was meant for a new one.
+        Some(Reint::Open(op)) => match op.parent {
+            Some(parent) if opened.is_none_or(|opened| opened == op.fid) => {
+                name(parent, &op.name);
+                op.fid
+            }
+            _ => return,
+        },
+        None => return,
+    };
+    lost.entry(object.ino()).or_default().changes += 1;
+}
+
+/// A line in the log for each object, up to a limit.
+fn tell<T>(w: &mut World, dest: Dest, lost: &BTreeMap<u64, T>, what: impl Fn(&T) -> String) {
+    let target = w.target_name(dest);
+    for (ino, lost) in lost.iter().take(LOST_MAX) {
+        let path = w.nodes.path(*ino);
+        w.log_error(format!("{target}: lost with the eviction of {path}: {}", what(lost)));
+    }
+    let more = lost.len().saturating_sub(LOST_MAX);
+    if more > 0 {
+        w.log_error(format!("{target}: and something of {more} more files"));
+    }
+}

@@ -1,0 +1,621 @@
+//! Metadata write-back: changes that are made in the caches, answered at once, and sent in batches.
+//!
+//! A directory whose UPDATE lock this client holds as EX is *leased*: nobody else knows or changes what is in it. If all its
+//! names are known, too, then what a create or an unlink there will do is known without a server. It is done to the caches
+//! ([`make`]) as the server will do it to its records, the program goes on, and the change waits in the lane of its target.
+//!
+//! What was made under a lease can be known to nobody else while the lease lasts: it is *private* ([`Node::private`]). Only of
+//! private objects are attributes changed and names removed here; a private file is opened without a server.
+//!
+//! # Order
+//! One batch of a target is on its way at a time, and what is sent by itself waits until all changes before it are answered
+//! ([`drained`]). So what a server has of this client is at any time a prefix of what its programs did. A lease goes back when its
+//! changes are answered and what programs still have open is open on the server, too ([`give_back`], [`crate::coherence::local_opens`]).
+//!
+//! ```text
+//!   mkdir d, create d/1 .. d/80      lane: 81 changes       batch 1: 64 of them    17 wait
+//!   fsync of the directory           goal: 81               batch 2: 17            then MdsSync
+//!   somebody else looks into d       callback of the lease  nothing is left to do: it goes back
+//! ```
+//!
+//! # Locks
+//! The locks on a new object are assumed ([`dlm::client::LockCache::assume`]) and asked for with its create. Until they are confirmed
+//! nobody can want them.
+//!
+//! # Failures
+//! The server has promised room for what waits ([`proto::msg::ConnectRep::batch_room`]), so what fails is out of the ordinary: an eviction, or
+//! a server that lost the lease. Then what the caches believed is forgotten, and programs are told ([`crate::coherence::lost`]). An eviction takes
+//! all that has no answer, what waits as well: of that nothing is done without what was made before it.
+
+mod make;
+
+use bytes::Bytes;
+use core::time::Duration;
+use dlm::client::HeldLock;
+use prost::Message;
+use proto::connect::features;
+use proto::msg::{
+    BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, Policy, Reint, ReintReq, ResourceKind, WantLocks, bits,
+};
+use proto::{Errno, Opcode, Transno, Xid};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stdx::Instant;
+
+use crate::api::{Effect, FileHandle, Invalidation};
+use crate::base::Dest;
+use crate::base::Step;
+use crate::base::WaitKey;
+use crate::cache::file::of_file;
+use crate::cache::names::KnownName;
+use crate::cache::node::{Hold, Node};
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::data;
+use crate::coherence::local_opens;
+use crate::coherence::locks;
+use crate::coherence::lost;
+use crate::coherence::op::Task;
+use crate::coherence::outbox::{Lane, Outbox};
+use crate::coherence::request::Request;
+use crate::coherence::world::World;
+
+pub(crate) use make::{accessed, create, setattr, unlink};
+
+/// How long a change waits for others.
+const GATHER_TIME: Duration = Duration::from_millis(5);
+/// How long room is kept that is not used.
+const ROOM_KEPT: Duration = Duration::from_secs(10);
+/// Most bytes of a batch, about.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What a change is about.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum What {
+    /// A new object.
+    Create {
+        /// It.
+        ino: u64,
+        /// Where.
+        parent: u64,
+        /// Its name.
+        name: Bytes,
+    },
+    /// A name less.
+    Unlink {
+        /// What it led to.
+        ino: u64,
+        /// Where.
+        parent: u64,
+        /// The name.
+        name: Bytes,
+    },
+    /// Other attributes.
+    Setattr {
+        /// Of what.
+        ino: u64,
+    },
+}
+
+impl What {
+    /// The nodes that it changes.
+    fn nodes(&self) -> impl Iterator<Item = u64> + use<> {
+        let (ino, parent) = match *self {
+            What::Create { ino, parent, .. } | What::Unlink { ino, parent, .. } => (ino, Some(parent)),
+            What::Setattr { ino } => (ino, None),
+        };
+        core::iter::once(ino).chain(parent)
+    }
+}
+
+/// A change that is made here.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Change {
+    /// As it is sent, but for who did it.
+    request: ReintReq,
+    cred: Arc<Cred>,
+    what: What,
+    /// Of what it changed in the caches, until its transno is known.
+    version: u64,
+}
+
+/// Version of what a change has made that waits for its answer: newer than all that a server can tell meanwhile, and than what the
+/// changes before it made.
+fn version_of(change: u64) -> u64 {
+    WAITING | change
+}
+
+/// No transno comes up to it.
+const WAITING: u64 = 1 << 63;
+
+/// A request with changes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    dest: Dest,
+    /// None: room is given back.
+    changes: Vec<Change>,
+}
+
+/// How many changes a target has room for that have no answer.
+#[derive(Debug, Default)]
+struct Room {
+    changes: u32,
+    /// When a change was made last, or room came.
+    used: Instant,
+    /// It is being given back. What is promised meanwhile may be part of what the target is about to take.
+    giving_back: bool,
+    /// No request up to this one was executed after the room was as it is.
+    newest: Xid,
+    /// Requests with changes that were sent.
+    batches: u64,
+    /// How many evictions by the target have been taken note of.
+    evictions: u32,
+}
+
+/// All changes without an answer.
+#[derive(Debug)]
+pub(crate) struct MetadataWriteBack {
+    changes: Outbox<Change>,
+    rooms: BTreeMap<Dest, Room>,
+}
+
+impl Default for MetadataWriteBack {
+    fn default() -> Self {
+        MetadataWriteBack { changes: Outbox::new(GATHER_TIME, BATCH_MAX), rooms: BTreeMap::new() }
+    }
+}
+
+impl MetadataWriteBack {
+    /// A target says how many changes may be without an answer. `newest`: the last request that the client has made.
+    pub(crate) fn set_room(&mut self, dest: Dest, room: u32, newest: Xid, now: Instant) {
+        let known = self.rooms.entry(dest).or_default();
+        known.newest = newest;
+        if !known.giving_back {
+            (known.changes, known.used) = (room, now);
+        }
+    }
+
+    /// The same with the answer to a change that was a request of its own. It counts where there is no room: answers overtake each other,
+    /// and a promise of before may have been used since.
+    pub(crate) fn offered(&mut self, dest: Dest, room: u32, by: Xid, now: Instant) {
+        let known = self.rooms.get_mut(&dest).filter(|known| known.changes == 0 && room > 0);
+        if let Some(known) = known.filter(|known| !known.giving_back && by > known.newest) {
+            stdx::mark!("room_offered");
+            (known.changes, known.used) = (room, now);
+        }
+    }
+
+    /// For how many changes the server should have room after a restart.
+    pub(crate) fn claim(&self, dest: Dest) -> u32 {
+        self.room(dest).max(u32::try_from(self.changes.outstanding(dest)).unwrap_or(u32::MAX))
+    }
+
+    fn room(&self, dest: Dest) -> u32 {
+        self.rooms.get(&dest).map_or(0, |room| room.changes)
+    }
+
+    /// Whether no change waits and none is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.changes.is_idle()
+    }
+
+    /// The same of one server.
+    pub(crate) fn is_idle_at(&self, dest: Dest) -> bool {
+        self.changes.is_idle_at(dest)
+    }
+
+    /// When room that is not used goes back.
+    fn shrinks(&self, dest: Dest, room: &Room) -> Option<Instant> {
+        (room.changes > 0 && self.changes.is_idle_at(dest)).then(|| room.used + ROOM_KEPT)
+    }
+}
+
+/// What there is to say of a target's changes, for status output.
+pub(crate) fn text(w: &World, dest: Dest) -> String {
+    let of = &w.metadata_write_back;
+    let (made, batches) =
+        (of.changes.get(dest).map_or(0, Lane::added), of.rooms.get(&dest).map_or(0, |room| room.batches));
+    let (outstanding, room) = (of.changes.outstanding(dest), of.room(dest));
+    format!("changes:     {made}\nbatches:     {batches}\noutstanding: {outstanding}\nroom:        {room}")
+}
+
+/// Changes of all targets: those that were made, and those that have their answer.
+pub(crate) fn counts(w: &World) -> (u64, u64) {
+    let lanes = w.metadata_write_back.changes.lanes();
+    lanes.fold((0, 0), |(made, answered), (_, lane)| (made + lane.added(), answered + lane.answered()))
+}
+
+/// Whether changes may be made here at all. Not while there is no room for more nodes: a change that waits for its answer leaves time
+/// for data to be written.
+pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
+    !w.options.sync_metadata && !w.unmounting && !w.reclaim.is_short && w.metadata_write_back.room(dest) > 0
+}
+
+/// The lease on a directory: our number of the lock.
+pub(crate) fn lease(w: &mut World, dest: Dest, node_fid: proto::Fid) -> Option<u64> {
+    let resource = proto::msg::Resource::inode(node_fid);
+    w.locks.get_mut(dest)?.find(&resource, LockMode::Ex, &Policy::Bits(bits::UPDATE))
+}
+
+/// Whether the lease under which an object was made lasts.
+pub(crate) fn is_private(w: &World, node: &Node) -> bool {
+    let dest = w.mdt_of(node.fid);
+    node.private != 0 && w.locks.get(dest).is_some_and(|locks| locks.is_usable(node.private))
+}
+
+/// Whether nobody else can have changed a node: it is leased, private, or has changes without an answer. What is known of it
+/// hangs on this client's own changes alone.
+pub(crate) fn is_ours(w: &World, node: &Node) -> bool {
+    let resource = proto::msg::Resource::inode(node.fid);
+    let leased = || {
+        let locks = w.locks.get(w.mdt_of(node.fid));
+        locks.is_some_and(|locks| locks.on_resource(&resource).iter().any(|lock| lock.mode == LockMode::Ex))
+    };
+    node.is_held(Hold::Unsettled) || is_private(w, node) || node.is_dir() && leased()
+}
+
+/// A change was made.
+fn push(w: &mut World, dest: Dest, change: Change) {
+    let now = w.now;
+    for ino in change.what.nodes() {
+        let held = w.nodes.hold(ino, Hold::Unsettled);
+        assert!(held, "a change was made of a node that is not there");
+    }
+    w.metadata_write_back.changes.lane(dest).add(change, now);
+    w.metadata_write_back.rooms.entry(dest).or_default().used = now;
+    kick(w, dest);
+}
+
+/// Sends what waits, if it is time.
+fn kick(w: &mut World, dest: Dest) {
+    if !w.metadata_write_back.changes.is_due(dest, w.now, w.unmounting) {
+        return;
+    }
+    let evictions = w.imports.get(dest).map(|target| target.import.generation());
+    let room = w.metadata_write_back.rooms.entry(dest).or_default();
+    if evictions.is_some_and(|evictions| evictions != room.evictions) {
+        // An eviction takes what waits with what was on its way, whose answers say so first: it is not to be done without that.
+        stdx::mark!("lane_is_evicted");
+        return;
+    }
+    room.batches += 1;
+    let lane = w.metadata_write_back.changes.lane(dest);
+    let mut bytes = 0;
+    let mut count = 0;
+    for change in lane.waiting().take(BATCH_MAX) {
+        bytes += size(&change.request);
+        if count > 0 && bytes > BATCH_BYTES {
+            break;
+        }
+        count += 1;
+    }
+    let changes = lane.take(count, w.now);
+    w.spawn(Task::Batch(Box::new(Batch { dest, changes })));
+}
+
+/// Bytes that a change takes in a request, about.
+fn size(request: &ReintReq) -> usize {
+    match &request.op {
+        Some(Reint::Create(op)) => 128 + op.name.len() + op.symlink.len(),
+        Some(Reint::Unlink(op)) => 128 + op.name.len(),
+        _ => 128,
+    }
+}
+
+/// Changes that wait for others leave as soon as they can.
+fn hurry(w: &mut World, dest: Dest) {
+    w.metadata_write_back.changes.hurry(dest);
+    kick(w, dest);
+}
+
+/// Waits until every change so far has its answer.
+pub(crate) fn drained(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    let Some(lane) = cx.w.metadata_write_back.changes.get(dest).filter(|lane| lane.outstanding() > 0) else {
+        return Ok(());
+    };
+    let (added, answered) = (lane.added(), lane.answered());
+    let at = Step::ChangesUntil(dest);
+    let goal = cx.memo(at).unwrap_or(added);
+    if answered >= goal {
+        // What follows waits for what was made meanwhile.
+        cx.forget(at);
+        return Ok(());
+    }
+    cx.set_memo(at, goal);
+    hurry(cx.w, dest);
+    Err(cx.wait(WaitKey::MetadataWriteBack))
+}
+
+/// The same for all targets.
+pub(crate) fn all_drained(cx: &mut Cx<'_>) -> Run<()> {
+    let dests: SmallVec<[Dest; 4]> = cx.w.metadata_write_back.changes.lanes().map(|(dest, _)| dest).collect();
+    dests.into_iter().try_for_each(|dest| drained(cx, dest))
+}
+
+/// Waits until the server knows an object as it is here.
+pub(crate) fn settled(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    match cx.w.nodes.get(ino).filter(|node| node.is_held(Hold::Unsettled)).map(|node| cx.w.mdt_of(node.fid)) {
+        Some(dest) => drained(cx, dest),
+        None => Ok(()),
+    }
+}
+
+/// Whether a request must not overtake changes: all about metadata but closes and the changes themselves. A lock may, once the
+/// server knows its object ([`settled`]): who asks for it has taken note of it as sent.
+pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
+    opcode.traits().ordered && !w.metadata_write_back.is_idle_at(dest)
+}
+
+/// When [`tick`] wants to be called.
+pub(crate) fn deadline(w: &World) -> Option<Instant> {
+    let of = &w.metadata_write_back;
+    let shrinking = of.rooms.iter().filter(|(dest, _)| may_shrink(w, **dest));
+    let shrinking = shrinking.filter_map(|(dest, room)| of.shrinks(*dest, room));
+    of.changes.deadline().into_iter().chain(shrinking).min()
+}
+
+/// Whether a target takes room back, and gives new room with its answers.
+fn may_shrink(w: &World, dest: Dest) -> bool {
+    !w.unmounting && w.imports.get(dest).is_some_and(|target| target.has(features::GRANT_SHRINK))
+}
+
+/// Room goes back that was not used for long: others may need it.
+fn give_room_back(w: &mut World, dest: Dest) {
+    if let Some(room) = w.metadata_write_back.rooms.get_mut(&dest) {
+        stdx::mark!("room_given_back");
+        (room.changes, room.giving_back) = (0, true);
+        w.spawn(Task::Batch(Box::new(Batch { dest, changes: Vec::new() })));
+    }
+}
+
+/// Time passed.
+pub(crate) fn tick(w: &mut World) {
+    for dest in w.metadata_write_back.changes.due(w.now) {
+        kick(w, dest);
+    }
+    let of = &w.metadata_write_back;
+    let is_unused =
+        |(dest, room): (&Dest, &Room)| of.shrinks(*dest, room).is_some_and(|at| at <= w.now).then_some(*dest);
+    let unused: SmallVec<[Dest; 4]> = of.rooms.iter().filter_map(is_unused).collect();
+    for dest in unused {
+        if may_shrink(w, dest) {
+            give_room_back(w, dest);
+        }
+    }
+}
+
+/// Background: sends a batch and takes its answer.
+pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
+    let reply = cx.start_rpc(Step::Main, batch.dest, Opcode::MdsBatch, |_, _| Request::new(&encode(&batch.changes)));
+    let (xid, transno, rep) = match reply {
+        None => return Err(Stop::Wait),
+        Some(Ok(reply)) => {
+            let rep = reply.frame().decode::<BatchRep>().map_err(|_| Errno::EPROTO);
+            (reply.header.xid, reply.header.transno, rep)
+        }
+        Some(Err(errno)) => (Xid(0), Transno(0), Err(errno)),
+    };
+    let (newest, now) = (cx.w.imports.get(batch.dest).map_or(Xid(0), |target| target.import.newest_xid()), cx.w.now);
+    if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
+        cx.w.metadata_write_back.set_room(batch.dest, rep.room, newest, now);
+        keep_done(cx.w, batch, xid, rep);
+    }
+    for (index, change) in batch.changes.iter().enumerate() {
+        let result = match &rep {
+            Ok(rep) => match rep.results.get(index) {
+                Some(result) => Errno::from_status(result.status).map(|()| result),
+                None => Err(Errno::EPROTO),
+            },
+            Err(errno) => Err(*errno),
+        };
+        settle(cx.w, batch.dest, change, transno, result);
+    }
+    if batch.changes.is_empty() {
+        let room = cx.w.metadata_write_back.rooms.entry(batch.dest).or_default();
+        (room.giving_back, room.newest) = (false, newest);
+    } else {
+        cx.w.metadata_write_back.changes.lane(batch.dest).arrived();
+    }
+    cx.w.wake(WaitKey::MetadataWriteBack);
+    kick(cx.w, batch.dest);
+    Ok(())
+}
+
+fn encode<'a>(changes: impl IntoIterator<Item = &'a Change>) -> BatchReq {
+    let changes = changes.into_iter();
+    let mut encoded = Vec::with_capacity(changes.size_hint().1.unwrap_or(0) * 128);
+    let mut before: Option<&Arc<Cred>> = None;
+    for change in changes {
+        let same = before.is_some_and(|cred| Arc::ptr_eq(cred, &change.cred) || *cred == change.cred);
+        let cred = (!same).then(|| (*change.cred).clone());
+        before = Some(&change.cred);
+        BatchReq::push(&mut encoded, &ReintReq { cred, ..change.request.clone() });
+    }
+    BatchReq { gives_back: encoded.is_empty(), changes: encoded.into() }
+}
+
+/// If the server loses the batch, what it did is to be done again, and nothing else: to a server a replay that fails is a sign
+/// that something before it is lost for ever.
+fn keep_done(w: &mut World, batch: &Batch, xid: Xid, rep: &BatchRep) {
+    if rep.results.iter().all(|result| result.status >= 0) {
+        return;
+    }
+    stdx::mark!("batch_kept_in_part");
+    let Some(target) = w.imports.get_mut(batch.dest) else { return };
+    let results = batch.changes.iter().zip(&rep.results);
+    let done = encode(results.filter(|(_, result)| result.status >= 0).map(|(change, _)| change));
+    if done.changes.is_empty() {
+        target.import.forget(xid);
+    } else {
+        target.import.amend(xid, done.encode_to_vec().into());
+    }
+}
+
+/// A change has its answer.
+fn settle(w: &mut World, dest: Dest, change: &Change, transno: Transno, result: Result<&BatchResult, Errno>) {
+    for ino in change.what.nodes() {
+        match w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut()) {
+            Some(attr) if result.is_err() => attr.version = 0,
+            Some(attr) if attr.version == change.version => attr.version = transno.0,
+            _ => {}
+        }
+        w.release(ino, Hold::Unsettled);
+    }
+    match result {
+        Ok(result) => {
+            if let What::Create { parent, name, .. } | What::Unlink { parent, name, .. } = &change.what
+                && let Some(entry) = w.nodes.get_mut(*parent).and_then(|node| node.dir.as_mut()?.names.get_mut(name))
+                && entry.version == change.version
+            {
+                entry.version = transno.0;
+            }
+            if let What::Create { ino, .. } = change.what {
+                made(w, dest, ino, &change.request.want.unwrap_or_default(), result);
+            }
+        }
+        Err(errno) => failed(w, dest, change, errno),
+    }
+}
+
+/// The server has made an object.
+fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchResult) {
+    let pairs = [
+        (want.object_cookie, result.object_handle),
+        (want.entries_cookie, result.entries_handle),
+        (want.data_cookie, result.data_handle),
+    ];
+    let gone = w.nodes.get(ino).is_none_or(|node| node.destroyed);
+    for (cookie, handle) in pairs.into_iter().filter(|(cookie, _)| *cookie != 0) {
+        let Some(locks) = w.locks.get_mut(dest) else { return };
+        let lost = match handle {
+            // Removed since, and its locks with it.
+            _ if gone => None,
+            0 => locks.lost(cookie),
+            handle => {
+                if locks.confirm(cookie, handle)
+                    && let Some(lock) = locks.get(cookie)
+                    && locks::is_data(&lock)
+                {
+                    data::lock_changed(w, &lock);
+                }
+                None
+            }
+        };
+        if let Some(lock) = lost {
+            locks::lost(w, dest, &lock, Errno::EIO);
+        }
+    }
+    locks::pump(w, dest);
+    if let (Some(layout), Some(node)) = (&result.layout, w.nodes.get_mut(ino))
+        && let Some(attr) = &mut node.attr
+        // What has left the metadata target since has a newer one.
+        && attr.layout.as_ref().is_none_or(|known| known.resident)
+    {
+        attr.layout = Some(layout.clone());
+        data::layout_settled(w, ino, layout);
+    }
+}
+
+/// A change that programs were told of did not happen: the caches forget what hung on it.
+fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
+    stdx::mark!("write_back_failed");
+    let what = match &change.what {
+        What::Create { parent, name, .. } => format!("'{}' made in {}", name.escape_ascii(), w.nodes.path(*parent)),
+        What::Unlink { parent, name, .. } => {
+            format!("'{}' removed from {}", name.escape_ascii(), w.nodes.path(*parent))
+        }
+        What::Setattr { ino } => format!("attributes of {}", w.nodes.path(*ino)),
+    };
+    let target = w.target_name(dest);
+    w.log_error(format!("{target}: a change that was answered before it was sent is lost ({errno}): {what}"));
+    for ino in change.what.nodes() {
+        lost::failed(w, ino, errno);
+    }
+    match &change.what {
+        What::Create { ino, parent, name } => {
+            forget_name(w, *parent, name);
+            let want = change.request.want.unwrap_or_default();
+            for cookie in [want.object_cookie, want.entries_cookie, want.data_cookie] {
+                if let Some(lock) = w.locks.get_mut(dest).and_then(|locks| locks.lost(cookie)) {
+                    locks::lost(w, dest, &lock, Errno::EIO);
+                }
+            }
+            // What never was on the server is open nowhere else.
+            let lease = w.nodes.get(*ino).map_or(0, |node| node.private);
+            let open: Vec<FileHandle> = w.files.local_opens(of_file(lease, *ino)).map(|(_, fh)| fh).collect();
+            open.into_iter().for_each(|fh| w.files.lost(fh));
+            if let Some(node) = w.nodes.get_mut(*ino) {
+                node.private = 0;
+                node.unlinked = true;
+            }
+        }
+        What::Unlink { parent, name, .. } => forget_name(w, *parent, name),
+        What::Setattr { .. } => {}
+    }
+}
+
+/// Nothing is known of a name any more, nor whether all names are known.
+fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
+    if let Some(dir) = w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
+        dir.forget_all();
+    }
+    w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
+}
+
+/// All state at a target is lost; what is on its way is told so by its own answer.
+pub(crate) fn evicted(w: &mut World, dest: Dest) {
+    let evictions = w.imports.get(dest).map_or(0, |target| target.import.generation());
+    w.metadata_write_back.rooms.entry(dest).or_default().evictions = evictions;
+    let waiting = w.metadata_write_back.changes.lane(dest).give_up();
+    for change in &waiting {
+        settle(w, dest, change, Transno(0), Err(Errno::EIO));
+    }
+    w.wake(WaitKey::MetadataWriteBack);
+}
+
+/// Before a lease goes back: its changes are answered, and what programs have open of what was made under it is open on the
+/// server.
+pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
+    let Policy::Bits(held) = lock.policy else { return Ok(()) };
+    if lock.resource.kind() != ResourceKind::Inode || lock.mode != LockMode::Ex || held & bits::UPDATE == 0 {
+        return Ok(());
+    }
+    if !cx.began(Step::LeaseDrained) {
+        drained(cx, dest)?;
+        cx.set_memo(Step::LeaseDrained, 1);
+    }
+    local_opens::publish_lease(cx, dest, lock.cookie)
+}
+
+/// A name in a directory is about to be changed by the server, or a further one made for what it leads to: that is private no
+/// more.
+pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
+    let Some(fid) = cx.w.nodes.get(parent).map(|node| node.fid) else { return Ok(()) };
+    let dest = cx.w.mdt_of(fid);
+    match cx.w.nodes.known_name(parent, name) {
+        KnownName::Child(child) => object_leaves(cx, child.ino()),
+        KnownName::Nothing => Ok(()),
+        KnownName::Unknown => {
+            let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
+            // It may be anything that was made here.
+            stdx::mark!("lease_left");
+            local_opens::publish_lease(cx, dest, cookie)?;
+            if let Some(locks) = cx.w.locks.get_mut(dest) {
+                locks.give_back(cookie);
+            }
+            locks::pump(cx.w, dest);
+            Ok(())
+        }
+    }
+}
+
+/// See [`leaves`].
+pub(crate) fn object_leaves(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private != 0) else { return Ok(()) };
+    let dest = cx.w.mdt_of(node.fid);
+    local_opens::publish_object(cx, dest, ino)?;
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.private = 0;
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! What replies bring goes into the caches here, when they arrive: locks first, then what they cover.
+//!
+//! Attributes carry the transno of the object's last change as their version: of two copies the greater one is the
+//! newer, so replies may overtake each other. (What a change has made that waits for its answer is newer than all replies:
+//! [`crate::coherence::metadata_write_back`].) An older copy than the one that is known is dropped, but the lock that
+//! came with it still covers the newer one: our own changes do not call our own locks back.
+
+use proto::msg::{Attr, DirEntry, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, ResourceKind, bits};
+use proto::{Errno, Frame, Opcode};
+use std::sync::Arc;
+
+use crate::base::Dest;
+use crate::cache::names::{Listed, Piece};
+use crate::coherence::data;
+use crate::coherence::locks;
+use crate::coherence::op::{Body, Memo, Reply};
+use crate::coherence::request::{Pending, Wants};
+use crate::coherence::world::World;
+use crate::session::Opened;
+
+/// Decodes a reply and puts what it brings into the caches. `waits`: who sent the request is still there and has not
+/// forgotten it.
+pub(crate) fn reply(w: &mut World, dest: Dest, pending: Pending, frame: Frame, waits: bool) -> Memo {
+    let number = pending.sender.number;
+    w.takes_in(number);
+    let decoded = match decode(pending.opcode, &frame) {
+        Ok(decoded) => decoded,
+        Err(why) => {
+            w.log(format!("{}: reply to {} {why}", w.target_name(dest), pending.opcode.name()));
+            failed(w, dest, pending, Errno::EPROTO);
+            return Memo::Failed(Errno::EPROTO);
+        }
+    };
+    let body = match decoded {
+        Decoded::Object(rep) => {
+            let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
+            grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
+            object(w, &rep);
+            w.metadata_write_back.offered(dest, rep.batch_room, frame.header.xid, w.now);
+            if let (true, Some(gone)) = (rep.destroyed, rep.replaced_attr.as_ref().or(rep.attr.as_ref())) {
+                locks::destroyed(w, dest, gone.fid);
+            }
+            if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
+                let (handle, fid, layout) = (rep.handle, attr.fid, attr.layout.clone());
+                let opened = Opened { handle, fid, layout, body: body.clone(), fh: None };
+                w.imports.opened(dest, frame.header.xid, opened);
+            }
+            Body::Object(rep)
+        }
+        Decoded::Readdir(rep) => Body::Readdir(Arc::new(listed(w, dest, &pending.wants, rep, number))),
+        Decoded::Xattrs(rep) => {
+            grants(w, dest, &pending.wants, &rep.locks, None);
+            Body::Xattrs(rep)
+        }
+        Decoded::Enqueue(rep) => {
+            if let Some(pinned) = enqueue(w, dest, &pending, &rep, waits) {
+                return pinned;
+            }
+            Body::Enqueue(rep)
+        }
+        Decoded::Raw => {
+            pending.wants.give_up(w, dest);
+            Body::Raw(frame.body)
+        }
+    };
+    let reply = Reply { header: frame.header, body, bulk: frame.bulk, number };
+    if let Some(take_in) = pending.take_in {
+        take_in(w, Errno::from_status(reply.header.status).map(|()| &reply));
+    }
+    Memo::Reply(reply)
+}
+
+/// A request will never be answered.
+pub(crate) fn failed(w: &mut World, dest: Dest, pending: Pending, errno: Errno) {
+    pending.wants.give_up(w, dest);
+    if let Some(take_in) = pending.take_in {
+        take_in(w, Err(errno));
+    }
+}
+
+/// The body of a reply, as far as the caches look at it.
+enum Decoded {
+    Object(Arc<ObjectRep>),
+    Readdir(ReaddirRep),
+    Xattrs(Arc<GetxattrRep>),
+    Enqueue(EnqueueRep),
+    Raw,
+}
+
+fn decode(opcode: Opcode, frame: &Frame) -> Result<Decoded, &'static str> {
+    if frame.header.status < 0 {
+        return Ok(Decoded::Raw);
+    }
+    if frame.body.len() > opcode.traits().reply_max {
+        stdx::mark!("reply_too_long");
+        return Err("is longer than what was asked for");
+    }
+    let body = match opcode {
+        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint => {
+            frame.decode::<ObjectRep>().map(|rep| Decoded::Object(Arc::new(rep)))
+        }
+        Opcode::MdsReaddir => frame.decode::<ReaddirRep>().map(Decoded::Readdir),
+        Opcode::MdsGetxattr => frame.decode::<GetxattrRep>().map(|rep| Decoded::Xattrs(Arc::new(rep))),
+        Opcode::LdlmEnqueue => frame.decode::<EnqueueRep>().map(Decoded::Enqueue),
+        _ => Ok(Decoded::Raw),
+    };
+    body.map_err(|_| "does not decode")
+}
+
+/// Locks that came with an answer; `lvb` is what it says of the data of its object, if that is resident.
+fn grants(w: &mut World, dest: Dest, wants: &Wants, grants: &[LockGrant], lvb: Option<&Lvb>) {
+    for grant in grants {
+        locks::granted(w, dest, grant, lvb);
+    }
+    wants.give_up(w, dest);
+}
+
+/// A piece of a directory came in, with the attributes and locks of its objects if those were asked for.
+fn listed(w: &mut World, dest: Dest, wants: &Wants, rep: ReaddirRep, number: u64) -> Piece {
+    for grant in &rep.locks {
+        locks::granted(w, dest, grant, None);
+    }
+    for entry in &rep.entries {
+        if let Some(grant) = &entry.lock {
+            let lvb = entry.attr.as_ref().and_then(data::resident_lvb);
+            locks::granted(w, dest, grant, lvb.as_ref());
+        }
+        if let Some(attr) = &entry.attr {
+            apply(w, attr, true);
+        }
+    }
+    if let Some(attr) = &rep.attr {
+        apply(w, attr, true);
+    }
+    wants.give_up(w, dest);
+    let of = |entry: DirEntry| {
+        let child_epoch = w.child_epoch(&entry.lock, entry.fid, number);
+        Listed { name: entry.name, fid: entry.fid, kind: entry.kind, cookie: entry.cookie, child_epoch }
+    };
+    let entries = rep.entries.into_iter().map(of).collect();
+    Piece { entries, end: rep.end, version: rep.attr.map_or(0, |attr| attr.version), locks: rep.locks }
+}
+
+/// A granted lock is pinned for the operation that asked for it at once: a callback may follow in the same read.
+fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits: bool) -> Option<Memo> {
+    let cookie = pending.wants.first()?;
+    let Some(grant) = &rep.grant else {
+        pending.wants.give_up(w, dest);
+        return None;
+    };
+    let locks = w.locks.get_mut(dest)?;
+    let now = w.now;
+    locks.granted(grant, now);
+    let lock = locks.get(grant.cookie);
+    let pinned = waits && grant.cookie == cookie && lock.is_some() && locks.hold(cookie);
+    if let Some(lock) = lock {
+        let gone = w.nodes.get(lock.resource.fid.ino()).map_or(!pinned, |node| node.destroyed);
+        if lock.resource.kind() == ResourceKind::Inode && gone {
+            // The last close took the file meanwhile, and the lock with it.
+            stdx::mark!("lock_of_gone_file");
+            locks::give_back(w, dest, &lock.resource);
+        } else {
+            locks::refresh_bits(w, dest, &lock.resource);
+            if locks::is_data(&lock) {
+                data::lock_granted(w, dest, &lock, rep.lvb.as_ref());
+            }
+        }
+    }
+    locks::pump(w, dest);
+    pinned.then_some(Memo::Lock { dest, cookie })
+}
+
+/// Attributes that came with an answer about an object.
+fn object(w: &mut World, rep: &ObjectRep) {
+    if let Some(attr) = &rep.attr {
+        apply(w, attr, true);
+        if !rep.symlink.is_empty()
+            && let Some(node) = w.nodes.get_mut(attr.fid.ino())
+        {
+            node.symlink = Some(Box::new(rep.symlink.clone()));
+        }
+    }
+    for attr in [&rep.parent_attr, &rep.source_parent_attr, &rep.replaced_attr].into_iter().flatten() {
+        apply(w, attr, false);
+    }
+}
+
+/// A change of ours was answered without what all its objects look like now: the reply was rebuilt after a restart. Our
+/// locks stay, for own changes call none of them back; so attributes that are here may be old under good locks.
+///
+/// Only requests that were in flight when a connection broke are answered so: this walk over all nodes is made that often.
+pub(crate) fn rebuilt(w: &mut World) {
+    stdx::mark!("rebuilt_reply");
+    w.nodes.iter_mut().for_each(|node| node.validity.doubt(bits::UPDATE | bits::LAYOUT));
+}
+
+/// Attributes came in; unless `make`, only a node that is known takes them.
+fn apply(w: &mut World, attr: &Attr, make: bool) {
+    let (ino, taking_in) = (attr.fid.ino(), w.taking_in);
+    if w.nodes.get(ino).is_none() && !make {
+        return;
+    }
+    let node = w.nodes.obtain(attr.fid);
+    let newer = node.attr.as_ref().is_none_or(|known| known.version <= attr.version);
+    if newer {
+        // A close makes the atime later without a new version.
+        let read =
+            node.attr.as_ref().filter(|known| known.version == attr.version).map_or(i64::MIN, |known| known.atime_ns);
+        node.attr = Some(Attr { atime_ns: attr.atime_ns.max(read), ..attr.clone() });
+        if attr.nlink == 0 {
+            node.unlinked = true;
+        }
+        if node.atime_ns.is_some_and(|atime| atime <= attr.atime_ns) {
+            node.atime_ns = None;
+        }
+    }
+    // A lock may have come without attributes (with extended ones): then it covers those of requests that were made under it, not of a
+    // reply that was held up. What is covered already stays so: only changes of our own can be newer.
+    let under = taking_in.is_under(node.validity.gained());
+    if !under {
+        stdx::mark!("attributes_from_before_the_lock");
+    }
+    node.validity.arrived(under);
+    if newer && node.is_regular() {
+        data::attr_arrived(w, ino, attr);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Fid;
+
+    /// The server hears of an access time by a close, which makes no new version: an answer from before it is known to be older by that time
+    /// alone.
+    #[test]
+    fn an_access_time_goes_back_with_a_new_version_only() {
+        let mut w = World::new(crate::api::Options::of_tests());
+        let fid = Fid::new(Fid::SEQ_FIRST, 7);
+        // The version and the access time that come, and the one that is known then.
+        for (version, atime_ns, known) in [(7, 40, 40), (7, 50, 50), (7, 40, 50), (6, 60, 50), (8, 40, 40)] {
+            apply(&mut w, &Attr { fid, version, atime_ns, ..Attr::default() }, true);
+            let there = w.nodes.get(fid.ino()).and_then(|node| node.attr.as_ref()).map(|attr| attr.atime_ns);
+            assert_eq!(there, Some(known), "version {version}, {atime_ns} ns");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Truncate, fallocate, and the search for data and holes.
+
+use core::ops::Range;
+use proto::msg::{LockMode, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
+use proto::{Bytes, Errno, Opcode};
+
+use super::{IoFlags, WriteAt, leave, write};
+use crate::api::Whence;
+use crate::base::Step;
+use crate::cache::data::state::{ALL, HOME, Key, NodeData, home_lvb};
+use crate::cache::data::striping::FILE_SIZE_MAX;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::data::leaving;
+use crate::coherence::data::state::{edit, file, node_key};
+use crate::coherence::data::{access, flush};
+use crate::coherence::metadata_write_back;
+use crate::coherence::op::Memo;
+use crate::coherence::request::Request;
+use crate::coherence::world::World;
+
+/// `FALLOC_FL_*`.
+const KEEP_SIZE: u32 = 0x1;
+const PUNCH_HOLE: u32 = 0x2;
+const ZERO_RANGE: u32 = 0x10;
+
+/// See [`super::before_truncate`].
+pub(crate) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    if size > FILE_SIZE_MAX {
+        return Err(Errno::EFBIG.into());
+    }
+    if cx.memo(Step::CutReady).is_some() {
+        return Ok(());
+    }
+    access::load(cx, ino)?;
+    metadata_write_back::settled(cx, ino)?;
+    if file(cx.w, ino).is_some_and(|f| f.resident()) && size > leaving::limit(cx, ino) {
+        cx.unlock(Step::HomeLock);
+        leave::leave(cx, ino)?;
+    }
+    let resident = access::lock_again(cx, ino, &(size..u64::MAX))?;
+    // Of a resident file everything: what comes after the new size must not come with old times.
+    let range = if resident { ALL } else { size..u64::MAX };
+    let alone = alone(cx, ino, &range);
+    access::quiet(cx, ino, alone)?;
+    access::was_quiet(cx);
+    cx.set_memo(Step::CutReady, 1);
+    Ok(())
+}
+
+/// Waits until nothing of the range is to be written or on its way, and nobody else changes the file's data.
+fn alone(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
+    access::wait_turn(cx, ino)?;
+    flush::settle_file(cx, ino, range)?;
+    access::take_turn(cx, ino)
+}
+
+/// See [`super::truncate`].
+pub(crate) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    if cx.memo(Step::CutDone).is_some() {
+        return Ok(());
+    }
+    if file(cx.w, ino).is_some_and(|f| f.resident()) {
+        // With the time that the target has for it, which others may have seen.
+        let told = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).map(home_lvb);
+        edit(cx.w, ino, HOME, |home| {
+            home.void_fetches(&(size..u64::MAX));
+            home.pages.cut(&(size..u64::MAX));
+            home.size = size;
+            if let Some(told) = &told {
+                home.news(told);
+            }
+        });
+    } else {
+        cx.set_memo(Step::CutAgreed, 1);
+        cut_objects(cx, ino, size)?;
+        punched(cx, ino, |file, key, _| file.object_range(key, &(0..size)).end)?;
+    }
+    cx.set_memo(Step::CutDone, 1);
+    access::end_turn(cx, ino);
+    Ok(())
+}
+
+/// Cuts pages, and asks for the cut of every object that is not as the new size wants it.
+fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    if cx.memo(Step::Cut).is_some() {
+        return Ok(());
+    }
+    // Others may have had the locks while the metadata target was waited for, and programs here have written since. What they wrote may be on
+    // its way to a target for long: without the locks, and without the turn.
+    let written = wait_for_writes(cx, ino, size);
+    access::quiet(cx, ino, written)?;
+    // Usually done by `before_truncate`; not if the data left the metadata target in between.
+    access::lock_again(cx, ino, &(size..u64::MAX))?;
+    let turn = access::take_turn(cx, ino).and_then(|()| wait_for_writes(cx, ino, size));
+    access::quiet(cx, ino, turn)?;
+    let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+    let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
+    let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
+    for key in now.keys() {
+        let cut = now.object_range(key, &(0..size)).end;
+        let Some(object) = now.object(key) else { continue };
+        let wrong = object.size > cut || (last == Some(key) && object.size < cut);
+        cuts.push((key, cut, wrong));
+    }
+    // One object at least has to know when that was.
+    if !cuts.iter().any(|(.., wrong)| *wrong) {
+        let first = last.unwrap_or(0);
+        cuts.iter_mut().filter(|(key, ..)| *key == first).for_each(|(.., wrong)| *wrong = true);
+    }
+    cx.set_memo(Step::Cut, size);
+    for (key, cut, ask) in cuts {
+        edit(cx.w, ino, key, |object| {
+            object.void_fetches(&(cut..u64::MAX));
+            object.pages.cut(&(cut..u64::MAX));
+        });
+        if ask {
+            punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no request changes what is behind `size`.
+fn wait_for_writes(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    let Some(now) = file(cx.w, ino) else { return Ok(()) };
+    let writing = now.keys().into_iter().any(|key| {
+        let behind = now.object_range(key, &(0..size)).end..u64::MAX;
+        now.object(key).is_some_and(|object| object.pages.writing_in(&behind))
+    });
+    if writing { Err(cx.wait(node_key(ino))) } else { Ok(()) }
+}
+
+/// Sends a punch; until [`punched`], nothing of the range is written.
+fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64>, keep_size: bool) {
+    let (op, now_ns) = (cx.op.id, cx.wall_ns());
+    let (uid, gid) = crate::coherence::data::owner(cx.w, ino);
+    let id = cx.w.data.new_id();
+    cx.w.data.mark_op(op, ino);
+    cx.op.changes += 1;
+    cx.set_memo(Step::CutId(key), id);
+    let reach = match kind {
+        PunchKind::Truncate => range.start,
+        PunchKind::Allocate | PunchKind::Zero if !keep_size => range.end,
+        _ => 0,
+    };
+    edit(cx.w, ino, key, |object| {
+        object.pages.begin(id, range.clone(), reach);
+        object.touch(now_ns);
+    });
+    let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };
+    let dest = object.dest;
+    let request = PunchReq {
+        object: object.id(),
+        kind: kind as i32,
+        start: range.start,
+        length: if kind == PunchKind::Truncate { 0 } else { range.end - range.start },
+        keep_size,
+        lvb: Some(object.lvb()),
+        lock: object.covering(LockMode::Pw, range).map_or(0, |lock| lock.handle),
+        uid,
+        gid,
+        job: crate::coherence::data::job(cx, ino),
+    };
+    let _ = cx.start_rpc(Step::CutSent(key), dest, Opcode::ObjPunch, |_, _| Request::new(&request));
+}
+
+/// Waits for the answers to every [`punch`]. `new_end`: where an object ends once its target has done it, given where it
+/// ended before.
+fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u64) -> Run<()> {
+    let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
+    let sent: Vec<(Key, u64)> = keys.into_iter().filter_map(|key| Some((key, cx.memo(Step::CutId(key))?))).collect();
+    let answered =
+        |(key, _): &(Key, u64)| matches!(cx.op.memo(Step::CutSent(*key)), Some(Memo::Reply(_) | Memo::Failed(_)));
+    if !sent.iter().all(answered) {
+        return Err(Stop::Wait);
+    }
+    let mut failed = None;
+    // Only now: the target answers others with the greater one of its size and ours, so that nobody sees the new size until all do.
+    let new_end = |w: &World, key| {
+        let file = file(w, ino)?;
+        Some(new_end(file, key, file.object(key)?.size))
+    };
+    for (key, id) in sent {
+        let new_end = new_end(cx.w, key);
+        let (result, header) = match cx.op.memo(Step::CutSent(key)) {
+            Some(Memo::Reply(reply)) => (
+                Errno::from_status(reply.header.status)
+                    .and_then(|()| reply.frame().decode::<ObjectStateRep>().map_err(|_| Errno::EPROTO)),
+                Some(reply.header),
+            ),
+            Some(Memo::Failed(errno)) => (Err(*errno), None),
+            _ => (Err(Errno::EIO), None),
+        };
+        let moment = cx.w.moment();
+        edit(cx.w, ino, key, |object| {
+            object.pages.end(id);
+            match &result {
+                Ok(rep) => {
+                    object.answered(header.map(|h| h.transno).unwrap_or_default(), moment);
+                    object.size = new_end.unwrap_or(object.size);
+                    if let Some(lvb) = &rep.lvb {
+                        object.news(lvb);
+                    }
+                }
+                Err(_) => object.size_exact = false,
+            }
+        });
+        if let Some(header) = header
+            && let Some(dest) = file(cx.w, ino).and_then(|f| f.object(key)).map(|o| o.dest)
+        {
+            cx.w.data.changed(dest, &header, 0);
+        }
+        if let Err(errno) = result {
+            failed = Some(errno);
+        }
+        // Once only: a further attempt finds nothing to do.
+        cx.forget(Step::CutId(key));
+    }
+    cx.w.wake(node_key(ino));
+    failed.map_or(Ok(()), |errno| Err(errno.into()))
+}
+
+/// See [`super::fallocate`].
+pub(crate) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, length: u64) -> Run<()> {
+    let keep_size = mode & KEEP_SIZE != 0;
+    let kind = match mode & !KEEP_SIZE {
+        0 => PunchKind::Allocate,
+        PUNCH_HOLE if keep_size => PunchKind::Hole,
+        ZERO_RANGE => PunchKind::Zero,
+        _ => return Err(Errno::EOPNOTSUPP.into()),
+    };
+    let Some(end) = offset.checked_add(length).filter(|end| *end <= FILE_SIZE_MAX) else {
+        return Err(Errno::EFBIG.into());
+    };
+    if length == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if cx.memo(Step::Cut).is_none() {
+        access::load(cx, ino)?;
+        metadata_write_back::settled(cx, ino)?;
+        let resident = loop {
+            leave::wait_end(cx, ino)?;
+            let grows = kind != PunchKind::Hole && !keep_size;
+            // Under locks to the end, the size is exact.
+            let range = if grows { offset..u64::MAX } else { offset..end };
+            let resident = access::lock_again(cx, ino, &range)?;
+            if !resident || kind == PunchKind::Hole || end <= leaving::limit(cx, ino) {
+                break resident;
+            }
+            cx.unlock(Step::HomeLock);
+            leave::leave(cx, ino)?;
+        };
+        if resident {
+            return allocate_resident(cx, ino, kind, keep_size, offset..end);
+        }
+        crate::coherence::kernel::hide(cx, &[ino])?;
+        let alone = alone(cx, ino, &(offset..end));
+        access::quiet(cx, ino, alone)?;
+        cx.set_memo(Step::Cut, offset);
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        let parts: Vec<(Key, Range<u64>)> =
+            now.keys().into_iter().map(|key| (key, now.object_range(key, &(offset..end)))).collect();
+        for (key, part) in parts {
+            if part.is_empty() {
+                continue;
+            }
+            if kind != PunchKind::Allocate {
+                edit(cx.w, ino, key, |object| {
+                    object.void_fetches(&part);
+                    object.pages.cut(&part);
+                });
+            }
+            punch(cx, ino, key, kind, &part, keep_size);
+        }
+    }
+    punched(cx, ino, |file, key, size| match keep_size {
+        true => size,
+        false => size.max(file.object_range(key, &(offset..end)).end),
+    })?;
+    access::end_turn(cx, ino);
+    Ok(())
+}
+
+/// A resident file has no space of its own: zeros are written where zeros are wanted.
+fn allocate_resident(cx: &mut Cx<'_>, ino: u64, kind: PunchKind, keep_size: bool, range: Range<u64>) -> Run<()> {
+    let size = file(cx.w, ino).map_or(0, |f| f.home.size);
+    let zeros = match kind {
+        PunchKind::Allocate if keep_size => return Ok(()),
+        PunchKind::Allocate => range.start.max(size)..range.end,
+        PunchKind::Zero if !keep_size => range,
+        _ => range.start..range.end.min(size),
+    };
+    // The size is read under the lock that is pinned, and the zeros are written in the same attempt; or they are on
+    // their way already.
+    let zeros = match (cx.memo(Step::Through), cx.memo(Step::Zeros)) {
+        (Some(start), Some(end)) => start..end,
+        _ => zeros,
+    };
+    if zeros.is_empty() {
+        return Ok(());
+    }
+    cx.set_memo(Step::Zeros, zeros.end);
+    let data = Bytes::from(vec![0; (zeros.end - zeros.start) as usize]);
+    write::write(cx, ino, WriteAt::Offset(zeros.start), &data, IoFlags::default()).map(|_| ())
+}
+
+/// See [`super::seek`].
+pub(crate) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Run<u64> {
+    if offset >= FILE_SIZE_MAX {
+        return Err(Errno::ENXIO.into());
+    }
+    let resident = access::lock(cx, ino, LockMode::Pr, &(offset..u64::MAX))?;
+    access::wait_cut(cx, ino)?;
+    let size = access::size(cx, ino)?;
+    if offset >= size {
+        return Err(Errno::ENXIO.into());
+    }
+    if resident {
+        return Ok(if whence == Whence::Data { offset } else { size });
+    }
+    flush::settle_file(cx, ino, &(offset..u64::MAX))?;
+    let hole = whence == Whence::Hole;
+    let mut found: Option<u64> = None;
+    let mut waiting = false;
+    let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
+    for key in keys {
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        let Some(object) = now.object(key) else { continue };
+        let from = now.striping.object_cut(key, offset);
+        let here = if from >= object.size {
+            // Nothing but hole from here on.
+            hole.then_some(from)
+        } else {
+            let request =
+                SeekReq { object: object.id(), offset: from, hole, job: crate::coherence::data::job(cx, ino) };
+            let dest = object.dest;
+            let at = Step::Seek(object.number());
+            match cx.start_rpc(at, dest, Opcode::ObjSeek, |_, _| Request::new(&request)) {
+                None => {
+                    waiting = true;
+                    continue;
+                }
+                Some(Err(Errno::ENXIO)) => None,
+                Some(Err(errno)) => return Err(errno.into()),
+                Some(Ok(reply)) => {
+                    Some(reply.frame().decode::<SeekRep>().map_err(|_| Stop::Errno(Errno::EPROTO))?.offset)
+                }
+            }
+        };
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        if let Some(at) = here {
+            let at = now.striping.file_offset(key, at).max(offset);
+            found = Some(found.map_or(at, |known| known.min(at)));
+        }
+    }
+    if waiting {
+        return Err(Stop::Wait);
+    }
+    match found {
+        Some(at) if at < size => Ok(at),
+        _ if hole => Ok(size),
+        _ => Err(Errno::ENXIO.into()),
+    }
+}

@@ -1,0 +1,117 @@
+//! A walk that met a stale name: what the kernel looks up again lasts until it comes back for it.
+//!
+//! The kernel looks the names of a path up again once for each call ([`crate::coherence::kernel`]). What it found the second time may
+//! be gone again before it comes back for it: so for a while after an `ESTALE` the lookups in that directory also open what they
+//! find. What is open lasts.
+
+use bytes::Bytes;
+use core::time::Duration;
+use proto::msg::{LookupReq, OpenOp, Reint, bits};
+use proto::{Errno, Fid, Opcode, Xid};
+use stdx::Instant;
+
+use crate::api::Stat;
+use crate::base::{Dest, Step, WaitKey};
+use crate::cache::file::{Closing, flags as o};
+use crate::cache::node::Hold;
+use crate::coherence::closes;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::names::Asked;
+use crate::coherence::op::Task;
+use crate::coherence::request::{ObjectLocks, Request, Wants};
+use crate::coherence::world::World;
+
+/// The kernel comes back for what it looked up within this time.
+const HELD: Duration = Duration::from_secs(1);
+/// The kernel's walk of a path does not take longer than this, once it has looked up the last name.
+const WALK: Duration = Duration::from_millis(100);
+
+/// Whether a directory that may have moved has the name still by which the kernel came to it. If so, and its name is locked again, it is
+/// as if the kernel had looked it up now.
+pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
+    let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(false) };
+    let Some((parent, name)) = node.dir.as_ref().and_then(|dir| dir.named.clone()) else {
+        node.kernel.came();
+        return Ok(false);
+    };
+    let parent_fid = fid_of(parent)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    cx.set_memo(Step::NamedOf, ino);
+    let cred = cx.cred().clone();
+    let rep = cx.rpc_object(Step::Named, dest, Opcode::MdsLookup, |w, _| {
+        let mut wants = Wants::default();
+        let want = Some(wants.locks(w, dest, ObjectLocks::ANY, false, Some(false)));
+        Request::new(&LookupReq { parent: parent_fid, name: name.clone(), want, cred: Some(cred) }).wanting(wants)
+    });
+    if rep == Err(Stop::Wait) {
+        return Err(Stop::Wait);
+    }
+    cx.forget(Step::Named);
+    cx.forget(Step::NamedOf);
+    let same = rep.is_ok_and(|rep| rep.attr.as_ref().is_some_and(|attr| attr.fid.ino() == ino));
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        let locked = node.has(bits::LOOKUP);
+        if same && !locked {
+            node.kernel.names_in_doubt();
+        } else {
+            node.kernel.came();
+        }
+        if same && locked && node.kernel.names().is_empty() {
+            stdx::mark!("still_named");
+            node.kernel.name(parent, &name);
+        }
+    }
+    Ok(same)
+}
+
+/// Whether a lookup in this directory is to open what it finds.
+pub(super) fn holds(cx: &Cx<'_>, parent: u64) -> bool {
+    let wanted = || {
+        let directory = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
+        directory.and_then(|dir| dir.hold_until).is_some_and(|until| cx.now() < until)
+    };
+    cx.began(Step::Hold) || !cx.began(Step::Main) && wanted()
+}
+
+/// A lookup that opens what it finds, for a while.
+pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes) -> Run<Stat> {
+    let dest = cx.w.mdt_of(fid);
+    let rep = cx.rpc_object(Step::Hold, dest, Opcode::MdsReint, |w, op| {
+        let mut wants = Wants::default();
+        let want = wants.locks(w, dest, ObjectLocks::ANY, false, Some(false));
+        let open = OpenOp { parent: Some(fid), name: name.clone(), flags: o::PATH, ..OpenOp::default() };
+        let asked = Asked::now(w, parent, name);
+        Request::new(&op.change(Some(want), Reint::Open(open))).wanting(wants).opening().then_learn(
+            move |w, rep, reply| {
+                if let Some(attr) = &rep.attr {
+                    stdx::mark!("lookup_that_holds");
+                    asked.found(w, rep, reply.number, attr);
+                    held(w, dest, attr.fid, reply.header.xid);
+                }
+            },
+        )
+    })?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    super::stat_of_name(cx, attr.fid.ino())
+}
+
+/// A request has opened an object so that it lasts.
+fn held(w: &mut World, dest: Dest, fid: Fid, open_xid: Xid) {
+    let now = w.now;
+    let node = w.nodes.obtain(fid);
+    node.kernel.comes_back(now + WALK);
+    w.nodes.hold(fid.ino(), Hold::Open);
+    let closing = Box::new(Closing { ino: fid.ino(), fid, dest, open_xid });
+    w.spawn(Task::Hold { closing, until: now + HELD });
+}
+
+/// Background: what a lookup opened is closed, in time.
+pub(super) fn hold(cx: &mut Cx<'_>, closing: &Closing, until: Instant) -> Run<()> {
+    if cx.now() < until && !cx.w.unmounting {
+        cx.w.set_timer(until);
+        return Err(cx.wait(WaitKey::Timer));
+    }
+    closes::add(cx.w, closing.clone());
+    Ok(())
+}

@@ -1,0 +1,510 @@
+//! The targets that the client talks to: of each the session, the requests without a reply, and what is open there.
+
+use bytes::Bytes;
+use prost::Message;
+use proto::msg::{EnqueueReq, Layout, ObjectRep, OpenOp, Reint, ReintReq, StatfsRep};
+use proto::{Errno, Frame, Nid, Transno, Xid};
+use rpc::Link;
+use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
+use std::collections::VecDeque;
+use stdx::{Instant, Map};
+
+use crate::api::{ConnId, Effect, FileHandle, LogLevel, Options};
+use crate::base::Dest;
+
+/// A target. `P` is what is kept here of a request until its answer comes.
+pub(crate) struct Target<P> {
+    /// Its role.
+    pub(crate) dest: Dest,
+    /// Its name, `adamant-OST0001`.
+    pub(crate) name: String,
+    /// How often it was started, as the MGS knows it.
+    pub(crate) instance: u64,
+    /// Files up to this size live there (metadata targets), in bytes.
+    pub(crate) dom_size: u32,
+    /// Largest read or write, in bytes.
+    pub(crate) brw_size: u32,
+    /// The session.
+    pub(crate) import: Import,
+    /// Since when changes in flight are counted, by the wall clock; 0: from the begin.
+    pub(crate) rpc_stats_since_ns: i64,
+    /// What it said last of its space.
+    pub(crate) space: Option<StatfsRep>,
+    pending: Map<RequestId, P>,
+    touched: bool,
+}
+
+impl<P> Target<P> {
+    /// Whether the server has granted a feature (`proto::connect::features`).
+    pub(crate) fn has(&self, feature: u64) -> bool {
+        self.import.connect_data().features & feature != 0
+    }
+
+    /// Whether requests pass now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.import.state() == State::Full
+    }
+
+    /// Requests without a reply.
+    pub(crate) fn pending(&self) -> impl ExactSizeIterator<Item = &P> {
+        self.pending.values()
+    }
+}
+
+/// What is kept of an open so that it can be replayed.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    /// The server's present handle.
+    pub(crate) handle: u64,
+    /// What was opened.
+    pub(crate) fid: proto::Fid,
+    /// Its layout then: what changed it since is replayed, too.
+    pub(crate) layout: Option<Layout>,
+    /// The request's body as it was sent.
+    pub(crate) body: Bytes,
+    /// The open file, as far as a program has it: the number may be another's since.
+    pub(crate) fh: Option<FileHandle>,
+}
+
+/// All targets.
+pub(crate) struct Imports<P> {
+    list: Vec<Target<P>>,
+    index: Map<Dest, usize>,
+    touched: VecDeque<usize>,
+    /// How many press ([`Imports::press`]).
+    pressing: u32,
+    /// Opens by the request that made them, until their close is durable: until then both may be replayed.
+    opens: Map<(Dest, Xid), Opened>,
+    /// Closes that were answered, in that order, with the opens that they end.
+    closed: VecDeque<(Dest, Transno, Xid)>,
+}
+
+impl<P> Default for Imports<P> {
+    fn default() -> Self {
+        Imports {
+            list: Vec::new(),
+            index: Map::default(),
+            touched: VecDeque::new(),
+            pressing: 0,
+            opens: Map::default(),
+            closed: VecDeque::new(),
+        }
+    }
+}
+
+/// What a session has to say to those above.
+#[derive(Debug)]
+pub(crate) enum Event<P> {
+    /// A request was answered.
+    Reply(P, Frame),
+    /// A request will never be answered.
+    Failed(P, Errno),
+    /// A request of the server.
+    Notice(Frame),
+    /// The server has agreed to a connection.
+    Connected {
+        /// For how many changes it has room that have no answer.
+        batch_room: u32,
+    },
+    /// Requests pass.
+    Full,
+    /// The connection is gone.
+    Away,
+    /// The server recovers and wants to hear of locks ([`Imports::locks_to_replay`]); `first`: from the begin.
+    ReplayLocks {
+        /// See there.
+        first: bool,
+    },
+    /// It gave them anew, or not.
+    LocksReplayed(Vec<(u64, Result<u64, Errno>)>),
+    /// What was opened is open no more: of this file, if a program had it.
+    OpenLost(Option<FileHandle>, Xid),
+    /// All state there is lost, and these answered changes with it.
+    Evicted(Vec<Frame>),
+    /// The server refuses this client.
+    Refused {
+        /// Why.
+        errno: Errno,
+        /// The same in its words.
+        reason: String,
+    },
+    /// The good-bye was answered.
+    Disconnected,
+}
+
+/// Bits of a [`ConnId`] that are the import's own number.
+const LINK_BITS: u32 = 40;
+
+impl<P> Imports<P> {
+    /// A further target; it is dialled at once.
+    pub(crate) fn add(
+        &mut self,
+        options: &Options,
+        now: Instant,
+        dest: Dest,
+        name: String,
+        nids: Vec<Nid>,
+        instance: u64,
+    ) {
+        let index = self.list.len();
+        let mut config = Config::new(options.uuid, name.clone(), nids.clone(), options.seed ^ (index as u64) << 32);
+        config.description = options.description.clone();
+        config.read_only = options.read_only;
+        config.first_xid = (options.seed & 0xffff_ffff) << 20;
+        config.timeouts = options.timeouts.clone();
+        if options.always_ping {
+            config.features &= !proto::connect::features::PINGLESS;
+        }
+        config.soft = options.soft;
+        config.faults = options.faults.clone();
+        config.rpcs_in_flight_max = options.max_rpcs_in_flight;
+        config.mod_rpcs_in_flight_max = options.max_mod_rpcs_in_flight.max(1);
+        if options.max_mod_rpcs_in_flight == 0 {
+            config.features &= !proto::connect::features::MULTI_MOD_RPCS;
+        }
+        if options.sync_metadata || options.max_mod_rpcs_in_flight == 0 {
+            config.features &= !(proto::connect::features::WRITE_BACK | proto::connect::features::GRANT_SHRINK);
+        }
+        // The MGS keeps nothing of a client.
+        config.lightweight = dest == Dest::Mgs;
+        let mut import = Import::new(config, now);
+        if instance != 0 {
+            import.handle(now, ImportEvent::Target { nids, instance });
+        }
+        import.press(now, self.pressing > 0);
+        self.list.push(Target {
+            dest,
+            name,
+            instance,
+            dom_size: 0,
+            brw_size: proto::connect::BRW_SIZE_MAX,
+            import,
+            rpc_stats_since_ns: 0,
+            space: None,
+            pending: Map::default(),
+            touched: false,
+        });
+        self.index.insert(dest, index);
+        self.touch(index);
+    }
+
+    fn touch(&mut self, index: usize) {
+        if let Some(target) = self.list.get_mut(index)
+            && !target.touched
+        {
+            target.touched = true;
+            self.touched.push_back(index);
+        }
+    }
+
+    /// A target.
+    pub(crate) fn get(&self, dest: Dest) -> Option<&Target<P>> {
+        self.list.get(*self.index.get(&dest)?)
+    }
+
+    /// The same, to change.
+    pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut Target<P>> {
+        self.list.get_mut(*self.index.get(&dest)?)
+    }
+
+    /// Something was told to the import of this target: it has effects.
+    pub(crate) fn touch_dest(&mut self, dest: Dest) {
+        if let Some(&index) = self.index.get(&dest) {
+            self.touch(index);
+        }
+    }
+
+    /// A request was answered that opened something.
+    pub(crate) fn opened(&mut self, dest: Dest, xid: Xid, opened: Opened) {
+        self.opens.insert((dest, xid), opened);
+        if self.get(dest).is_some_and(|target| !target.is_full()) {
+            self.amend_open(dest, xid);
+        }
+    }
+
+    /// A body that is appended to another is merged into it when it is decoded: so the amendment is put behind the request.
+    fn amend_open(&mut self, dest: Dest, xid: Xid) {
+        let (Some(opened), Some(&index)) = (self.opens.get(&(dest, xid)), self.index.get(&dest)) else { return };
+        let amendment = ReintReq {
+            op: Some(Reint::Open(OpenOp {
+                old_handle: opened.handle,
+                opened_fid: Some(opened.fid),
+                layout: opened.layout.clone(),
+                ..OpenOp::default()
+            })),
+            ..ReintReq::default()
+        };
+        let mut body = opened.body.to_vec();
+        let _ = amendment.encode(&mut body);
+        self.list[index].import.amend(xid, body.into());
+    }
+
+    /// What a request opened is this open file. Whether that is known: an eviction may have taken it.
+    pub(crate) fn opened_as(&mut self, dest: Dest, xid: Xid, fh: FileHandle) -> bool {
+        let opened = self.opens.get_mut(&(dest, xid));
+        opened.map(|opened| opened.fh = Some(fh)).is_some()
+    }
+
+    /// The close of an open was answered with `transno`; 0 if there is nothing to close.
+    pub(crate) fn open_closed(&mut self, dest: Dest, xid: Xid, transno: Transno) {
+        if let Some(target) = self.get_mut(dest) {
+            target.import.open_closed(xid, transno);
+        }
+        if transno == Transno(0) {
+            self.opens.remove(&(dest, xid));
+        } else {
+            self.closed.push_back((dest, transno, xid));
+        }
+        while let Some((dest, transno, xid)) = self.closed.front().copied() {
+            if self.get(dest).is_some_and(|target| target.import.last_committed() < transno) {
+                break;
+            }
+            self.closed.pop_front();
+            self.opens.remove(&(dest, xid));
+        }
+    }
+
+    /// All, in the order in which they became known.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Target<P>> {
+        self.list.iter()
+    }
+
+    /// The object targets that are known, by index.
+    pub(crate) fn osts(&self) -> Vec<u32> {
+        let mut all: Vec<u32> =
+            self.list.iter().filter_map(|t| if let Dest::Ost(i) = t.dest { Some(i) } else { None }).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Roles of all targets, in the order in which they became known.
+    pub(crate) fn dests(&self) -> Vec<Dest> {
+        self.list.iter().map(|target| target.dest).collect()
+    }
+
+    /// What a request has opened.
+    pub(crate) fn opened_by(&self, dest: Dest, xid: Xid) -> Option<&Opened> {
+        self.opens.get(&(dest, xid))
+    }
+
+    /// Whether some operation waits that has locks pinned, or gives one back: for something else than an answer of its own, which may
+    /// be anything that goes on here. What others sent behind the programs' backs is urgent then.
+    pub(crate) fn press(&mut self, now: Instant) {
+        self.pressing += 1;
+        if self.pressing == 1 {
+            self.tell_pressed(now, true);
+        }
+    }
+
+    /// One that pressed does so no more.
+    pub(crate) fn released(&mut self, now: Instant) {
+        self.pressing -= 1;
+        if self.pressing == 0 {
+            self.tell_pressed(now, false);
+        }
+    }
+
+    fn tell_pressed(&mut self, now: Instant, pressed: bool) {
+        for index in 0..self.list.len() {
+            let target = &mut self.list[index];
+            if let Dest::Mdt(_) = target.dest {
+                target.import.press(now, pressed);
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Sends a request, and keeps this until its answer comes. Nothing if there is no such target.
+    pub(crate) fn submit(&mut self, now: Instant, dest: Dest, request: Outgoing, keep: P) {
+        let Some(&index) = self.index.get(&dest) else { return };
+        let target = &mut self.list[index];
+        let id = target.import.submit(now, request);
+        target.pending.insert(id, keep);
+        self.touch(index);
+    }
+
+    /// Sends something to whose answer nobody listens, also while the target recovers.
+    pub(crate) fn tell(&mut self, now: Instant, dest: Dest, request: Outgoing) {
+        if let Some(target) = self.get_mut(dest) {
+            target.import.submit(now, Outgoing { during_recovery: true, ..request });
+            self.touch_dest(dest);
+        }
+    }
+
+    /// Takes back those requests that were not sent.
+    pub(crate) fn withdraw(&mut self, which: impl Fn(&P) -> bool) -> Vec<(Dest, P)> {
+        let mut gone = Vec::new();
+        for target in &mut self.list {
+            let ids: Vec<RequestId> = target.pending.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
+            for id in ids {
+                if target.import.withdraw(id)
+                    && let Some(pending) = target.pending.remove(&id)
+                {
+                    gone.push((target.dest, pending));
+                }
+            }
+        }
+        gone
+    }
+
+    /// The target that a connection leads to.
+    pub(crate) fn of_connection(&mut self, conn: ConnId) -> Option<&mut Target<P>> {
+        self.list.get_mut((conn.0 >> LINK_BITS) as usize)
+    }
+
+    fn with_link(&mut self, now: Instant, conn: ConnId, event: impl FnOnce(Link) -> ImportEvent) {
+        if let Some(target) = self.of_connection(conn) {
+            target.import.handle(now, event(Link(conn.0 & ((1 << LINK_BITS) - 1))));
+            self.touch((conn.0 >> LINK_BITS) as usize);
+        }
+    }
+
+    /// A connection is there.
+    pub(crate) fn dialled(&mut self, now: Instant, conn: ConnId) {
+        self.with_link(now, conn, ImportEvent::Dialled);
+    }
+
+    /// A connection could not be made.
+    pub(crate) fn dial_failed(&mut self, now: Instant, conn: ConnId, reason: String) {
+        self.with_link(now, conn, |link| ImportEvent::DialFailed(link, reason));
+    }
+
+    /// A frame came in.
+    pub(crate) fn frame(&mut self, now: Instant, conn: ConnId, frame: Frame) {
+        self.with_link(now, conn, |link| ImportEvent::Frame(link, frame));
+    }
+
+    /// A connection is gone.
+    pub(crate) fn hung_up(&mut self, now: Instant, conn: ConnId) {
+        self.with_link(now, conn, ImportEvent::Closed);
+    }
+
+    /// The configuration says where a target is.
+    pub(crate) fn moved(&mut self, now: Instant, dest: Dest, nids: Vec<Nid>, instance: u64) {
+        if let Some(target) = self.get_mut(dest) {
+            target.instance = instance;
+            target.import.handle(now, ImportEvent::Target { nids, instance });
+            self.touch_dest(dest);
+        }
+    }
+
+    /// Locks that a server which recovers is to give anew.
+    pub(crate) fn locks_to_replay(&mut self, now: Instant, dest: Dest, requests: Vec<EnqueueReq>) {
+        if let Some(target) = self.get_mut(dest) {
+            target.import.locks_to_replay(now, requests);
+        }
+    }
+
+    /// Time passed.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        for index in 0..self.list.len() {
+            let target = &mut self.list[index];
+            if target.import.deadline().is_some_and(|at| at <= now) {
+                target.import.handle(now, ImportEvent::Tick);
+                self.touch(index);
+            }
+        }
+    }
+
+    /// When [`Imports::tick`] wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.list.iter().filter_map(|target| target.import.deadline()).min()
+    }
+
+    /// Carries out what sessions want, up to the next thing that concerns those above.
+    pub(crate) fn next(&mut self, effects: &mut VecDeque<Effect>) -> Option<(Dest, Event<P>)> {
+        while let Some(&index) = self.touched.front() {
+            let target = &mut self.list[index];
+            let dest = target.dest;
+            let Some(effect) = target.import.poll() else {
+                target.touched = false;
+                self.touched.pop_front();
+                continue;
+            };
+            let conn = |link: Link| ConnId((index as u64) << LINK_BITS | link.0);
+            let event = match effect {
+                ImportEffect::Dial { link, nids } => {
+                    effects.push_back(Effect::Dial { conn: conn(link), nids });
+                    continue;
+                }
+                ImportEffect::Send { link, frame } => {
+                    effects.push_back(Effect::Send { conn: conn(link), frame });
+                    continue;
+                }
+                ImportEffect::Hangup(link) => {
+                    effects.push_back(Effect::Hangup { conn: conn(link) });
+                    continue;
+                }
+                ImportEffect::Log(line) => {
+                    effects.push_back(Effect::Log(LogLevel::Info, line));
+                    continue;
+                }
+                ImportEffect::Loss(line) => {
+                    effects.push_back(Effect::Log(LogLevel::Error, line));
+                    continue;
+                }
+                ImportEffect::Reply { id, result, .. } => match (target.pending.remove(&id), result) {
+                    (None, _) => continue,
+                    (Some(pending), Ok(frame)) => Event::Reply(pending, frame),
+                    (Some(pending), Err(errno)) => Event::Failed(pending, errno),
+                },
+                ImportEffect::Notice(frame) => Event::Notice(frame),
+                ImportEffect::Connected(reply) => {
+                    target.dom_size = reply.dom_size;
+                    target.import.set_grant(reply.grant);
+                    if reply.brw_size > 0 {
+                        target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
+                    }
+                    Event::Connected { batch_room: reply.batch_room }
+                }
+                ImportEffect::Full { fresh: _ } => Event::Full,
+                ImportEffect::Away => {
+                    self.prepare_replay(dest);
+                    Event::Away
+                }
+                ImportEffect::ReplayLocks { first } => Event::ReplayLocks { first },
+                ImportEffect::LocksReplayed(locks) => Event::LocksReplayed(locks),
+                ImportEffect::Replayed { xid, reply } => match self.replayed(dest, xid, &reply) {
+                    true => continue,
+                    false => Event::OpenLost(self.opens.remove(&(dest, xid)).and_then(|opened| opened.fh), xid),
+                },
+                ImportEffect::Evicted { lost } => Event::Evicted(lost),
+                ImportEffect::Refused { errno, reason } => Event::Refused { errno, reason },
+                ImportEffect::Disconnected => Event::Disconnected,
+            };
+            return Some((dest, event));
+        }
+        None
+    }
+
+    /// Before a replay can happen, each open says what it opened: it may have been created or renamed since. One that is answered while
+    /// the server recovers says it at once ([`Imports::opened`]): the next replay may follow without service in between.
+    fn prepare_replay(&mut self, dest: Dest) {
+        let mut xids: Vec<Xid> = self.opens.keys().filter(|(d, _)| *d == dest).map(|(_, xid)| *xid).collect();
+        xids.sort_unstable();
+        for xid in xids {
+            self.amend_open(dest, xid);
+        }
+    }
+
+    /// An open was replayed: it has a new handle. False: it is no more.
+    fn replayed(&mut self, dest: Dest, xid: Xid, reply: &Frame) -> bool {
+        let Some(opened) = self.opens.get_mut(&(dest, xid)) else { return true };
+        let rep = if reply.header.status < 0 { None } else { reply.decode::<ObjectRep>().ok() };
+        match rep {
+            Some(rep) => {
+                if rep.handle != 0 {
+                    opened.handle = rep.handle;
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// All state at a target is lost: nothing is open there.
+    pub(crate) fn forget_opens(&mut self, dest: Dest) {
+        self.opens.retain(|(d, _), _| *d != dest);
+        self.closed.retain(|(d, ..)| *d != dest);
+    }
+}

@@ -202,7 +202,7 @@ const WORLDS: &[World] = &[
     World {
         name: "canary-attributes",
         what: "some extended attributes are not set or removed, and said to be: processes that share files must notice",
-        plan: || Plan::calls(1, SharedCalls { xattrs: true, ..SharedCalls::default() }),
+        plan: || Plan { groups: 48, ..Plan::calls(1, SharedCalls { xattrs: true, ..SharedCalls::default() }) },
         canary: Canary::ForgetAttributes,
     },
     World {
@@ -256,6 +256,12 @@ const WORLDS: &[World] = &[
         name: "killed-writing",
         what: "programs are killed in the middle of writes that are several requests",
         plan: || Plan { processes: 200, calls: 60, file_max: 400 << 10, signals: 100, ..Plan::still(2) },
+        canary: Canary::None,
+    },
+    World {
+        name: "removed-meanwhile",
+        what: "one process renames out of a directory that another is about to remove, both through the same kernel",
+        plan: || Plan::draw(1_795_780_686_285),
         canary: Canary::None,
     },
     World {

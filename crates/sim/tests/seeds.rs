@@ -121,6 +121,7 @@ fn what_was_mended_stays_mended() {
         "written-back-meanwhile",
         "mapped-atime",
         "killed-writing",
+        "removed-meanwhile",
     ] {
         let settings =
             sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1, jobs: 1, coverage: false };

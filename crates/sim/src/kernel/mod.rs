@@ -41,6 +41,8 @@ struct Inode {
     opens: u32,
     /// Type.
     kind: u32,
+    /// A directory that a program here has removed (`S_DEAD`): there are no names in it, and none can be made.
+    removed: bool,
     /// Length as the kernel believes.
     size: u64,
     /// Attributes, while they are valid.
@@ -395,6 +397,35 @@ impl Kernel {
             }
             self.wait().await;
         }
+    }
+
+    /// The gate of a directory in which a name is to be changed. While it was waited for the directory may have been removed.
+    async fn gate_to_change(&self, dir: u64) -> Sys<GateHeld> {
+        let gate = self.gate(dir, true).await;
+        if self.inode(dir, |inode| inode.removed) { Err(Errno::ENOENT.into()) } else { Ok(gate) }
+    }
+
+    /// Those of two directories, that of an ancestor first, as Linux takes them.
+    async fn gates_to_rename(&self, dir: u64, new_dir: u64) -> Sys<(GateHeld, Option<GateHeld>)> {
+        let below = self.is_below(dir, new_dir) || !self.is_below(new_dir, dir) && new_dir < dir;
+        let (first, second) = if below { (new_dir, dir) } else { (dir, new_dir) };
+        let held = self.gate_to_change(first).await?;
+        let other = if first == second { None } else { Some(self.gate_to_change(second).await?) };
+        Ok((held, other))
+    }
+
+    /// Whether a directory lies below another, by the names that are known.
+    fn is_below(&self, mut ino: u64, above: u64) -> bool {
+        let caches = self.caches();
+        for _ in 0..64 {
+            let parent = caches.names.iter().find(|(_, name)| name.ino == ino).map(|((dir, _), _)| *dir);
+            match parent {
+                Some(parent) if parent == above => return true,
+                Some(parent) => ino = parent,
+                None => return false,
+            }
+        }
+        false
     }
 
     /// Waits until some lock was given back.

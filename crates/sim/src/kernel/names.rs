@@ -195,7 +195,7 @@ impl Kernel {
     async fn make(&self, cred: &Cred, path: &Path, blind: bool, call: impl Fn(u64, Bytes) -> Call) -> Sys<Stat> {
         fresh_if_stale!(self, [path], fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
-            let _gate = self.gate(dir, true).await;
+            let _gate = self.gate_to_change(dir).await?;
             if !blind && self.look(cred, dir, name, fresh).await?.is_some() {
                 return_err(Errno::EEXIST)?;
             }
@@ -232,7 +232,7 @@ impl Kernel {
         fresh_if_stale!(self, [from, to], fresh => {
             let ino = self.resolve(cred, from, fresh).await?;
             let (dir, name) = self.parent(cred, to, fresh).await?;
-            let _gate = self.gate(dir, true).await;
+            let _gate = self.gate_to_change(dir).await?;
             if self.look(cred, dir, name, fresh).await?.is_some() {
                 return_err(Errno::EEXIST)?;
             }
@@ -267,7 +267,7 @@ impl Kernel {
     pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> Sys<()> {
         fresh_if_stale!(self, [path], fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
-            let _gate = self.gate(dir, true).await;
+            let _gate = self.gate_to_change(dir).await?;
             let mut victim = None;
             if !blind {
                 victim = self.look(cred, dir, name, fresh).await?;
@@ -275,6 +275,12 @@ impl Kernel {
                     return_err(Errno::ENOENT)?;
                 }
             }
+            // Linux locks what goes, so that nothing in it, and none of its attributes, is changed meanwhile.
+            let goes = victim.or_else(|| self.caches().names.get(&(dir, name.clone())).map(|name| name.ino));
+            let _goes = match goes {
+                Some(ino) => Some(self.gate(ino, true).await),
+                None => None,
+            };
             let call = if directory {
                 Call::Rmdir { parent: dir, name: name.clone() }
             } else {
@@ -288,6 +294,7 @@ impl Kernel {
             let known = self.caches().names.get(&(dir, name.clone())).map(|name| name.ino);
             if let Some(ino) = victim.or(known) {
                 self.touched(ino);
+                self.inode(ino, |inode| inode.removed |= directory);
             }
             self.drop_name(dir, name);
             Ok(())
@@ -299,9 +306,7 @@ impl Kernel {
         fresh_if_stale!(self, [from, to], fresh => {
             let (dir, name) = self.parent(cred, from, fresh).await?;
             let (new_dir, new_name) = self.parent(cred, to, fresh).await?;
-            let (first, second) = (dir.min(new_dir), dir.max(new_dir));
-            let _gate = self.gate(first, true).await;
-            let _second = if first == second { None } else { Some(self.gate(second, true).await) };
+            let _gates = self.gates_to_rename(dir, new_dir).await?;
             if !blind {
                 if self.look(cred, dir, name, fresh).await?.is_none() {
                     return_err(Errno::ENOENT)?;
@@ -458,7 +463,7 @@ impl Kernel {
 
     async fn create(&self, cred: &Cred, path: &Path, how: OpenHow, fresh: bool) -> Sys<Fd> {
         let (dir, name) = self.parent(cred, path, fresh).await?;
-        let gate = self.gate(dir, true).await;
+        let gate = self.gate_to_change(dir).await?;
         if (fresh || !how.blind)
             && let Some(ino) = self.look(cred, dir, name, fresh).await?
         {

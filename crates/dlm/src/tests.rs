@@ -205,12 +205,7 @@ impl World {
                 mode: mode as i32,
                 cookie,
                 policy: Some(policy),
-                no_wait: false,
-                glimpse: false,
-                granted_handle: 0,
-                test: false,
-                keep: false,
-                version: 0,
+                ..EnqueueReq::default()
             }),
         };
         self.clients[client].asked.insert(cookie, message.clone());

@@ -48,6 +48,34 @@ pub struct Held {
     pub handle: u64,
 }
 
+/// What came of requests that are under way together. Nobody is told of an error while another is unanswered.
+#[derive(Default)]
+pub(crate) struct Answers {
+    waiting: bool,
+    failed: Option<Errno>,
+}
+
+impl Answers {
+    /// Counts one of them, and gives its answer unless that is missing or an error.
+    pub(crate) fn take<T>(&mut self, answer: Option<Result<T, Errno>>) -> Option<T> {
+        match answer {
+            None => self.waiting = true,
+            Some(Err(errno)) => self.failed = Some(errno),
+            Some(Ok(answer)) => return Some(answer),
+        }
+        None
+    }
+
+    /// Whether all were answered, and none with an error.
+    pub(crate) fn all(self) -> Run<()> {
+        match (self.waiting, self.failed) {
+            (true, _) => Err(Stop::Wait),
+            (_, Some(errno)) => Err(errno.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One attempt.
 pub struct Cx<'a> {
     /// Everything that operations share.

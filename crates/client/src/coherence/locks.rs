@@ -125,18 +125,7 @@ pub(crate) fn lock(
     let Some(locks) = cx.w.locks.get_mut(dest) else { return Err(Stop::Errno(Errno::EIO)) };
     let cookie = locks.new_cookie();
     locks.expect(cookie);
-    let request = EnqueueReq {
-        resource,
-        mode: mode as i32,
-        cookie,
-        policy: Some(policy),
-        no_wait: false,
-        glimpse: false,
-        granted_handle: 0,
-        test: false,
-        keep: false,
-        version: 0,
-    };
+    let request = EnqueueReq { resource, mode: mode as i32, cookie, policy: Some(policy), ..EnqueueReq::default() };
     match cx.start_rpc(step, dest, Opcode::LdlmEnqueue, |_, _| Request::new(&request).wanting(Wants::of(cookie))) {
         Some(Err(errno)) => Err(Stop::Errno(errno)),
         _ => Err(Stop::Wait),

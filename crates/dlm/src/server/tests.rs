@@ -30,18 +30,7 @@ fn part(start: u64, end: u64) -> Policy {
 }
 
 fn request(resource: Resource, mode: LockMode, policy: Policy, cookie: u64) -> EnqueueReq {
-    EnqueueReq {
-        resource,
-        mode: mode as i32,
-        cookie,
-        policy: Some(policy),
-        no_wait: false,
-        glimpse: false,
-        granted_handle: 0,
-        test: false,
-        keep: false,
-        version: 0,
-    }
+    EnqueueReq { resource, mode: mode as i32, cookie, policy: Some(policy), ..EnqueueReq::default() }
 }
 
 fn record(oid: u32, mode: LockMode, owner: u64, start: u64, end: u64, cookie: u64) -> EnqueueReq {

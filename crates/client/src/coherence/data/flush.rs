@@ -18,7 +18,7 @@ use crate::cache::data::lanes::{Job, Lane};
 use crate::cache::data::state::{ALL, HOME, Key};
 use crate::cache::data::striping::{Striping, joined};
 use crate::cache::node::Hold;
-use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::cx::{Answers, Cx, Run, Stop};
 use crate::coherence::data::state::{BUDGET, edit, evict, failed, file, file_mut, into_clock, node_key};
 use crate::coherence::data::{Task, leaving};
 use crate::coherence::metadata_write_back;
@@ -675,33 +675,32 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
             asked.push((key, object.dest, object.id(), object.foreign.heard()));
         }
     }
-    let (mut waiting, mut failed) = (false, None);
+    let mut answers = Answers::default();
     for (key, dest, object, heard) in asked {
         let request = ObjSyncReq { objects: vec![object], job: crate::coherence::data::job(cx, ino) };
-        let (at, heard_at) = (Step::Sync(key), Step::SyncHeard(key));
-        if !cx.began(at) {
-            cx.set_memo(heard_at, heard.into());
-        }
-        let last = match cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| Request::new(&request)) {
-            None => {
-                waiting = true;
-                continue;
-            }
-            Some(Err(errno)) => {
-                failed = Some(errno);
-                continue;
-            }
-            Some(Ok(reply)) => reply.header.last_committed,
-        };
-        cx.w.data.durable(dest, last);
-        let heard = cx.memo(heard_at).unwrap_or(0) as u32;
+        let Some(heard) = made_durable(cx, key, dest, heard, &request, &mut answers) else { continue };
         edit(cx.w, ino, key, |object| object.foreign.made_durable(heard));
     }
-    match (waiting, failed) {
-        (true, _) => Err(Stop::Wait),
-        (_, Some(errno)) => Err(errno.into()),
-        _ => Ok(()),
+    answers.all()
+}
+
+/// Asks a target to make objects durable. Once it has, gives what had been heard from it, `heard`, when it was asked.
+fn made_durable(
+    cx: &mut Cx<'_>,
+    number: u32,
+    dest: Dest,
+    heard: u32,
+    request: &ObjSyncReq,
+    answers: &mut Answers,
+) -> Option<u32> {
+    let (at, heard_at) = (Step::Sync(number), Step::SyncHeard(number));
+    if !cx.began(at) {
+        cx.set_memo(heard_at, heard.into());
     }
+    let reply = answers.take(cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| Request::new(request)))?;
+    let last = reply.header.last_committed;
+    cx.w.data.durable(dest, last);
+    Some(cx.memo(heard_at).unwrap_or(0) as u32)
 }
 
 /// See [`crate::coherence::data::sync_all`].
@@ -721,36 +720,17 @@ pub(crate) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
     let open = |lane: &Lane| !lane.unstable.is_empty() || !(leaves || lane.foreign.is_durable());
     let lanes: Vec<(Dest, bool, u32)> =
         cx.w.data.lanes().map(|(dest, lane)| (dest, open(lane), lane.foreign.heard())).collect();
-    let (mut waiting, mut failed) = (false, None);
+    let mut answers = Answers::default();
     for (dest, open, heard) in lanes {
         let Dest::Ost(index) = dest else { continue };
-        let (at, heard_at) = (Step::Sync(index), Step::SyncHeard(index));
-        if !cx.began(at) {
-            if !open {
-                continue;
-            }
-            cx.set_memo(heard_at, heard.into());
+        if !open && !cx.began(Step::Sync(index)) {
+            continue;
         }
-        let last = match cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| Request::new(&ObjSyncReq::default())) {
-            None => {
-                waiting = true;
-                continue;
-            }
-            Some(Err(errno)) => {
-                failed = Some(errno);
-                continue;
-            }
-            Some(Ok(reply)) => reply.header.last_committed,
-        };
-        cx.w.data.durable(dest, last);
-        let heard = cx.memo(heard_at).unwrap_or(0) as u32;
+        let request = ObjSyncReq::default();
+        let Some(heard) = made_durable(cx, index, dest, heard, &request, &mut answers) else { continue };
         cx.w.data.lane(dest).foreign.made_durable(heard);
     }
-    match (waiting, failed) {
-        (true, _) => Err(Stop::Wait),
-        (_, Some(errno)) => Err(errno.into()),
-        _ => Ok(()),
-    }
+    answers.all()
 }
 
 /// Nothing of the file needs to be written any more.

@@ -29,12 +29,12 @@ use crate::base::Step;
 use crate::base::WaitKey;
 use crate::cache::data::state::{ALL, HOME, Key};
 use crate::cache::data::striping::Striping;
-use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::cx::{Answers, Cx, Run, Stop};
 use crate::coherence::data::leaving::is_reachable;
 use crate::coherence::data::state::{edit, ensure, file, file_mut, node_key, take_layout};
 use crate::coherence::data::{Task, access, flush, layout, recall};
 use crate::coherence::metadata_write_back;
-use crate::coherence::op::Memo;
+use crate::coherence::op::{Memo, OpState};
 use crate::coherence::request::Request;
 use crate::coherence::request::is_owed;
 use crate::coherence::world::World;
@@ -301,7 +301,7 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
     }
     let striping = Striping::new(layout.stripe_size, layout.osts.len());
     let (uid, gid) = crate::coherence::data::owner(cx.w, ino);
-    let (mut waiting, mut failed) = (false, None);
+    let mut answers = Answers::default();
     for (piece, number) in striping.pieces(&(0..content.len() as u64)).zip(0..) {
         let Some(object) = file(cx.w, ino).and_then(|f| f.object(piece.stripe)) else { return Err(Errno::EIO.into()) };
         let dest = object.dest;
@@ -319,19 +319,10 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
             want_grant: 0,
             job: crate::coherence::data::job(cx, ino),
         };
-        match cx
-            .start_rpc(Step::LeaveWrite(number), dest, Opcode::ObjWrite, |_, _| Request::new(&request).with_bulk(bulk))
-        {
-            None => waiting = true,
-            Some(Err(errno)) => failed = Some(errno),
-            Some(Ok(_)) => {}
-        }
+        let request = |_: &mut World, _: &mut OpState| Request::new(&request).with_bulk(bulk);
+        answers.take(cx.start_rpc(Step::LeaveWrite(number), dest, Opcode::ObjWrite, request));
     }
-    match (waiting, failed) {
-        (true, _) => Err(Stop::Wait),
-        (_, Some(errno)) => Err(errno.into()),
-        _ => Ok(()),
-    }
+    answers.all()
 }
 
 /// Empties objects that have something from an attempt that failed, durably.

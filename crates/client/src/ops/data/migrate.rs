@@ -28,7 +28,7 @@ use crate::base::Step;
 use crate::base::WaitKey;
 use crate::cache::data::state::{ALL, Key};
 use crate::cache::data::striping::{Piece, Striping};
-use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::cx::{Answers, Cx, Run, Stop};
 use crate::coherence::data::leaving;
 use crate::coherence::data::state::{ensure, file, file_mut, node_key};
 use crate::coherence::data::{access, flush, layout};
@@ -279,19 +279,14 @@ fn old_runs(cx: &Cx<'_>, ino: u64, window: &Range<u64>) -> Vec<Piece> {
 
 /// Waits until all of these are answered.
 fn answered(cx: &Cx<'_>, kinds: fn(&Step) -> bool) -> Run<()> {
-    let (mut waiting, mut failed) = (false, None);
+    let mut answers = Answers::default();
     for step in begun(cx, kinds) {
-        match cx.answer(step) {
-            None => waiting |= matches!(cx.op.memo(step), Some(Memo::Sent(_))),
-            Some(Err(errno)) => failed = Some(errno),
-            Some(Ok(_)) => {}
+        let answer = cx.answer(step).map(|answer| answer.map(|_| ()));
+        if answer.is_some() || matches!(cx.op.memo(step), Some(Memo::Sent(_))) {
+            answers.take(answer);
         }
     }
-    match (waiting, failed) {
-        (true, _) => Err(Stop::Wait),
-        (_, Some(errno)) => Err(errno.into()),
-        _ => Ok(()),
-    }
+    answers.all()
 }
 
 /// Asks for the bytes of a window.

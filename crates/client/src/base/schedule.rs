@@ -1,4 +1,4 @@
-//! Who runs next, and who waits for what.
+//! The scheduler: operations that are ready to run, and what the others wait for.
 
 use smallvec::SmallVec;
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ pub enum Step {
     Sequence,
     /// A directory or an object that a request is about to change: of up to two, which.
     Changing(u8),
-    /// What has the name that is to go.
+    /// The object whose name is to be removed.
     Goes,
     /// The object of a change that was made in the caches.
     Made,
@@ -109,9 +109,9 @@ pub enum Step {
     ClosesSent,
     /// Closes that must be done: until which.
     ClosesDone(Dest),
-    /// An open that the server is told of, by the file's handle: of which node;
+    /// Reporting a local open to the server, by the file's handle: the node;
     Publish(u64),
-    /// the request.
+    /// and the request.
     PublishSent(u64),
 
     /// Attributes that make a layout known.

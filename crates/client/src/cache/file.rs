@@ -42,7 +42,7 @@ pub mod flags {
     pub const SYNC: u32 = 0o4_010_000;
 }
 
-/// Who knows that a file is open.
+/// Which side knows that a file is open.
 ///
 /// ```text
 ///   state      becomes    when
@@ -54,13 +54,13 @@ pub mod flags {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Open {
-    /// It is a directory: no server is told of it.
+    /// A directory: its open is not reported to a server.
     Directory,
     /// This client only.
     Local,
     /// The server, by this request.
     Told(Xid),
-    /// Nobody any more: everything through it fails. The request by which the server was told, if it was.
+    /// Neither any more: every call through it fails. The request that reported it, if there was one.
     Lost(Option<Xid>),
 }
 
@@ -77,7 +77,7 @@ pub struct OpenFile {
     pub cred: Arc<Cred>,
     /// Its metadata target.
     pub dest: Dest,
-    /// Who knows that it is open.
+    /// Which side knows that it is open.
     open: Open,
     /// Who asked for record locks through it and has not closed it. Locks of an open file description (`F_OFD_SETLK`) go with that:
     /// no close names their owner.
@@ -110,7 +110,7 @@ impl OpenFile {
         }
     }
 
-    /// Who knows that it is open.
+    /// Which side knows that it is open.
     pub(crate) fn open(&self) -> Open {
         self.open
     }

@@ -33,9 +33,9 @@ pub(crate) struct KernelView {
     comes_back_until: Instant,
     /// It takes the file to be no longer than this, in bytes: the greatest size that it was told, or wrote to, since it cut the file.
     size: u64,
-    /// So many answers allowed it to keep attributes.
+    /// How many answers allowed the kernel to cache attributes.
     shown: u32,
-    /// Of these many it has dropped what it kept.
+    /// The first so many of these allow nothing any more: the kernel was told to drop its attributes.
     dropped: u32,
 }
 

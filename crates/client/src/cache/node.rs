@@ -54,7 +54,7 @@ pub struct Node {
     pub fid: Fid,
     /// What the kernel believes.
     pub(crate) kernel: KernelView,
-    /// Who else holds it.
+    /// References by operations, open files and caches: while there are any, the node stays.
     holds: Holds,
     /// Which locks cover what is known of it.
     pub(crate) validity: Validity,

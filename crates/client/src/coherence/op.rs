@@ -1,7 +1,7 @@
 //! Operations in progress: their memo, what they wait for, and the kinds of background work.
 
 use bytes::Bytes;
-use proto::msg::{Cred, EnqueueRep, EnqueueReq, GetxattrRep, ObjectRep, Reint, ReintReq, WantLocks};
+use proto::msg::{Cred, EnqueueRep, EnqueueReq, GetxattrRep, ObjectRep, ObjectStateRep, Reint, ReintReq, WantLocks};
 use proto::{Errno, Frame, Header};
 use std::sync::Arc;
 use stdx::Instant;
@@ -268,24 +268,28 @@ impl OpState {
 
     /// Another operation takes this one's place and memory.
     pub(crate) fn renew(&mut self, id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) {
-        self.id = id;
-        self.call = call;
-        self.cred = cred;
-        self.wall_ns = wall_ns;
-        self.started = started;
-        self.interrupted = false;
-        self.changes = 0;
-        self.abandoned = false;
-        self.urgent = false;
-        self.turn = 0;
-        self.presses = false;
-        self.waiting_record = None;
-        self.memo.clear();
+        let mut memo = core::mem::take(&mut self.memo);
+        memo.clear();
+        *self = OpState { memo, ..OpState::new(id, call, cred, wall_ns, started) };
     }
 
     /// A request for a change on behalf of its program.
     pub(crate) fn change(&self, want: Option<WantLocks>, op: Reint) -> ReintReq {
         ReintReq { cred: Some((*self.cred).clone()), now_ns: self.wall_ns, want, op: Some(op) }
+    }
+
+    /// What came of a change of an object: what its target says, and the header of the answer if there is one. `None`: it was not sent, or
+    /// is not answered.
+    pub(crate) fn object_changed(&self, step: Step) -> Option<(Result<ObjectStateRep, Errno>, Option<Header>)> {
+        match self.memo(step)? {
+            Memo::Reply(reply) => {
+                let state = Errno::from_status(reply.header.status)
+                    .and_then(|()| reply.frame().decode().map_err(|_| Errno::EPROTO));
+                Some((state, Some(reply.header)))
+            }
+            Memo::Failed(errno) => Some((Err(*errno), None)),
+            _ => None,
+        }
     }
 
     /// The operation is over: what its memo holds is let go.

@@ -110,7 +110,7 @@ pub struct World {
     /// Operations in progress, background work included.
     pub ops_running: usize,
     pub(crate) effects: VecDeque<Effect>,
-    /// Who runs next, and who waits for what.
+    /// Operations that are ready to run, and what the others wait for.
     pub(crate) schedule: Schedule,
     pub(crate) spawned: VecDeque<Task>,
     /// Requests that were made and replies that were taken in: the order of both.

@@ -558,6 +558,17 @@ mod tests {
     use proto::{Fid, msg::Attr};
     use std::sync::Arc;
 
+    /// A file of two stripes.
+    fn striped() -> (World, u64) {
+        let mut w = World::new(crate::api::Options::of_tests());
+        let fid = Fid::new(Fid::SEQ_FIRST, 7);
+        let ino = fid.ino();
+        let layout = proto::msg::Layout { osts: vec![0, 1], stripe_size: 65_536, ..Default::default() };
+        w.nodes.obtain(fid).attr = Some(Attr { fid, layout: Some(layout), ..Attr::default() });
+        ensure(&mut w, fid);
+        (w, ino)
+    }
+
     /// An operation that asked for attributes which came by another way asks again when it needs those of a later moment.
     #[test]
     fn a_question_that_needs_no_answer_any_more_is_forgotten() {
@@ -589,12 +600,7 @@ mod tests {
                 assert_eq!(Awaited::of_number(awaited.number()), awaited);
             }
         }
-        let mut w = World::new(crate::api::Options::of_tests());
-        let fid = Fid::new(Fid::SEQ_FIRST, 7);
-        let ino = fid.ino();
-        let layout = proto::msg::Layout { osts: vec![0, 1], stripe_size: 65_536, ..Default::default() };
-        w.nodes.obtain(fid).attr = Some(Attr { fid, layout: Some(layout), ..Attr::default() });
-        ensure(&mut w, fid);
+        let (mut w, ino) = striped();
         let id = OpId { slot: 0, generation: 1 };
         let mut op = OpState::new(id, None, Arc::default(), 0, stdx::Instant::ZERO);
         let mut cx = Cx { w: &mut w, op: &mut op };
@@ -619,12 +625,7 @@ mod tests {
     /// A cut that had given way to what programs here had on its way is patient again when it has waited for its locks.
     #[test]
     fn who_waits_for_locks_is_patient_when_he_has_them() {
-        let mut w = World::new(crate::api::Options::of_tests());
-        let fid = Fid::new(Fid::SEQ_FIRST, 7);
-        let ino = fid.ino();
-        let layout = proto::msg::Layout { osts: vec![0, 1], stripe_size: 65_536, ..Default::default() };
-        w.nodes.obtain(fid).attr = Some(Attr { fid, layout: Some(layout), ..Attr::default() });
-        ensure(&mut w, fid);
+        let (mut w, ino) = striped();
         let id = |slot| OpId { slot, generation: 1 };
         let mut op = OpState::new(id(0), None, Arc::default(), 0, stdx::Instant::ZERO);
         let mut cx = Cx { w: &mut w, op: &mut op };

@@ -1,7 +1,7 @@
 //! Truncate, fallocate, and the search for data and holes.
 
 use core::ops::Range;
-use proto::msg::{LockMode, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
+use proto::msg::{LockMode, PunchKind, PunchReq, SeekRep, SeekReq};
 use proto::{Bytes, Errno, Opcode};
 
 use super::{IoFlags, WriteAt, leave, write};
@@ -182,15 +182,7 @@ fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u
     };
     for (key, id) in sent {
         let new_end = new_end(cx.w, key);
-        let (result, header) = match cx.op.memo(Step::CutSent(key)) {
-            Some(Memo::Reply(reply)) => (
-                Errno::from_status(reply.header.status)
-                    .and_then(|()| reply.frame().decode::<ObjectStateRep>().map_err(|_| Errno::EPROTO)),
-                Some(reply.header),
-            ),
-            Some(Memo::Failed(errno)) => (Err(*errno), None),
-            _ => (Err(Errno::EIO), None),
-        };
+        let (result, header) = cx.op.object_changed(Step::CutSent(key)).unwrap_or((Err(Errno::EIO), None));
         let moment = cx.w.moment();
         edit(cx.w, ino, key, |object| {
             object.pages.end(id);

@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 use proto::connect::BRW_SIZE_MAX;
-use proto::msg::{LockMode, Lvb, ObjectStateRep, WriteReq};
+use proto::msg::{LockMode, Lvb, WriteReq};
 use proto::{Bytes, Errno, Opcode};
 
 use super::{IoFlags, WriteAt, leave};
@@ -271,22 +271,14 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
     for (part, number) in parts.iter().zip(0..) {
         let id = cx.memo(Step::ThroughId(number)).unwrap_or(0);
         let grant = cx.memo(Step::ThroughGrant(number)).unwrap_or(0);
-        let (result, header) = match cx.op.memo(Step::ThroughSent(number)) {
-            Some(Memo::Reply(reply)) => (
-                Errno::from_status(reply.header.status)
-                    .and_then(|()| reply.frame().decode::<ObjectStateRep>().map_err(|_| Errno::EPROTO)),
-                Some(reply.header),
-            ),
-            Some(Memo::Failed(errno)) => (Err(*errno), None),
+        let Some((result, header)) = cx.op.object_changed(Step::ThroughSent(number)) else {
             // Not sent, because one before it failed.
-            _ => {
-                edit(cx.w, ino, part.key, |object| {
-                    object.pages.end(id);
-                    // Whoever looked meanwhile may have taken it for done.
-                    object.size_exact = false;
-                });
-                continue;
-            }
+            edit(cx.w, ino, part.key, |object| {
+                object.pages.end(id);
+                // Whoever looked meanwhile may have taken it for done.
+                object.size_exact = false;
+            });
+            continue;
         };
         flush::answered(cx.w, part.dest, grant, header.as_ref(), result.as_ref().ok(), part.data.len() as u64);
         if let Some(header) = &header {

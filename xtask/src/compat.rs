@@ -36,7 +36,7 @@ const FAST_BUILD: &[(&str, &str)] = &[
 ];
 
 /// Builds what is not there yet; gives the folder in which the programs lie, `adamant-0.1.0` and so on.
-pub fn build_all(sh: &Shell) -> anyhow::Result<PathBuf> {
+pub(crate) fn build_all(sh: &Shell) -> anyhow::Result<PathBuf> {
     let folder = target_directory().join("compat");
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin)?;

@@ -63,7 +63,7 @@ const FAST_BUILD: &[(&str, &str)] = &[
 ];
 
 /// Fails with what to do if a mount cannot work on this machine.
-pub fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
+pub(crate) fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
     // Root mounts by itself.
     if !is_root(sh)? && !is_installed("fusermount3") {
         bail!("'fusermount3' is missing, which mounts the file system; install it: apt-get install fuse3");
@@ -75,14 +75,14 @@ pub fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
 }
 
 /// Installs what is missing for building, mounting and testing.
-pub fn install(sh: &Shell) -> anyhow::Result<()> {
+pub(crate) fn install(sh: &Shell) -> anyhow::Result<()> {
     install_packages(sh, PROGRAMS)?;
     install_tools(sh)?;
     check_run_time(sh)
 }
 
 /// The same, and what only the soak needs.
-pub fn install_for_soak(sh: &Shell) -> anyhow::Result<()> {
+pub(crate) fn install_for_soak(sh: &Shell) -> anyhow::Result<()> {
     install(sh)?;
     install_packages(sh, SOAK_PROGRAMS)
 }
@@ -132,7 +132,7 @@ fn is_root(sh: &Shell) -> anyhow::Result<bool> {
 }
 
 /// Whether `program` can be started by name, from the machine's search path or from our tools.
-pub fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let tools = tools_directory().join("bin");
     std::env::split_paths(&path).chain([tools]).any(|directory| directory.join(program).is_file())
@@ -143,7 +143,7 @@ fn tools_directory() -> PathBuf {
 }
 
 /// The search path with our tools before the machine's.
-pub fn path_with_tools() -> anyhow::Result<OsString> {
+pub(crate) fn path_with_tools() -> anyhow::Result<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let tools = tools_directory().join("bin");
     std::env::join_paths(std::iter::once(tools).chain(std::env::split_paths(&path)))

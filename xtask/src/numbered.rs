@@ -12,9 +12,9 @@ use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
 /// The page.
-pub const PAGE: &str = "docs/src/tests-by-number.md";
+pub(crate) const PAGE: &str = "docs/src/tests-by-number.md";
 /// Where the tests are.
-pub const SOURCES: &str = "crates/e2e/tests/";
+pub(crate) const SOURCES: &str = "crates/e2e/tests/";
 
 /// Suites of Lustre, as names of functions begin.
 const SUITES: &[&str] = &[
@@ -35,11 +35,11 @@ const SERVERS_ALONE: &[&str] = &["sanity-lfsck", "sanity-scrub"];
 const SYNCHRONOUS: &str = "_sync_metadata";
 
 /// A test that cannot run, for it is not root's or there is no FUSE, fails if this is set.
-pub const STRICT: &str = "ADAMANT_E2E_STRICT";
+pub(crate) const STRICT: &str = "ADAMANT_E2E_STRICT";
 
 /// A case.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     /// `replay-single`.
     pub suite: String,
     /// 53, then `a`.
@@ -95,7 +95,7 @@ fn case(function: &str) -> Option<Case> {
 }
 
 /// The cases in these sources, in order.
-pub fn cases<'a>(sources: impl Iterator<Item = &'a str>) -> Vec<Case> {
+pub(crate) fn cases<'a>(sources: impl Iterator<Item = &'a str>) -> Vec<Case> {
     let functions: Vec<&str> = sources
         .flat_map(str::lines)
         .filter_map(|line| line.strip_prefix("fn ")?.split_once('('))
@@ -111,7 +111,7 @@ pub fn cases<'a>(sources: impl Iterator<Item = &'a str>) -> Vec<Case> {
 }
 
 /// What is wrong with the page.
-pub fn differences(page: &str, cases: &[Case]) -> Vec<String> {
+pub(crate) fn differences(page: &str, cases: &[Case]) -> Vec<String> {
     let is_row = |line: &&str| {
         line.split_once(" | test ").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
@@ -126,7 +126,7 @@ pub fn differences(page: &str, cases: &[Case]) -> Vec<String> {
 }
 
 /// Runs the cases and writes the page.
-pub fn results(sh: &Shell, binary: &std::ffi::OsStr) -> anyhow::Result<()> {
+pub(crate) fn results(sh: &Shell, binary: &std::ffi::OsStr) -> anyhow::Result<()> {
     let mut texts = Vec::new();
     for path in sh.read_dir(SOURCES)? {
         texts.push(sh.read_file(path)?);

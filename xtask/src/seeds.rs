@@ -17,9 +17,9 @@ use crate::root;
 use crate::tidy::edges::CORE;
 
 /// Seeds of `make test`.
-pub const SMOKE: u64 = 3_000;
+pub(crate) const SMOKE: u64 = 3_000;
 /// Seeds of the soak.
-pub const SOAK: u64 = 100_000;
+pub(crate) const SOAK: u64 = 100_000;
 /// Seeds of one of its parts.
 const PART: u64 = 5_000;
 /// Seeds that belong to one state of the core: 2 to this power.
@@ -77,7 +77,7 @@ fn base(core: u32) -> u64 {
 }
 
 /// The first seed of CI.
-pub fn smoke_base() -> anyhow::Result<u64> {
+pub(crate) fn smoke_base() -> anyhow::Result<u64> {
     Ok(base(core_hash()?))
 }
 
@@ -94,7 +94,7 @@ fn read() -> anyhow::Result<Parts> {
 ///
 /// # Errors
 /// A seed failed, none of this run has reached some mark, or the sources were changed meanwhile.
-pub fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Result<()> {
+pub(crate) fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Result<()> {
     let (start, core) = (Instant::now(), core_hash()?);
     let name = format!("{core:08x}");
     let mut parts = read()?;

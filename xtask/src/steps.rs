@@ -14,7 +14,7 @@ use crate::{compat, deps, root, seeds, target_directory, tidy};
 
 /// Which of the steps to run.
 #[derive(Args)]
-pub struct Selection {
+pub(crate) struct Selection {
     /// Starts with this step (after a failure: no need to repeat what passed)
     #[arg(long, value_name = "STEP", conflicts_with = "only")]
     from: Option<String>,
@@ -53,7 +53,7 @@ const STEPS: &[Step] = &[
 ];
 
 /// Everything, or what `selection` leaves of it.
-pub fn ci(sh: &Shell, selection: &Selection) -> anyhow::Result<()> {
+pub(crate) fn ci(sh: &Shell, selection: &Selection) -> anyhow::Result<()> {
     if selection.list {
         for step in STEPS {
             println!("{:<10} {}", step.name, step.about);
@@ -78,7 +78,7 @@ pub fn ci(sh: &Shell, selection: &Selection) -> anyhow::Result<()> {
 }
 
 /// The named steps, in the order given.
-pub fn run(sh: &Shell, names: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn run(sh: &Shell, names: &[&str]) -> anyhow::Result<()> {
     run_all(sh, names.iter().filter_map(|name| STEPS.iter().find(|step| step.name == *name)))
 }
 
@@ -199,14 +199,14 @@ fn book(sh: &Shell) -> anyhow::Result<()> {
 }
 
 /// The tests by number, and their page.
-pub fn results(sh: &Shell) -> anyhow::Result<()> {
+pub(crate) fn results(sh: &Shell) -> anyhow::Result<()> {
     may_mount(sh)?;
     let binary = adamant(sh)?;
     crate::numbered::results(sh, &binary)
 }
 
 /// What takes longer than two minutes.
-pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
+pub(crate) fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     deps::install_for_soak(sh)?;
     let binary = adamant(sh)?;
     seeds::soak(sh, binary.as_ref(), Duration::from_secs(u64::from(minutes) * 60))?;

@@ -9,13 +9,13 @@ use host::ask;
 use proto::Nid;
 
 /// A process that has not answered after this long is left out: it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for one that was asked for by name.
 const PATIENCE_FOR_ONE: Duration = Duration::from_secs(120);
 
 /// Some processes.
 #[derive(Debug)]
-pub struct Audience {
+pub(crate) struct Audience {
     sockets: Vec<PathBuf>,
     /// Or a server elsewhere.
     afar: Option<Nid>,
@@ -25,32 +25,32 @@ pub struct Audience {
 
 impl Audience {
     /// All that run.
-    pub fn all() -> Audience {
+    pub(crate) fn all() -> Audience {
         Audience::of(admin::sockets(), PATIENCE)
     }
 
     /// The one that was asked for.
-    pub fn one(socket: PathBuf) -> Audience {
+    pub(crate) fn one(socket: PathBuf) -> Audience {
         Audience::of(vec![socket], PATIENCE_FOR_ONE)
     }
 
     /// The server at an address, perhaps on another machine.
-    pub fn afar(nid: Nid) -> Audience {
+    pub(crate) fn afar(nid: Nid) -> Audience {
         Audience { afar: Some(nid), ..Audience::of(Vec::new(), PATIENCE) }
     }
 
     /// Those at these sockets.
-    pub fn of(sockets: Vec<PathBuf>, patience: Duration) -> Audience {
+    pub(crate) fn of(sockets: Vec<PathBuf>, patience: Duration) -> Audience {
         Audience { sockets, afar: None, patience, incomplete: false }
     }
 
     /// Asks each of them. One that hangs is told of, and left out from then on.
-    pub fn ask(&mut self, request: &Request) -> Vec<Response> {
+    pub(crate) fn ask(&mut self, request: &Request) -> Vec<Response> {
         self.ask_each(request).into_iter().map(|(_, response)| response).collect()
     }
 
     /// The same, with the names of those that answer: `process 123 (server)`.
-    pub fn ask_each(&mut self, request: &Request) -> Vec<(String, Response)> {
+    pub(crate) fn ask_each(&mut self, request: &Request) -> Vec<(String, Response)> {
         if let Some(nid) = &self.afar {
             return match ask::ask_process(nid, request) {
                 Ok(response) => vec![(nid.to_string(), response)],
@@ -79,7 +79,7 @@ impl Audience {
     }
 
     /// What they say of themselves.
-    pub fn describe(&mut self) -> Vec<Description> {
+    pub(crate) fn describe(&mut self) -> Vec<Description> {
         let answers = self.ask(&Request::Describe).into_iter();
         answers
             .filter_map(|response| match response {
@@ -90,24 +90,24 @@ impl Audience {
     }
 
     /// Whether one was left out.
-    pub fn is_incomplete(&self) -> bool {
+    pub(crate) fn is_incomplete(&self) -> bool {
         self.incomplete
     }
 
     /// How many are asked.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
 }
 
 /// Whether a process that was asked hangs.
-pub fn hangs(error: &io::Error) -> bool {
+pub(crate) fn hangs(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
 /// Says that a process is left out.
-pub fn warn(socket: &Path, patience: Duration) {
+pub(crate) fn warn(socket: &Path, patience: Duration) {
     let process = process_at(socket);
     eprintln!("warning: {process} has not answered within {} s and is left out", patience.as_secs());
 }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 ///
 /// # Errors
 /// What the process said, or that it died.
-pub fn start(arguments: &[String], log_path: &Path, if_ended: &str) -> anyhow::Result<u32> {
+pub(crate) fn start(arguments: &[String], log_path: &Path, if_ended: &str) -> anyhow::Result<u32> {
     if let Some(folder) = log_path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
     }
@@ -73,7 +73,7 @@ impl Arg0 for Command {
 }
 
 /// In a background process: leaves the parent's session, and has its log in a file.
-pub fn detach() {
+pub(crate) fn detach() {
     // It fails only for a process that leads a group already, which is as good.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
@@ -84,7 +84,7 @@ pub fn detach() {
 const WAITS: &str = "waits ";
 
 /// In a background process: tells the parent how it went, once, and lets go of its pipe. Whether the parent is there to hear it.
-pub fn tell_parent(message: &str) -> bool {
+pub(crate) fn tell_parent(message: &str) -> bool {
     let heard = say_to_parent(message);
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
@@ -93,7 +93,7 @@ pub fn tell_parent(message: &str) -> bool {
 }
 
 /// In a background process, before [`tell_parent`]: tells the parent what it waits for.
-pub fn tell_parent_waits(on: &[String]) {
+pub(crate) fn tell_parent_waits(on: &[String]) {
     say_to_parent(&format!("{WAITS}{}", on.join("; ")));
 }
 
@@ -104,7 +104,7 @@ fn say_to_parent(message: &str) -> bool {
 }
 
 /// In a background process, before [`tell_parent`]: whether the parent has ended.
-pub fn parent_is_gone() -> bool {
+pub(crate) fn parent_is_gone() -> bool {
     let output = std::io::stdout();
     let mut watched = [PollFd::new(&output, PollFlags::empty())];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -113,26 +113,26 @@ pub fn parent_is_gone() -> bool {
 }
 
 /// Tells systemd, if it started this process and wants to know (`Type=notify`).
-pub fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
+pub(crate) fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot tell systemd: {error}");
     }
 }
 
 /// Where the logs of background processes go.
-pub fn log_path(name: &str) -> std::path::PathBuf {
+pub(crate) fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
 }
 
 /// Logs of mounts that have ended which are kept.
-pub const ENDED_LOGS_MAX: usize = 32;
+pub(crate) const ENDED_LOGS_MAX: usize = 32;
 
 /// Removes the oldest logs of mounts that have ended from a folder, all but the newest `keep`. One that a process writes stays, whatever
 /// its age.
 ///
 /// # Errors
 /// Those of the system; what is in doubt stays.
-pub fn remove_old_logs(folder: &Path, keep: usize) -> std::io::Result<()> {
+pub(crate) fn remove_old_logs(folder: &Path, keep: usize) -> std::io::Result<()> {
     let is_ours = |name: &str| name.starts_with("mount-") && name.ends_with(".log");
     let mut ended = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -170,7 +170,7 @@ fn logs_of_processes() -> std::io::Result<BTreeSet<PathBuf>> {
 
 /// The signals of a daemon, none of which kills it from [`Signals::catch`] on: SIGINT and SIGTERM end it in order, SIGHUP opens its log
 /// anew, SIGUSR1 and SIGUSR2 mean nothing.
-pub struct Signals {
+pub(crate) struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
@@ -183,7 +183,7 @@ pub struct Signals {
 impl Signals {
     /// # Errors
     /// Signals cannot be watched.
-    pub fn catch() -> anyhow::Result<Signals> {
+    pub(crate) fn catch() -> anyhow::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
@@ -198,18 +198,18 @@ impl Signals {
     ///
     /// # Errors
     /// Signals cannot be watched.
-    pub fn catch_with_hangup() -> anyhow::Result<Signals> {
+    pub(crate) fn catch_with_hangup() -> anyhow::Result<Signals> {
         let ignored = is_hangup_ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         Ok(Signals { ends_on_hang_up: !ignored, ..Self::catch()? })
     }
 
     /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
-    pub fn wait(&mut self, ended: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait(&mut self, ended: impl FnMut() -> bool) -> bool {
         self.wait_woken(&Notify::new(), ended)
     }
 
     /// The same; it looks whether it has ended at once when it is woken, and now and then otherwise.
-    pub fn wait_woken(&mut self, woken: &Notify, mut ended: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait_woken(&mut self, woken: &Notify, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
             loop {
@@ -228,7 +228,7 @@ impl Signals {
     }
 
     /// After one that came: waits until `ended` says so, or for another that is no echo of the first: whether one came.
-    pub fn wait_again(&mut self, mut ended: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait_again(&mut self, mut ended: impl FnMut() -> bool) -> bool {
         let start = std::time::Instant::now();
         loop {
             let told = self.wait(&mut ended);
@@ -260,7 +260,7 @@ const SAME_WORD: std::time::Duration = std::time::Duration::from_millis(200);
 ///
 /// # Errors
 /// Signals cannot be watched.
-pub fn end_tools_on_signal(at_once: bool) -> anyhow::Result<()> {
+pub(crate) fn end_tools_on_signal(at_once: bool) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut interrupt, mut terminate) = {

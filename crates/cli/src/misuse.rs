@@ -5,7 +5,7 @@ use clap::error::ErrorKind;
 
 /// An error of the person, not of the command: exit status 2.
 #[derive(Debug)]
-pub struct Misuse(pub String);
+pub(crate) struct Misuse(pub String);
 
 impl std::fmt::Display for Misuse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -17,7 +17,7 @@ impl std::error::Error for Misuse {}
 
 impl Misuse {
     /// From a sentence.
-    pub fn because(message: impl std::fmt::Display) -> anyhow::Error {
+    pub(crate) fn because(message: impl std::fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Misuse(message.to_string()))
     }
 }
@@ -29,7 +29,7 @@ macro_rules! misuse {
 pub(crate) use misuse;
 
 /// Ends a command whose words do not fit its definition, or shows the help that they ask for.
-pub fn end(error: &clap::Error, usage: &StyledStr) -> ! {
+pub(crate) fn end(error: &clap::Error, usage: &StyledStr) -> ! {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

@@ -18,14 +18,14 @@ pub(crate) use say;
 
 /// Prints to standard output. If nobody reads it any more (`adamant status | head -1`) a command goes on with what it does; other
 /// failures are told once and make its exit status 1 ([`is_lost`]).
-pub fn print(text: fmt::Arguments<'_>) {
+pub(crate) fn print(text: fmt::Arguments<'_>) {
     if let Err(error) = io::stdout().lock().write_fmt(text) {
         failed(&error);
     }
 }
 
 /// Prints bytes as they are, by the same rules. False once they reach nobody.
-pub fn print_bytes(bytes: &[u8]) -> bool {
+pub(crate) fn print_bytes(bytes: &[u8]) -> bool {
     match io::stdout().lock().write_all(bytes) {
         Ok(()) => true,
         Err(error) => {
@@ -36,12 +36,12 @@ pub fn print_bytes(bytes: &[u8]) -> bool {
 }
 
 /// Whether nobody reads what is printed: what only prints need not go on.
-pub fn is_unread() -> bool {
+pub(crate) fn is_unread() -> bool {
     UNREAD.load(Ordering::Relaxed)
 }
 
 /// Whether something that was to be printed is not.
-pub fn is_lost() -> bool {
+pub(crate) fn is_lost() -> bool {
     // What is buffered may fail only now.
     if let Err(error) = io::stdout().lock().flush() {
         failed(&error);
@@ -58,13 +58,13 @@ fn failed(error: &io::Error) {
 }
 
 /// A text on one line: what would break it, or drive the terminal, stands as `\n` or `\u{1b}`.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
 }
 
 /// Rows under a head, columns as wide as they need to be.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in &rows {
@@ -86,7 +86,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Bytes as people read them: `1.5G`.
-pub fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
     let mut value = bytes as f64 / 1024.0;
     for unit in UNITS {
@@ -102,7 +102,7 @@ pub fn human(bytes: u64) -> String {
 ///
 /// # Errors
 /// A sentence.
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a size; expected a number with an optional k, M, G or T");
     let (number, factor) = match text.trim().char_indices().next_back() {
         Some((at, unit)) if unit.is_ascii_alphabetic() => {

@@ -11,7 +11,7 @@ use crate::api::{Answer, Call, SetStat};
 
 /// Counts since the mount, or since they were cleared.
 #[derive(Debug, Default)]
-pub struct Stats {
+pub(crate) struct Stats {
     tallies: Tallies<Operation>,
     /// When counting began, by the wall clock; 0: not known yet.
     since_ns: i64,

@@ -9,12 +9,12 @@ use fusewire::{Attr, Entry, TimeChange};
 const LONG: Duration = Duration::from_secs(86400 * 365);
 
 /// How long the kernel may keep something.
-pub fn validity(covered: bool) -> Duration {
+pub(crate) fn validity(covered: bool) -> Duration {
     if covered { LONG } else { Duration::ZERO }
 }
 
 /// Attributes for the kernel.
-pub fn attributes(stat: &Stat) -> Attr {
+pub(crate) fn attributes(stat: &Stat) -> Attr {
     Attr {
         ino: stat.ino,
         size: stat.size,
@@ -32,23 +32,23 @@ pub fn attributes(stat: &Stat) -> Attr {
 }
 
 /// A name's node for the kernel.
-pub fn entry(stat: &Stat, entry_valid: Duration, attr_valid: Duration) -> Entry {
+pub(crate) fn entry(stat: &Stat, entry_valid: Duration, attr_valid: Duration) -> Entry {
     Entry { attr: attributes(stat), entry_valid, attr_valid }
 }
 
 /// `st_rdev` to the kernel's 32-bit encoding.
-pub fn kernel_device(rdev: u64) -> u32 {
+pub(crate) fn kernel_device(rdev: u64) -> u32 {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
 /// The kernel's 32-bit encoding to `st_rdev`.
-pub fn user_device(rdev: u32) -> u64 {
+pub(crate) fn user_device(rdev: u32) -> u64 {
     libc::makedev((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
 }
 
 /// A time of a setattr.
-pub fn set_time(time: TimeChange) -> SetTime {
+pub(crate) fn set_time(time: TimeChange) -> SetTime {
     time.ns().map_or(SetTime::Now, SetTime::At)
 }
 

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 const WAITING_MAX: usize = 64;
 
 /// What was found out about processes.
-pub struct Jobs {
+pub(crate) struct Jobs {
     shared: Arc<Shared>,
     /// For the thread that reads environments, once there is one.
     reader: Mutex<Option<SyncSender<Asked>>>,
@@ -56,7 +56,7 @@ impl Default for Jobs {
 
 impl Jobs {
     /// The job of the calling process. What the kernel does by itself belongs to none.
-    pub fn of(&self, by: &Arc<JobIds>, request: &Request<'_>) -> String {
+    pub(crate) fn of(&self, by: &Arc<JobIds>, request: &Request<'_>) -> String {
         match request.pid {
             0 => String::new(),
             pid => self.of_process(by, Process { pid, uid: request.uid, gid: request.gid }),

@@ -9,7 +9,7 @@ use proto::msg::Cred;
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
 /// The caller's credentials. Root's need no look at the process: it may do everything here.
-pub fn cred(request: &fusewire::Request<'_>, umask: u32) -> Cred {
+pub(crate) fn cred(request: &fusewire::Request<'_>, umask: u32) -> Cred {
     let (uid, gid) = (request.uid, request.gid);
     if uid == 0 {
         return Cred { uid, gid, umask, capabilities: ALL_CAPABILITIES, ..Cred::default() };
@@ -62,7 +62,7 @@ const fn bit(signal: i32) -> u64 {
 
 /// What signals do to a thread that waits for the kernel.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Signal {
+pub(crate) enum Signal {
     /// No signal waits for it, or none that it is to see.
     None,
     /// One waits that the program handles.
@@ -72,7 +72,7 @@ pub enum Signal {
 }
 
 /// What signals do to a thread. One of another process namespace (0) cannot be looked at, and none if `/proc` is another namespace's.
-pub fn signal(thread: u32) -> Signal {
+pub(crate) fn signal(thread: u32) -> Signal {
     static OWN: OnceLock<bool> = OnceLock::new();
     let own = || {
         let shown = std::fs::read_link("/proc/self").ok();

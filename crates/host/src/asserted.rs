@@ -13,19 +13,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A machine, until an assertion fails.
 #[derive(Debug)]
-pub struct Asserted<M> {
+pub(crate) struct Asserted<M> {
     machine: M,
     failed: bool,
 }
 
 impl<M> Asserted<M> {
     /// A machine of which no assertion has failed.
-    pub fn new(machine: M) -> Asserted<M> {
+    pub(crate) fn new(machine: M) -> Asserted<M> {
         Asserted { machine, failed: false }
     }
 
     /// Runs `body` on the machine. `None` if an assertion fails, or has failed before.
-    pub fn run<R>(&mut self, body: impl FnOnce(&mut M) -> R) -> Option<R> {
+    pub(crate) fn run<R>(&mut self, body: impl FnOnce(&mut M) -> R) -> Option<R> {
         if self.failed {
             return None;
         }
@@ -35,17 +35,17 @@ impl<M> Asserted<M> {
     }
 
     /// Nothing is run on the machine from now on.
-    pub fn fail(&mut self) {
+    pub(crate) fn fail(&mut self) {
         self.failed = true;
     }
 
     /// Whether an assertion has failed.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// Looks at what is left of a machine after a failure, for the log. `None` if even that fails.
-    pub fn look<R>(&self, body: impl FnOnce(&M) -> R) -> Option<R> {
+    pub(crate) fn look<R>(&self, body: impl FnOnce(&M) -> R) -> Option<R> {
         catch_unwind(AssertUnwindSafe(|| body(&self.machine))).ok()
     }
 }
@@ -54,7 +54,7 @@ impl<M> Asserted<M> {
 ///
 /// # Errors
 /// The operating system refused the thread.
-pub fn start_thread(
+pub(crate) fn start_thread(
     name: String,
     panicked: impl FnOnce(&str) + Send + 'static,
     body: impl FnOnce() + Send + 'static,

@@ -19,7 +19,7 @@ pub struct Settings {
 const OPEN_FILES_MAX: usize = 1 << 22;
 
 /// Greatest `dom_size`: what a record may hold.
-pub const DOM_SIZE_MAX: u32 = 1 << 20;
+pub(crate) const DOM_SIZE_MAX: u32 = 1 << 20;
 
 impl Default for Settings {
     fn default() -> Settings {

@@ -17,11 +17,11 @@ use target::{Cx, ExportId, Reply};
 /// split.
 const CHANGE_COST: u64 = 24 << 10;
 /// Most changes that one client is promised room for.
-pub const PROMISE_MAX: u32 = 1024;
+pub(crate) const PROMISE_MAX: u32 = 1024;
 
 /// Changes that there is room for.
 #[derive(Debug, Default)]
-pub struct Promises {
+pub(crate) struct Promises {
     /// By client: what it was told last, or what is left of what it was told before.
     by_client: BTreeMap<ExportId, u32>,
     /// The sum of these.

@@ -30,7 +30,7 @@ struct Remove {
 }
 
 /// Loads the state, finds what a crash left over, dooms it.
-pub fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
+pub(crate) fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
     let state = cx.get::<OstState>(&())?.unwrap_or_default();
     let doomed = doomed(cx)?;
     let mut next = state.next_file.max(1);
@@ -77,7 +77,7 @@ fn doomed(cx: &mut Cx<'_>) -> Result<Vec<u64>, Stop> {
 }
 
 /// Begins a task if there is something that may go and none is at it.
-pub fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
+pub(crate) fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
     if ost.sweeping || cx.is_recovering() || !ost.files.has_doomed(cx.last_committed()) {
         return;
     }
@@ -87,7 +87,7 @@ pub fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
 }
 
 /// One attempt.
-pub fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+pub(crate) fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     let Some(Remove { files, again }) = task.get::<Remove>() else { return Ok(()) };
     if *again {
         cx.sleep(RETRY)?;

@@ -25,14 +25,14 @@ use stdx::{Instant, KeyedHash};
 
 use crate::model::{Expect, Got, Id, Model, Op, When, differs, is_list};
 
-pub use lost::{Death, Lost};
+pub(crate) use lost::{Death, Lost};
 
 /// What a call gave.
-pub type Outcome = Result<Got, Errno>;
+pub(crate) type Outcome = Result<Got, Errno>;
 
 /// A call of a shared history.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub(crate) struct Event {
     /// What.
     pub op: Op,
     /// For whom.
@@ -59,7 +59,7 @@ pub struct Event {
 impl Event {
     /// A call of the superuser's through the first client that has not begun.
     #[cfg(test)]
-    pub fn of(op: Op) -> Event {
+    pub(crate) fn of(op: Op) -> Event {
         Event {
             op,
             cred: Rc::default(),
@@ -84,7 +84,7 @@ impl Event {
     }
 
     /// The call and its result in one line.
-    pub fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         let result = match &self.end {
             None => "no answer".to_owned(),
             Some((_, Ok(Got::Data(data)))) => format!("{} bytes", data.len()),
@@ -109,7 +109,7 @@ impl Event {
 
 /// What the search found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// An order.
     Good,
     /// There is none: the calls at which every order ends, for a person.
@@ -201,7 +201,7 @@ enum Todo {
 }
 
 /// Looks for an order of the calls of all processes that begins in `start`, in at most so many steps.
-pub fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: usize) -> Verdict {
+pub(crate) fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: usize) -> Verdict {
     let lost = &Lost { beside_cuts: lost::beside_cuts(processes), ..lost.clone() };
     let first = State {
         at: vec![(0, Phase::Start); processes.len()],

@@ -20,11 +20,11 @@ struct Move {
 
 /// The last ones, and those under way.
 #[derive(Debug, Default)]
-pub struct Moves(VecDeque<Move>);
+pub(crate) struct Moves(VecDeque<Move>);
 
 impl Moves {
     /// A program makes a call.
-    pub fn begin(&mut self, id: u64, client: usize, call: &Call) {
+    pub(crate) fn begin(&mut self, id: u64, client: usize, call: &Call) {
         let names = match call {
             Call::Unlink { name, .. } | Call::Rmdir { name, .. } => vec![name.clone()],
             Call::Rename { name, new_name, .. } => vec![name.clone(), new_name.clone()],
@@ -38,14 +38,14 @@ impl Moves {
     }
 
     /// It is answered.
-    pub fn end(&mut self, id: u64, now: Instant) {
+    pub(crate) fn end(&mut self, id: u64, now: Instant) {
         if let Some(one) = self.0.iter_mut().rev().find(|one| one.id == id) {
             one.ended = Some(now);
         }
     }
 
     /// Whether a client but this one did so since then with a name that counts.
-    pub fn by_others(&self, client: usize, since: Instant, counts: impl Fn(&Bytes) -> bool) -> bool {
+    pub(crate) fn by_others(&self, client: usize, since: Instant, counts: impl Fn(&Bytes) -> bool) -> bool {
         let meets = |one: &Move| one.client != client && one.ended.is_none_or(|ended| ended >= since);
         self.0.iter().any(|one| meets(one) && one.names.iter().any(&counts))
     }

@@ -157,7 +157,7 @@ impl SharedCalls {
 }
 
 /// Clients of a run.
-pub const CLIENTS_MAX: usize = 8;
+pub(crate) const CLIENTS_MAX: usize = 8;
 
 /// Everything that is drawn.
 #[derive(Clone, PartialEq, Debug)]
@@ -245,7 +245,7 @@ pub struct Plan {
 }
 
 /// One of several, with weights.
-pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
+pub(crate) fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
     let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
     let mut left = rng.below(total);
     for &(weight, choice) in choices {

@@ -13,7 +13,7 @@ use stdx::Instant;
 
 /// What a step does to the place or saw there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
+pub(crate) enum Act {
     /// It holds this now.
     Set(u64),
     /// It holds at least this now.
@@ -28,7 +28,7 @@ pub enum Act {
 
 /// A call, as far as it is about the place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub(crate) struct Step {
     /// When it began.
     pub from: Instant,
     /// When it ended; `None`: nobody knows.
@@ -48,7 +48,7 @@ impl Step {
 }
 
 /// Looks for an order that begins with `start`. Gives how far each process came in the best one, if there is none.
-pub fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>> {
+pub(crate) fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>> {
     let mut stack = vec![(vec![0_usize; processes.len()], start)];
     let mut seen = BTreeSet::new();
     let mut best: Vec<usize> = vec![0; processes.len()];

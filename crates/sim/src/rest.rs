@@ -34,7 +34,7 @@ const NODES_LEAST: usize = 16;
 
 /// Lets the kernels of all who live forget everything, and their clients every lock and every node that nothing holds: then no lock is
 /// left, and no more nodes than a client may keep. What stays beyond that is held for a call that has ended, and would be held for ever.
-pub fn forget(world: &mut World) -> Result<(), String> {
+pub(crate) fn forget(world: &mut World) -> Result<(), String> {
     let living: Vec<usize> = (0..world.mounts.len())
         .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
         .collect();
@@ -81,7 +81,7 @@ pub fn forget(world: &mut World) -> Result<(), String> {
 
 /// Nothing happens: so the clients that are there have the locks that the targets say, and no more. One that a client takes for held is what
 /// its cache rests on; one that a target takes for held keeps others waiting.
-pub fn agree_on_locks(world: &World) -> Result<(), String> {
+pub(crate) fn agree_on_locks(world: &World) -> Result<(), String> {
     // Record locks are counted by the targets alone.
     if world.plan.groups > 1 {
         return Ok(());
@@ -121,7 +121,7 @@ pub fn agree_on_locks(world: &World) -> Result<(), String> {
 }
 
 /// Lets everybody leave, waits for rest, and says what is wrong then.
-pub fn check(world: &mut World) -> Result<(), String> {
+pub(crate) fn check(world: &mut World) -> Result<(), String> {
     let living: Vec<usize> = (0..world.mounts.len())
         .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
         .collect();
@@ -227,7 +227,7 @@ fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool
 
 /// Objects have the owner of their file. What a crash, or a write that was on its way, leaves undone harms nobody; so this is for stories
 /// without either.
-pub fn owners(world: &World) -> Result<(), String> {
+pub(crate) fn owners(world: &World) -> Result<(), String> {
     let read = |server: &Server| Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"));
     let mut files = BTreeMap::new();
     for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt) {

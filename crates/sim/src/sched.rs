@@ -162,7 +162,7 @@ pub struct Eviction {
 }
 
 /// After a client has learned that it was evicted its kernel may answer from what it has for so long.
-pub const KERNEL_SETTLES: Duration = Duration::from_millis(50);
+pub(crate) const KERNEL_SETTLES: Duration = Duration::from_millis(50);
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -707,7 +707,7 @@ impl Sched {
 }
 
 /// A call in one line.
-pub fn brief(call: &Call) -> String {
+pub(crate) fn brief(call: &Call) -> String {
     match call {
         Call::Write { fh, ino, offset, data, write_back, .. } => {
             format!("Write {{ {fh:?}, ino {ino:x}, offset {offset}, length {}, write_back {write_back} }}", data.len())

@@ -82,7 +82,7 @@ impl Trace {
 }
 
 /// A frame in one word, for the digest.
-pub fn frame_word(frame: &Frame) -> u64 {
+pub(crate) fn frame_word(frame: &Frame) -> u64 {
     // Its key is zero: runs are compared between processes whose tables have other keys.
     let mut hasher = std::hash::DefaultHasher::new();
     let h = &frame.header;
@@ -107,7 +107,7 @@ pub fn frame_word(frame: &Frame) -> u64 {
 }
 
 /// A frame in one line.
-pub fn frame_line(frame: &Frame) -> String {
+pub(crate) fn frame_line(frame: &Frame) -> String {
     let h = &frame.header;
     let name = Opcode::from_raw(h.opcode).map_or("unknown", Opcode::name);
     let kind = match () {

@@ -6,8 +6,8 @@
 //! which may panic, hang or eat memory, on those seeds; a survivor goes through the stories and the unit tests that reach
 //! it. What comes of it is written as a page of the guide ([`page`]).
 
-pub mod page;
-pub mod table;
+pub(crate) mod page;
+pub(crate) mod table;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ use tree::Tests;
 
 /// Which mutants to run, and how long.
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// These mutants, not all
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
@@ -93,7 +93,7 @@ struct Run<'a> {
 }
 
 /// Runs the command.
-pub fn run(sh: &Shell, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(sh: &Shell, arguments: &Arguments) -> anyhow::Result<()> {
     let mutants = read(sh)?;
     let texts: BTreeMap<&str, String> = mutants
         .iter()

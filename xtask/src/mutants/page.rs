@@ -8,13 +8,13 @@ use std::fmt::Write;
 use super::table::Mutant;
 
 /// The page.
-pub const PAGE: &str = "docs/src/mutants.md";
+pub(crate) const PAGE: &str = "docs/src/mutants.md";
 
 /// What a row says that has no result.
-pub const NOT_RUN: &str = "not run yet";
+pub(crate) const NOT_RUN: &str = "not run yet";
 
 /// What it says more of one that was not taken through the unit tests.
-pub const UNITS_NOT_RUN: &str = "; unit tests not run";
+pub(crate) const UNITS_NOT_RUN: &str = "; unit tests not run";
 
 /// A place that fewer of the seeds reach wants a story.
 const RARE: f64 = 5.0 / 5000.0;
@@ -54,7 +54,7 @@ const HEAD: &str = "# Mutants\n\n\
 
 /// What is known of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Row {
+pub(crate) struct Row {
     /// `213 of 600`.
     pub reached: String,
     /// `seed 968`, `story grow …`, `unit …`, or nobody.
@@ -63,24 +63,24 @@ pub struct Row {
 
 impl Row {
     /// `213 of 600`, with a word if that is little.
-    pub fn reached(seeds: usize, drawn: usize) -> String {
+    pub(crate) fn reached(seeds: usize, drawn: usize) -> String {
         let rare = if (seeds as f64) < RARE * drawn as f64 || seeds == 0 { ", rare" } else { "" };
         format!("{seeds} of {drawn}{rare}")
     }
 
     /// Whether anybody did.
-    pub fn is_caught(&self) -> bool {
+    pub(crate) fn is_caught(&self) -> bool {
         ["seed ", "story ", "unit "].iter().any(|who| self.caught.starts_with(who))
     }
 
     /// The seed that caught it.
-    pub fn seed(&self) -> Option<u64> {
+    pub(crate) fn seed(&self) -> Option<u64> {
         self.caught.strip_prefix("seed ")?.split([' ', ':']).next()?.parse().ok()
     }
 }
 
 /// The rows of a page, by name.
-pub fn rows(page: &str) -> BTreeMap<String, Row> {
+pub(crate) fn rows(page: &str) -> BTreeMap<String, Row> {
     let row = |line: &str| {
         let cells: Vec<&str> = line.strip_prefix("| `")?.strip_suffix(" |")?.split(" | ").collect();
         let [name, _, _, reached, caught] = cells[..] else { return None };
@@ -90,7 +90,7 @@ pub fn rows(page: &str) -> BTreeMap<String, Row> {
 }
 
 /// The sums, one to a line.
-pub fn sums(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
+pub(crate) fn sums(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
     let known: Vec<&Row> = mutants
         .iter()
         .filter(|mutant| mutant.equivalent.is_none())
@@ -125,7 +125,7 @@ pub fn sums(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
 }
 
 /// The page.
-pub fn page(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
+pub(crate) fn page(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
     let mut text = format!("{HEAD}## Sums\n\n{}\n## Mutants\n\n", sums(mutants, rows));
     text.push_str("| name | fault | file | reached | caught by |\n|---|---|---|---|---|\n");
     for mutant in mutants {
@@ -148,7 +148,7 @@ pub fn page(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
 }
 
 /// What is wrong with the page: mutants that it lacks, and rows of none.
-pub fn differences(page: &str, mutants: &[Mutant]) -> Vec<String> {
+pub(crate) fn differences(page: &str, mutants: &[Mutant]) -> Vec<String> {
     let rows = rows(page);
     let lacks = mutants.iter().map(|mutant| &mutant.name).filter(|name| !rows.contains_key(*name));
     let gone = rows.keys().filter(|name| !mutants.iter().any(|mutant| mutant.name == **name));

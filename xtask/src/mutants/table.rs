@@ -10,12 +10,12 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
 /// Where the tables are.
-pub const FOLDER: &str = "tests/mutants/";
+pub(crate) const FOLDER: &str = "tests/mutants/";
 
 /// How a snippet is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub(crate) enum Form {
     /// Both values are worked out, and the place counts as reached only where they differ.
     Value,
     /// One expression for another.
@@ -30,7 +30,7 @@ pub enum Form {
 /// A mutant.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mutant {
+pub(crate) struct Mutant {
     /// Its stable name.
     pub name: String,
     /// What the fault is, as one sentence.
@@ -77,7 +77,7 @@ impl Mutant {
 }
 
 /// All mutants of these tables (path, text), in order, numbered.
-pub fn read<'a>(tables: impl Iterator<Item = (&'a str, &'a str)>) -> anyhow::Result<Vec<Mutant>> {
+pub(crate) fn read<'a>(tables: impl Iterator<Item = (&'a str, &'a str)>) -> anyhow::Result<Vec<Mutant>> {
     let mut mutants: BTreeMap<String, Mutant> = BTreeMap::new();
     let mut order = Vec::new();
     for (path, text) in tables {
@@ -130,7 +130,7 @@ fn find(text: &str, snippet: &str) -> Result<(usize, usize), usize> {
 }
 
 /// What is wrong with the table, seen from the sources.
-pub fn findings<'a>(mutants: &[Mutant], source: impl Fn(&str) -> Option<&'a str>) -> Vec<String> {
+pub(crate) fn findings<'a>(mutants: &[Mutant], source: impl Fn(&str) -> Option<&'a str>) -> Vec<String> {
     let one = |mutant: &Mutant| {
         let (file, name) = (&mutant.file, &mutant.name);
         let Some(text) = source(file) else { return Some(format!("mutant '{name}': there is no file {file}")) };
@@ -159,7 +159,7 @@ pub fn findings<'a>(mutants: &[Mutant], source: impl Fn(&str) -> Option<&'a str>
 }
 
 /// The mutants that are built in, by file.
-pub fn by_file(mutants: &[Mutant]) -> BTreeMap<&str, Vec<&Mutant>> {
+pub(crate) fn by_file(mutants: &[Mutant]) -> BTreeMap<&str, Vec<&Mutant>> {
     let mut by_file: BTreeMap<&str, Vec<&Mutant>> = BTreeMap::new();
     for mutant in mutants.iter().filter(|mutant| mutant.equivalent.is_none()) {
         by_file.entry(&mutant.file).or_default().push(mutant);
@@ -168,7 +168,7 @@ pub fn by_file(mutants: &[Mutant]) -> BTreeMap<&str, Vec<&Mutant>> {
 }
 
 /// The text of a file with these mutants, all of it, built in.
-pub fn apply(text: &str, mutants: &[&Mutant]) -> anyhow::Result<String> {
+pub(crate) fn apply(text: &str, mutants: &[&Mutant]) -> anyhow::Result<String> {
     let mut places = Vec::new();
     for (index, mutant) in mutants.iter().enumerate() {
         let (start, end) = find(text, &mutant.old)

@@ -20,7 +20,7 @@ const ADDED: &[(&str, &str)] =
     &[("switch.rs", "crates/stdx/src/mutants.rs"), ("runner.rs", "crates/sim/examples/mutants.rs")];
 
 /// A test binary.
-pub struct Tests {
+pub(super) struct Tests {
     /// The crate, and the file of a test beside it.
     pub name: String,
     pub binary: PathBuf,
@@ -29,18 +29,18 @@ pub struct Tests {
 }
 
 impl Tests {
-    pub fn crate_name(&self) -> &str {
+    pub(super) fn crate_name(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
 }
 
 /// Where everything of the mutants lies.
-pub fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     target_directory().join("mutants")
 }
 
 /// Brings the copy up to date. A file that is the same is left alone, so that cargo builds only what has changed.
-pub fn write(sh: &Shell, mutants: &[Mutant]) -> anyhow::Result<()> {
+pub(super) fn write(sh: &Shell, mutants: &[Mutant]) -> anyhow::Result<()> {
     let names = cmd!(sh, "git ls-files --cached --others --exclude-standard -z").quiet().read()?;
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for name in names.split('\0').filter(|name| !name.is_empty()) {
@@ -88,14 +88,14 @@ fn remove_others(tree: &Path, folder: &Path, files: &BTreeMap<String, Vec<u8>>) 
 }
 
 /// Builds the runner of seeds and stories, and says where it is.
-pub fn build_runner(sh: &Shell) -> anyhow::Result<PathBuf> {
+pub(super) fn build_runner(sh: &Shell) -> anyhow::Result<PathBuf> {
     let built = cargo(sh, &["build", "--profile", "mutants", "--package", "sim", "--example", "mutants"])?;
     let [runner] = &built[..] else { anyhow::bail!("cargo built no runner") };
     Ok(runner.binary.clone())
 }
 
 /// Builds the unit tests of the core.
-pub fn build_tests(sh: &Shell) -> anyhow::Result<Vec<Tests>> {
+pub(super) fn build_tests(sh: &Shell) -> anyhow::Result<Vec<Tests>> {
     let packages = CORE.iter().flat_map(|name| ["--package", name]);
     let tests = cargo(sh, &["test", "--no-run"].into_iter().chain(packages).collect::<Vec<_>>())?;
     ensure!(!tests.is_empty(), "cargo built no tests");

@@ -21,7 +21,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// A document has exactly one title, in its first line.
-pub fn one_title(tree: &Tree) -> Findings {
+pub(super) fn one_title(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in tree.ending_in(".md") {
         let titles: Vec<usize> =
@@ -86,7 +86,7 @@ fn anchor(heading: &str) -> String {
 }
 
 /// Links to files and headings of the checkout lead somewhere, and a chapter links only within the book.
-pub fn links(tree: &Tree) -> Findings {
+pub(super) fn links(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in tree.ending_in(".md") {
         for (number, target) in link_targets(text) {
@@ -113,7 +113,7 @@ pub fn links(tree: &Tree) -> Findings {
 }
 
 /// The summary lists every chapter of the book.
-pub fn summary(tree: &Tree) -> Findings {
+pub(super) fn summary(tree: &Tree) -> Findings {
     let listed: BTreeSet<String> = link_targets(tree.get(SUMMARY).unwrap_or_default())
         .into_iter()
         .filter_map(|(_, target)| resolve(SUMMARY, target))
@@ -126,7 +126,7 @@ pub fn summary(tree: &Tree) -> Findings {
 }
 
 /// The page of the tests by number lists those that exist.
-pub fn tests_by_number(tree: &Tree) -> Findings {
+pub(super) fn tests_by_number(tree: &Tree) -> Findings {
     let sources = tree.ending_in(".rs").filter(|(path, _)| path.starts_with(numbered::SOURCES)).map(|(_, text)| text);
     let cases = numbered::cases(sources);
     let page = tree.get(numbered::PAGE).unwrap_or_default();

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Findings, Tree};
 
 /// The core: no I/O, no clock, no randomness, no threads, no async. In order of dependence.
-pub const CORE: &[&str] =
+pub(crate) const CORE: &[&str] =
     &["stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "client"];
 
 /// Package name, and the packages of this workspace that it may name.
@@ -117,7 +117,7 @@ fn members(tree: &Tree) -> (Vec<Member>, Findings) {
 }
 
 /// Every edge between the workspace's crates stands in the table.
-pub fn dependency_edges(tree: &Tree) -> Findings {
+pub(crate) fn dependency_edges(tree: &Tree) -> Findings {
     let (members, mut findings) = members(tree);
     let table: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
     for member in members {
@@ -139,7 +139,7 @@ pub fn dependency_edges(tree: &Tree) -> Findings {
 }
 
 /// Core crates name only pure libraries.
-pub fn core_dependencies(tree: &Tree) -> Findings {
+pub(crate) fn core_dependencies(tree: &Tree) -> Findings {
     let (members, _) = members(tree);
     let ours: BTreeSet<&str> = EDGES.iter().map(|(package, _)| *package).collect();
     let mut findings = Findings::new();
@@ -158,7 +158,7 @@ pub fn core_dependencies(tree: &Tree) -> Findings {
 
 /// Nothing below a core crate, at any depth, does I/O. Reads what `cargo metadata` prints; build scripts, macros and
 /// tests run elsewhere and do not count.
-pub fn core_closure(metadata: &str) -> anyhow::Result<Findings> {
+pub(crate) fn core_closure(metadata: &str) -> anyhow::Result<Findings> {
     let metadata: Value = serde_json::from_str(metadata).context("cargo metadata printed no JSON")?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -15,7 +15,7 @@ const ALL: &[Layers] = &[Layers {
 }];
 
 /// No file names a module of a layer above its own, tests included.
-pub fn layers(tree: &Tree) -> Findings {
+pub(super) fn layers(tree: &Tree) -> Findings {
     ALL.iter().flat_map(|layers| layers.findings(tree)).collect()
 }
 

@@ -8,7 +8,7 @@ fn parsed<'a>(tree: &'a Tree, suffix: &'a str) -> impl Iterator<Item = (&'a str,
 }
 
 /// A folder is a role, and its `description` says it in one sentence.
-pub fn crate_descriptions(tree: &Tree) -> Findings {
+pub(super) fn crate_descriptions(tree: &Tree) -> Findings {
     parsed(tree, "/Cargo.toml")
         .filter(|(_, manifest)| {
             let description = manifest.get("package").and_then(|package| package.get("description")?.as_str());
@@ -19,7 +19,7 @@ pub fn crate_descriptions(tree: &Tree) -> Findings {
 }
 
 /// Members take every dependency from the workspace's table, so each version is chosen once.
-pub fn workspace_dependencies(tree: &Tree) -> Findings {
+pub(super) fn workspace_dependencies(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     // What is a workspace of its own (the fuzzers, which need another compiler) is no member.
     for (path, manifest) in parsed(tree, "/Cargo.toml").filter(|(_, manifest)| !manifest.contains_key("workspace")) {
@@ -41,7 +41,7 @@ pub fn workspace_dependencies(tree: &Tree) -> Findings {
 }
 
 /// Every line of the workspace's table says why the dependency is there. Our own crates have their description.
-pub fn dependency_reasons(tree: &Tree) -> Findings {
+pub(super) fn dependency_reasons(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     let mut inside = false;
     for (index, line) in tree.get("Cargo.toml").unwrap_or_default().lines().enumerate() {
@@ -62,7 +62,7 @@ pub fn dependency_reasons(tree: &Tree) -> Findings {
 }
 
 /// The code map in ARCHITECTURE.md says of each crate what its manifest says, in the same words.
-pub fn code_map(tree: &Tree) -> Findings {
+pub(super) fn code_map(tree: &Tree) -> Findings {
     let map = tree.get("ARCHITECTURE.md").unwrap_or_default();
     parsed(tree, "/Cargo.toml")
         .filter_map(|(path, manifest)| {
@@ -75,7 +75,7 @@ pub fn code_map(tree: &Tree) -> Findings {
 }
 
 /// Each core crate has the clippy.toml that bans the escape hatches.
-pub fn core_clippy(tree: &Tree) -> Findings {
+pub(super) fn core_clippy(tree: &Tree) -> Findings {
     let Some(expected) = tree.get("clippy-core.toml") else {
         return vec!["clippy-core.toml: is missing; the core crates' clippy.toml are links to it".to_owned()];
     };

@@ -6,7 +6,7 @@ use super::sources::{is_test_file, without_comments, without_tests};
 use super::{Findings, Tree, line_at};
 
 /// `mark!("x")` in the code has a test with `marks::count("x")`, and the other way round.
-pub fn coverage_marks(tree: &Tree) -> Findings {
+pub(super) fn coverage_marks(tree: &Tree) -> Findings {
     let mut hits: BTreeMap<String, String> = BTreeMap::new();
     let mut counts: BTreeMap<String, String> = BTreeMap::new();
     for (path, text) in tree.ending_in(".rs").filter(|(path, _)| path.starts_with("crates/")) {

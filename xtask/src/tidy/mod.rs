@@ -6,7 +6,7 @@
 //! Rust code, [`marks`] the coverage marks, [`mutants`] the table of mutants, [`words`] everything, [`documents`] the Markdown.
 
 mod documents;
-pub mod edges;
+pub(crate) mod edges;
 mod layers;
 mod manifests;
 mod marks;
@@ -21,7 +21,7 @@ use xshell::{Shell, cmd};
 
 /// The tracked text files: path from the root, with `/`, to text.
 #[derive(Default)]
-pub struct Tree {
+pub(crate) struct Tree {
     files: BTreeMap<String, String>,
 }
 
@@ -92,7 +92,7 @@ impl Tree {
 }
 
 /// Runs every rule and fails with all findings.
-pub fn run(sh: &Shell) -> anyhow::Result<()> {
+pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     let tree = Tree::load(sh)?;
     let mut count = 0;
     let mut report = |rule: &str, findings: Findings| {

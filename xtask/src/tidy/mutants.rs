@@ -5,7 +5,7 @@ use crate::mutants::page::{PAGE, differences};
 use crate::mutants::table::{self, FOLDER};
 
 /// What every mutant changes is there once, and the page lists what the table has.
-pub fn mutants(tree: &Tree) -> Findings {
+pub(super) fn mutants(tree: &Tree) -> Findings {
     let mutants = match table::read(tree.ending_in(".toml").filter(|(path, _)| path.starts_with(FOLDER))) {
         Ok(mutants) => mutants,
         Err(error) => return vec![format!("{error:#}")],

@@ -9,12 +9,12 @@ use super::{Findings, Tree, line_at};
 const LINES_MAX: usize = 800;
 
 /// Whether the whole file is tests.
-pub fn is_test_file(path: &str) -> bool {
+pub(super) fn is_test_file(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/") || path.contains("/e2e/")
 }
 
 /// The text with the top-level `#[cfg(test)]` modules and functions blanked; line numbers stay.
-pub fn without_tests(text: &str) -> String {
+pub(super) fn without_tests(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
     let mut inside = false;
     for line in text.split_inclusive('\n') {
@@ -32,7 +32,7 @@ pub fn without_tests(text: &str) -> String {
 }
 
 /// The text with comments blanked. A `//` inside a string blanks the rest of its line too, which no rule here minds.
-pub fn without_comments(text: &str) -> String {
+pub(super) fn without_comments(text: &str) -> String {
     text.split('\n').map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
@@ -41,7 +41,7 @@ fn sources(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A module opens with what it does, what it leaves to others, its invariants.
-pub fn module_documentation(tree: &Tree) -> Findings {
+pub(super) fn module_documentation(tree: &Tree) -> Findings {
     sources(tree)
         .filter(|(_, text)| {
             let first = text.lines().find(|line| !line.starts_with("#!") && !line.trim().is_empty());
@@ -52,7 +52,7 @@ pub fn module_documentation(tree: &Tree) -> Findings {
 }
 
 /// A file past 800 lines, tests not counted, is asking to be two.
-pub fn file_size(tree: &Tree) -> Findings {
+pub(super) fn file_size(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in sources(tree).filter(|(path, _)| !is_test_file(path)) {
         let kept = without_tests(text);
@@ -81,7 +81,7 @@ const HATCHES: &[(&str, &str)] = &[
 ];
 
 /// A core crate's code, tests not counted, has no I/O, clock, threads or async.
-pub fn escape_hatches(tree: &Tree) -> Findings {
+pub(super) fn escape_hatches(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in sources(tree) {
         let core = CORE.iter().any(|name| path.starts_with(&format!("crates/{name}/src/")));

@@ -22,7 +22,7 @@ const BANNED: &[(&str, &str)] = &[
 const EXEMPT: &[&str] = &["Cargo.lock"];
 
 /// No stub, debugging aid, machine path or registry address is committed.
-pub fn banned_words(tree: &Tree) -> Findings {
+pub(super) fn banned_words(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in tree.files.iter().filter(|(path, _)| !EXEMPT.contains(&&***path)) {
         for (word, why) in BANNED {
@@ -47,7 +47,7 @@ fn stands_alone(text: &str, offset: usize, word: &str) -> bool {
 }
 
 /// No line ends in a space or tab. Files of golden output may: they are compared byte for byte.
-pub fn trailing_spaces(tree: &Tree) -> Findings {
+pub(super) fn trailing_spaces(tree: &Tree) -> Findings {
     const SUFFIXES: &[&str] = &[".rs", ".md", ".toml", ".sh", ".service", "Makefile", ".gitignore", "LICENSE", "run"];
     let mut findings = Findings::new();
     for (path, text) in tree.files.iter().filter(|(path, _)| SUFFIXES.iter().any(|suffix| path.ends_with(suffix))) {

@@ -18,7 +18,7 @@ use crate::{daemon, output};
 /// Example: adamant bench ceiling --quick --out results && adamant bench report --out results
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -179,7 +179,7 @@ fn or(given: Vec<u64>, quick: bool, short: &[u64], full: &[u64]) -> Vec<u64> {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::EchoServer => {
             bench::echo::serve()?;

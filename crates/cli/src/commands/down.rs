@@ -15,7 +15,7 @@ use crate::output::say;
 ///
 /// Example: adamant down --dir ./adamant-data
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where its targets live
     #[arg(long, default_value = "./adamant-data")]
     pub dir: PathBuf,
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(75);
 const QUIET: Duration = Duration::from_secs(3);
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let home = up::Home::new(&arguments.dir)?;
     let (servers, mounts) = home.processes();
     let dead = home.dead_mounts(&mounts);

@@ -13,7 +13,7 @@ use crate::output::say;
 ///
 /// Example: adamant install-links /usr/local/bin
 #[derive(Args)]
-pub struct Links {
+pub(crate) struct Links {
     /// Where
     pub dir: PathBuf,
 }
@@ -22,7 +22,7 @@ pub struct Links {
 ///
 /// Example: adamant completions bash --dir /usr/local/share/bash-completion/completions
 #[derive(Args)]
-pub struct Completions {
+pub(crate) struct Completions {
     /// Which shell
     pub shell: clap_complete::Shell,
     /// Write a file for each name there, instead of printing that for 'adamant'
@@ -34,7 +34,7 @@ pub struct Completions {
 ///
 /// Example: adamant man /usr/local/share/man/man1
 #[derive(Args)]
-pub struct Man {
+pub(crate) struct Man {
     /// A directory that is there
     pub dir: PathBuf,
 }
@@ -54,7 +54,7 @@ const NAMES: [&str; 10] = [
 ];
 
 /// Makes the links.
-pub fn links(arguments: Links) -> anyhow::Result<ExitCode> {
+pub(crate) fn links(arguments: Links) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     for name in NAMES {
         let link = arguments.dir.join(name);
@@ -71,7 +71,7 @@ pub fn links(arguments: Links) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints or writes completions.
-pub fn completions(arguments: Completions, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
+pub(crate) fn completions(arguments: Completions, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
     let Some(dir) = arguments.dir else {
         if let Some(command) = commands.first() {
             let mut text = Vec::new();
@@ -100,7 +100,7 @@ fn shown(command: &clap::Command) -> clap::Command {
 }
 
 /// Writes man pages.
-pub fn man(arguments: Man, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
+pub(crate) fn man(arguments: Man, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
     needs(&arguments.dir)?;
     for command in commands {
         let mut command = without_help(command);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// The answer to a verb that a tool does not have. Of `lacking`, one that ends in `*` stands for all that begin so.
-pub fn verb(tool: &str, words: &[OsString], lacking: &[&str]) -> ExitCode {
+pub(crate) fn verb(tool: &str, words: &[OsString], lacking: &[&str]) -> ExitCode {
     let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
     if is_lacking(&verb, lacking) {
         eprintln!("error: {tool} {verb}: not in this version; see limits");

@@ -24,7 +24,7 @@ use crate::output::say;
 /// Parameters and control of running servers and mounts, by Lustre's words
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The device that a command is for, by its name or number in 'lctl dl'; get_param, set_param and list_param ask only its
     /// process, which the folder of a target or the directory of a mount names, too
     #[arg(long, value_name = "DEV")]
@@ -175,7 +175,7 @@ enum Command {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (device, host) = (arguments.device.as_deref(), arguments.host.as_ref());
     let asked = |device| asked(device, host);
     match arguments.command {

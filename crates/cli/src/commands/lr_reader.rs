@@ -20,7 +20,7 @@ use store::Engine;
 /// Example: lr_reader -c -r /srv/mdt0
 #[derive(Args)]
 #[command(next_help_heading = "OPTIONS")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Also the clients
     #[arg(short = 'c', long = "client")]
     pub clients: bool,
@@ -39,7 +39,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match text(arguments) {
         Ok(text) => {
             crate::output::print(format_args!("{text}"));

@@ -23,7 +23,7 @@ use crate::daemon;
 #[derive(Args)]
 #[command(group(ArgGroup::new("what").args(["open", "mknod", "mkdir", "link"])))]
 #[command(group(ArgGroup::new("something").required(true).multiple(true).args(["open", "mknod", "mkdir", "link", "unlink"])))]
-pub struct Create {
+pub(crate) struct Create {
     /// Open with O_CREAT, and close
     #[arg(short = 'o')]
     open: bool,
@@ -87,7 +87,7 @@ pub struct Create {
 ///
 /// Example: unlinkmany /mnt/dir/f%d 10000
 #[derive(Args)]
-pub struct Remove {
+pub(crate) struct Remove {
     /// Remove directories
     #[arg(short = 'd')]
     directories: bool,
@@ -104,7 +104,7 @@ pub struct Remove {
 /// Example: statmany -s /mnt/dir/f 10000
 #[derive(Args)]
 #[command(group(ArgGroup::new("how").required(true).args(["stat", "lookup"])))]
-pub struct Stat {
+pub(crate) struct Stat {
     /// stat(2)
     #[arg(short = 's', long = "stat")]
     stat: bool,
@@ -143,7 +143,7 @@ fn path(text: &str) -> Result<CString, String> {
 
 /// The words of a command line whose command stands at `at` (0: the binary is called by the command's name). `-uFORMAT` of
 /// createmany becomes `-u=FORMAT`, which is how an optional value is told from a word that follows.
-pub fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
+pub(crate) fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if at > 0 && words.get(at).is_none_or(|word| word != "createmany") {
         return words;
     }
@@ -188,7 +188,7 @@ fn end(result: Result<(), Ended>, done: Done) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs `createmany`.
-pub fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
+pub(crate) fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
     if let Some(seconds) = deprecated_time(&mut arguments.numbers) {
         eprintln!("warning: '-runtime' deprecated, use '-t runtime' instead");
         arguments.seconds.get_or_insert(seconds);
@@ -237,7 +237,7 @@ pub fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs `unlinkmany`.
-pub fn remove(arguments: Remove) -> anyhow::Result<ExitCode> {
+pub(crate) fn remove(arguments: Remove) -> anyhow::Result<ExitCode> {
     let misused = |message: String| -> ! { crate::misused::<Remove>("unlinkmany", &message) };
     let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|message| misused(message));
     let remove = remove::Remove {
@@ -252,7 +252,7 @@ pub fn remove(arguments: Remove) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs `statmany`.
-pub fn stat(arguments: Stat) -> anyhow::Result<ExitCode> {
+pub(crate) fn stat(arguments: Stat) -> anyhow::Result<ExitCode> {
     let length = match arguments.iterations {
         None => Length::Count(arguments.total),
         Some(count) if count >= 0 => Length::Count(count.unsigned_abs()),

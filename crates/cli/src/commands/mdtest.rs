@@ -19,7 +19,7 @@ use crate::output::say;
 /// Example: mdtest --np 8 -n 10000 -u -d /lustre_{0-3}/test
 #[derive(Args)]
 #[command(disable_version_flag = true, args_override_self = true)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The interface: POSIX is the one that there is (with --native it is the client library)
     #[arg(short = 'a', value_name = "API", value_parser = interface)]
     interface: Option<String>,
@@ -177,7 +177,7 @@ fn interface(text: &str) -> Result<String, String> {
 }
 
 /// `mdtest -R5` as the parser has it: `-R=5`. `at` is where its words begin among those of this program.
-pub fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
+pub(crate) fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if at > 0 && words.get(at).is_none_or(|word| word != "mdtest") {
         return words;
     }
@@ -262,7 +262,7 @@ fn native(text: &str) -> Result<Place, String> {
 }
 
 /// Runs the command. `words` are those behind its name.
-pub fn run(arguments: Arguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
     let options = arguments.options().unwrap_or_else(|message| crate::misused::<Arguments>("mdtest", &message));
     if let Some(rank) = arguments.rank {
         // The run tells its ranks when to end; they report first.

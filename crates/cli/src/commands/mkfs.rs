@@ -13,7 +13,7 @@ use crate::output::say;
 ///
 /// Example: adamant mkfs --fsname scratch --ost --index 1 --mgsnode 127.0.0.1:7988 /srv/ost1
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Name of the file system, at most 8 letters, digits or underscores
     #[arg(long, default_value = "adamant")]
     pub fsname: String,
@@ -51,7 +51,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if !TargetName::fsname_is_valid(&arguments.fsname) {
         misuse!("'{}' cannot name a file system; use 1 to 8 letters, digits or underscores", arguments.fsname);
     }

@@ -19,13 +19,13 @@ use tokio::sync::Notify;
 use crate::commands::status;
 use crate::daemon;
 use crate::misuse::Misuse;
-pub use request::{MountRequest, Source, parse_source};
+pub(crate) use request::{MountRequest, Source, parse_source};
 
 /// Mount a file system
 ///
 /// Example: adamant mount 127.0.0.1:7988:/adamant /mnt -o ro
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// NID[:NID...]:/FSNAME[/DIRECTORY]: a file system, or a directory in it
     pub source: String,
     /// Where
@@ -54,7 +54,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let request = MountRequest::parse(&arguments.source, &arguments.options, arguments.sloppy)
         .map_err(|error| Misuse::because(format_args!("{error:#}")))?;
     let directory = std::path::absolute(&arguments.directory)?;
@@ -90,7 +90,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Mounts from a process in the background. Gives its number. `if_ended`: see [`daemon::start`].
-pub fn start_in_background(
+pub(crate) fn start_in_background(
     source: &str,
     directory: &std::path::Path,
     options: &[String],
@@ -167,7 +167,7 @@ fn remount(request: &MountRequest, directory: &std::path::Path) -> anyhow::Resul
 
 /// Who started a process that mounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Starter {
+pub(crate) enum Starter {
     /// The command that goes on once it is mounted, and whose end before that ends this process.
     Command,
     /// A person or a script: this process is all there is.
@@ -175,7 +175,7 @@ pub enum Starter {
 }
 
 /// A mount that runs in this process.
-pub struct Mounted {
+pub(crate) struct Mounted {
     mount: Arc<FuseMount>,
     signals: daemon::Signals,
     _admin: Option<admin::AdminSocket>,
@@ -186,7 +186,7 @@ const GIVING_UP: Duration = Duration::from_secs(2);
 
 impl Mounted {
     /// Mounts. It waits for servers as long as it takes, or until it is told to end.
-    pub fn start(request: &MountRequest, directory: PathBuf, starter: Starter) -> anyhow::Result<Mounted> {
+    pub(crate) fn start(request: &MountRequest, directory: PathBuf, starter: Starter) -> anyhow::Result<Mounted> {
         let mut options = request.options.clone();
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         options.description = format!("{host}:{}", directory.display());
@@ -262,7 +262,7 @@ impl Mounted {
 
     /// Serves the mount until it is unmounted or the process is told to stop. Either way what programs have written is written back,
     /// unless the process is told to stop once more.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let Mounted { mount, mut signals, _admin } = self;
         let (sender, ends) = mpsc::channel();
         let (waiting, served) = (mount.clone(), sender.clone());
@@ -321,7 +321,7 @@ fn is_mounted(directory: &std::path::Path) -> bool {
 }
 
 /// umount(8) for a directory.
-pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
+pub(crate) fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
     let shown = directory.display();
     match take_away(directory, false) {
         Err(error) if error.raw_os_error() == Some(16) => {
@@ -333,7 +333,7 @@ pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
 }
 
 /// Takes a mount away. One that programs use only if it is detached from its directory, `lazily`.
-pub fn take_away(directory: &std::path::Path, lazily: bool) -> std::io::Result<()> {
+pub(crate) fn take_away(directory: &std::path::Path, lazily: bool) -> std::io::Result<()> {
     use rustix::mount::UnmountFlags;
     if rustix::process::geteuid().is_root() {
         let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };

@@ -14,7 +14,7 @@ use crate::misuse::Misuse;
 ///
 /// Example: adamant serve --listen 127.0.0.1:7988 /srv/mgt /srv/mdt0 /srv/ost0
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where the first target listens; further ones take the next ports, or the path with their name behind it
     #[arg(long, value_name = "NID", default_value = "127.0.0.1:7988")]
     pub listen: Nid,
@@ -47,7 +47,7 @@ pub struct Arguments {
 const SERVING_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::detach();
     }
@@ -84,7 +84,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// A table of faults, if they are allowed.
-pub fn allowed_faults(allow: bool) -> stdx::Faults {
+pub(crate) fn allowed_faults(allow: bool) -> stdx::Faults {
     if allow { stdx::Faults::allowed(host::clock::seed()) } else { stdx::Faults::none() }
 }
 
@@ -140,7 +140,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
 }
 
 /// Used by `adamant up --foreground`.
-pub fn start(places: &[Place], options: &ServeOptions) -> anyhow::Result<Server> {
+pub(crate) fn start(places: &[Place], options: &ServeOptions) -> anyhow::Result<Server> {
     let server = Server::start(places, options).map_err(anyhow::Error::msg)?;
     server.wait_serving(SERVING_PATIENCE);
     Ok(server)

@@ -11,7 +11,7 @@ use crate::output::{self, say};
 ///
 /// Example: adamant sim --runs 1000
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Run this seed only
     #[arg(long)]
     pub seed: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let settings = sim::Settings {
         seed: arguments.seed,
         runs: arguments.runs,

@@ -1,6 +1,6 @@
 //! `adamant status`: what runs on this machine.
 
-pub mod dead;
+pub(crate) mod dead;
 mod show;
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::output;
 ///
 /// Example: adamant status --watch
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Only the file system of this directory
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 /// A running process of ours.
-pub struct Process {
+pub(crate) struct Process {
     /// Its admin socket.
     pub socket: PathBuf,
     /// What it says of itself.
@@ -44,7 +44,7 @@ pub struct Process {
 
 impl Process {
     /// Whether it has a target in `dir`, or is mounted there.
-    pub fn serves(&self, dir: &Path) -> bool {
+    pub(crate) fn serves(&self, dir: &Path) -> bool {
         let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
         self.description.places.iter().any(|place| {
             let place = std::fs::canonicalize(place).unwrap_or_else(|_| PathBuf::from(place));
@@ -53,17 +53,17 @@ impl Process {
     }
 
     /// Whether a mount is, or shall be, at `place`.
-    pub fn is_at(&self, place: &Path) -> bool {
+    pub(crate) fn is_at(&self, place: &Path) -> bool {
         self.description.places.iter().any(|own| Path::new(own) == place)
     }
 
     /// Names of its devices.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.description.devices.iter().map(|device| device.name.clone()).collect()
     }
 
     /// Names of the file systems whose targets it serves.
-    pub fn fsnames(&self) -> Vec<String> {
+    pub(crate) fn fsnames(&self) -> Vec<String> {
         let names = self.names();
         let mut names: Vec<String> =
             names.iter().filter_map(|name| name.rsplit_once('-')).map(|(fsname, _)| fsname.to_owned()).collect();
@@ -72,7 +72,7 @@ impl Process {
     }
 
     /// The targets that a mount knows, and the state of its connection to each, `FULL` if requests pass.
-    pub fn connections(&self) -> Vec<(String, String)> {
+    pub(crate) fn connections(&self) -> Vec<(String, String)> {
         let row = |text: &str, key: &str| {
             text.lines().find_map(|line| line.trim().strip_prefix(key).map(|value| value.trim().to_owned()))
         };
@@ -81,19 +81,19 @@ impl Process {
     }
 
     /// Whether a mount looks for its MGS at one of these addresses.
-    pub fn is_mounted_from(&self, nids: &[String]) -> bool {
+    pub(crate) fn is_mounted_from(&self, nids: &[String]) -> bool {
         let imports = self.params("mgc.*.import");
         let addresses = imports.iter().flat_map(|(_, text)| mgs_addresses(text));
         addresses.into_iter().any(|address| nids.iter().any(|nid| nid == address))
     }
 
     /// Whether it is there for programs. A mount that was taken away may still write back what they have written.
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.description.devices.iter().all(|device| device.state == "UP")
     }
 
     /// Parameters of it that match.
-    pub fn params(&self, pattern: &str) -> Vec<(String, String)> {
+    pub(crate) fn params(&self, pattern: &str) -> Vec<(String, String)> {
         let request = Request::GetParam { pattern: pattern.to_owned() };
         match admin::ask_within(&self.socket, &request, audience::PATIENCE) {
             Ok(Response::Params(params)) => params,
@@ -124,7 +124,7 @@ fn described(socket: PathBuf, answer: io::Result<Response>) -> Option<Process> {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All processes that run, in the order of their sockets; those that hang are left out, with a warning.
-pub fn processes() -> Vec<Process> {
+pub(crate) fn processes() -> Vec<Process> {
     let answers = admin::ask_all(&admin::sockets(), &Request::Describe, audience::PATIENCE);
     let mut all: Vec<Process> = answers.filter_map(|(socket, answer)| described(socket, answer)).collect();
     all.sort_by(|a, b| a.socket.cmp(&b.socket));
@@ -132,7 +132,7 @@ pub fn processes() -> Vec<Process> {
 }
 
 /// A child of this process, as soon as it says what it is; `None` if it has ended, or says nothing for long.
-pub fn child(pid: u32) -> Option<Process> {
+pub(crate) fn child(pid: u32) -> Option<Process> {
     let until = Instant::now() + PATIENCE;
     loop {
         let found = processes().into_iter().find(|process| process.description.pid == pid);
@@ -151,7 +151,7 @@ fn is_running(pid: u32) -> bool {
 
 /// The process that is meant. Of several mounts one that is up, and the newest: where a mount was taken away and made again, the
 /// old one's process may still write back. Nobody waits for a process that would not be chosen.
-pub fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
+pub(crate) fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
     let sockets = admin::sockets();
     // A socket is as old as its process.
     let made = |socket: &PathBuf| std::fs::metadata(socket).and_then(|file| file.modified());
@@ -178,7 +178,7 @@ pub fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mut pace = show::Pace::default();
     loop {
         let found = show::print(&arguments, &mut pace)?;

@@ -21,7 +21,7 @@ use crate::output::say;
 ///
 /// Example: thrhi=16 file_count=200000 mds-survey
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Least number of threads (thrlo; 4)
     #[arg(long, value_name = "N")]
     thrlo: Option<u32>,
@@ -103,7 +103,7 @@ impl Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let misused = |message: String| -> ! { crate::misused::<Arguments>("mds-survey", &message) };
     let wanted =
         setting(arguments.targets.clone(), "targets", String::new()).unwrap_or_else(|message| misused(message));

@@ -11,14 +11,14 @@ use fuse::ioctl;
 ///
 /// Example: adamant sync /mnt
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Directories or files, each on a mount
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for path in &arguments.paths {
         let shown = path.display();
         ioctl::sync(path)

@@ -14,7 +14,7 @@ use crate::output::say;
 ///
 /// Example: adamant tune --print /srv/mdt0; adamant tune --param mdt.dom_stripesize=0 /srv/mdt0
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Print, and change nothing whatever else is said
     #[arg(long)]
     pub print: bool,
@@ -40,7 +40,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for param in &arguments.params {
         place::checked_param(param).map_err(Misuse::because)?;
     }

@@ -1,6 +1,6 @@
 //! `adamant up`: a whole file system in one command.
 
-pub mod home;
+pub(crate) mod home;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,14 +15,14 @@ use proto::{TargetIndex, TargetKind, TargetName};
 use crate::commands::{mount, serve, status};
 use crate::daemon;
 use crate::output::say;
-pub use home::Home;
+pub(crate) use home::Home;
 use status::Process;
 
 /// A whole file system in one command: format if new, serve, mount
 ///
 /// Example: adamant up --dir ./adamant-data --mount ./mnt
 #[derive(Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where the targets live
     #[arg(long, default_value = "./adamant-data")]
     pub dir: PathBuf,
@@ -59,7 +59,7 @@ struct Plan {
 }
 
 /// Runs the command.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     let fsname = arguments.fsname.as_deref().unwrap_or("adamant");
     if !TargetName::fsname_is_valid(fsname) {
@@ -260,7 +260,7 @@ fn last_error(log: &str) -> String {
 }
 
 /// How a shell calls this program: by its name if that finds it, by its path otherwise.
-pub fn own_name() -> String {
+pub(crate) fn own_name() -> String {
     let Ok(own) = std::env::current_exe() else { return "adamant".to_owned() };
     let found = std::env::var_os("PATH").is_some_and(|path| {
         let all: Vec<PathBuf> = std::env::split_paths(&path).map(|folder| folder.join("adamant")).collect();
@@ -272,7 +272,7 @@ pub fn own_name() -> String {
 }
 
 /// A word as a shell reads it.
-pub fn shell_word(word: &str) -> String {
+pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

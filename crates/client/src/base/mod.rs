@@ -4,11 +4,11 @@ mod schedule;
 mod step;
 
 pub(crate) use schedule::Schedule;
-pub use step::Step;
+pub(crate) use step::Step;
 
 /// A target by its role.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Dest {
+pub(crate) enum Dest {
     /// The configuration.
     Mgs,
     /// A metadata target by index.
@@ -19,7 +19,7 @@ pub enum Dest {
 
 /// An operation in progress. Numbers of finished ones never come back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct OpId {
+pub(crate) struct OpId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
@@ -33,7 +33,7 @@ impl OpId {
 
 /// What an operation may wait for besides its own requests and locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum WaitKey {
+pub(crate) enum WaitKey {
     /// The mount is complete.
     Mounted,
     /// A sequence of FIDs.

@@ -7,7 +7,7 @@ use super::Dest;
 
 /// A need.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// The request that the operation is about.
     Main,
     /// Attributes of a node.

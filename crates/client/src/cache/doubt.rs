@@ -35,7 +35,7 @@ impl InDoubt {
 
 /// The nodes and names that a request changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Touched {
+pub(crate) struct Touched {
     /// And whether who may do what with them is changed.
     nodes: SmallVec<[(u64, bool); 4]>,
     names: SmallVec<[(u64, Bytes); 2]>,

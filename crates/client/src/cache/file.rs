@@ -11,35 +11,35 @@ use crate::base::Dest;
 use crate::cache::names::Piece;
 
 /// `O_*` of Linux on x86-64.
-pub mod flags {
+pub(crate) mod flags {
     /// Mask of the access mode.
-    pub const ACCMODE: u32 = 0o3;
+    pub(crate) const ACCMODE: u32 = 0o3;
     /// Write only.
-    pub const WRONLY: u32 = 0o1;
+    pub(crate) const WRONLY: u32 = 0o1;
     /// Read and write.
-    pub const RDWR: u32 = 0o2;
+    pub(crate) const RDWR: u32 = 0o2;
     /// Create.
-    pub const CREAT: u32 = 0o100;
+    pub(crate) const CREAT: u32 = 0o100;
     /// It must not exist.
-    pub const EXCL: u32 = 0o200;
+    pub(crate) const EXCL: u32 = 0o200;
     /// Cut to nothing.
-    pub const TRUNC: u32 = 0o1000;
+    pub(crate) const TRUNC: u32 = 0o1000;
     /// Writes go to the end.
-    pub const APPEND: u32 = 0o2000;
+    pub(crate) const APPEND: u32 = 0o2000;
     /// Data durable before write returns.
-    pub const DSYNC: u32 = 0o10000;
+    pub(crate) const DSYNC: u32 = 0o10000;
     /// Past the caches.
-    pub const DIRECT: u32 = 0o40000;
+    pub(crate) const DIRECT: u32 = 0o40000;
     /// Must be a directory.
-    pub const DIRECTORY: u32 = 0o200_000;
+    pub(crate) const DIRECTORY: u32 = 0o200_000;
     /// Do not touch the atime.
-    pub const NOATIME: u32 = 0o1_000_000;
+    pub(crate) const NOATIME: u32 = 0o1_000_000;
     /// Only a reference.
-    pub const PATH: u32 = 0o10_000_000;
+    pub(crate) const PATH: u32 = 0o10_000_000;
     /// For execution; the kernel's own.
-    pub const EXEC: u32 = 0o40;
+    pub(crate) const EXEC: u32 = 0o40;
     /// Data and attributes durable before write returns.
-    pub const SYNC: u32 = 0o4_010_000;
+    pub(crate) const SYNC: u32 = 0o4_010_000;
 }
 
 /// Which side knows that a file is open.
@@ -66,7 +66,7 @@ pub(crate) enum Open {
 
 /// An open file.
 #[derive(Debug)]
-pub struct OpenFile {
+pub(crate) struct OpenFile {
     /// Of which node.
     pub ino: u64,
     /// Its identity.
@@ -121,17 +121,17 @@ impl OpenFile {
     }
 
     /// Open for reading.
-    pub fn readable(&self) -> bool {
+    pub(crate) fn readable(&self) -> bool {
         self.flags & flags::ACCMODE != flags::WRONLY
     }
 
     /// The server does not know that it is open ([`crate::coherence::local_opens`]).
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.open == Open::Local
     }
 
     /// An eviction at this target takes the open.
-    pub fn is_open_at(&self, dest: Dest) -> bool {
+    pub(crate) fn is_open_at(&self, dest: Dest) -> bool {
         self.dest == dest && matches!(self.open, Open::Local | Open::Told(_))
     }
 
@@ -146,14 +146,14 @@ impl OpenFile {
     }
 
     /// Open for writing.
-    pub fn writable(&self) -> bool {
+    pub(crate) fn writable(&self) -> bool {
         self.flags & flags::ACCMODE != 0
     }
 }
 
 /// A chunk of a directory that is being read in pieces.
 #[derive(Clone, Debug, Default)]
-pub struct Stream {
+pub(crate) struct Stream {
     /// Entries that were fetched.
     pub piece: Arc<Piece>,
     /// The cookie after which they begin.
@@ -166,14 +166,14 @@ pub struct Stream {
 
 impl Stream {
     /// The cookie of its last entry.
-    pub fn last(&self) -> Option<u64> {
+    pub(crate) fn last(&self) -> Option<u64> {
         self.piece.entries.last().map(|listed| listed.cookie)
     }
 }
 
 /// The run of entries behind the one that is being read, with attributes.
 #[derive(Clone, Debug)]
-pub enum Next {
+pub(crate) enum Next {
     /// It was asked for.
     Asked {
         /// The cookie after which it begins.
@@ -187,7 +187,7 @@ pub enum Next {
 
 /// What a close needs to know when it is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Closing {
+pub(crate) struct Closing {
     /// Of which node.
     pub ino: u64,
     /// Its identity.
@@ -199,11 +199,11 @@ pub struct Closing {
 }
 
 /// Names an open file that is open here: the lease of its file, the file, the handle.
-pub type LocalOpen = (u64, u64, u64);
+pub(crate) type LocalOpen = (u64, u64, u64);
 
 /// All open files. Those that are open here and not on the server can be found by their file and by its lease.
 #[derive(Debug, Default)]
-pub struct Files {
+pub(crate) struct Files {
     slots: Vec<Option<OpenFile>>,
     free: Vec<u32>,
     local: BTreeSet<LocalOpen>,
@@ -215,7 +215,7 @@ fn local_open(fh: FileHandle, file: &OpenFile) -> LocalOpen {
 
 impl Files {
     /// A new open file.
-    pub fn insert(&mut self, file: OpenFile) -> FileHandle {
+    pub(crate) fn insert(&mut self, file: OpenFile) -> FileHandle {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -236,17 +236,17 @@ impl Files {
     }
 
     /// An open file.
-    pub fn get(&self, fh: FileHandle) -> Option<&OpenFile> {
+    pub(crate) fn get(&self, fh: FileHandle) -> Option<&OpenFile> {
         self.slots.get(Self::index(fh))?.as_ref()
     }
 
     /// The same, to change.
-    pub fn get_mut(&mut self, fh: FileHandle) -> Option<&mut OpenFile> {
+    pub(crate) fn get_mut(&mut self, fh: FileHandle) -> Option<&mut OpenFile> {
         self.slots.get_mut(Self::index(fh))?.as_mut()
     }
 
     /// It is closed.
-    pub fn remove(&mut self, fh: FileHandle) -> Option<OpenFile> {
+    pub(crate) fn remove(&mut self, fh: FileHandle) -> Option<OpenFile> {
         let index = Self::index(fh);
         let file = self.slots.get_mut(index)?.take()?;
         self.free.push(index as u32);
@@ -257,7 +257,7 @@ impl Files {
     }
 
     /// It was open here; the server knows of it now, by this request.
-    pub fn told(&mut self, fh: FileHandle, open_xid: Xid) {
+    pub(crate) fn told(&mut self, fh: FileHandle, open_xid: Xid) {
         self.change(fh, |file| {
             if file.open == Open::Local {
                 file.open = Open::Told(open_xid);
@@ -266,7 +266,7 @@ impl Files {
     }
 
     /// The open is lost.
-    pub fn lost(&mut self, fh: FileHandle) {
+    pub(crate) fn lost(&mut self, fh: FileHandle) {
         self.change(fh, |file| match file.open {
             Open::Local => file.open = Open::Lost(None),
             Open::Told(open_xid) => file.open = Open::Lost(Some(open_xid)),
@@ -284,7 +284,7 @@ impl Files {
     }
 
     /// The opens of `which` ([`of_file`], [`of_lease`]) that are here.
-    pub fn local_opens(&self, which: RangeInclusive<LocalOpen>) -> impl Iterator<Item = (u64, FileHandle)> {
+    pub(crate) fn local_opens(&self, which: RangeInclusive<LocalOpen>) -> impl Iterator<Item = (u64, FileHandle)> {
         self.local.range(which).map(|(_, ino, fh)| {
             stdx::steps::add(1);
             (*ino, FileHandle(*fh))
@@ -292,19 +292,19 @@ impl Files {
     }
 
     /// Closes all.
-    pub fn take_all(&mut self) -> Vec<OpenFile> {
+    pub(crate) fn take_all(&mut self) -> Vec<OpenFile> {
         self.free.clear();
         self.local.clear();
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
     /// How many are open.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// All, in the order of their slots.
-    pub fn iter(&self) -> impl Iterator<Item = (FileHandle, &OpenFile)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FileHandle, &OpenFile)> {
         stdx::steps::add(self.slots.len());
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(slot, file)| Some((FileHandle(slot as u64 + 1), file.as_ref()?)))
@@ -312,12 +312,12 @@ impl Files {
 }
 
 /// Those of one file that was made under a lease (0: under none).
-pub fn of_file(lease: u64, ino: u64) -> RangeInclusive<LocalOpen> {
+pub(crate) fn of_file(lease: u64, ino: u64) -> RangeInclusive<LocalOpen> {
     (lease, ino, 0)..=(lease, ino, u64::MAX)
 }
 
 /// Those of all files that were made under a lease.
-pub fn of_lease(lease: u64) -> RangeInclusive<LocalOpen> {
+pub(crate) fn of_lease(lease: u64) -> RangeInclusive<LocalOpen> {
     (lease, 0, 0)..=(lease, u64::MAX, u64::MAX)
 }
 

@@ -25,7 +25,7 @@ use crate::cache::sweep::Sweep;
 
 /// What a name leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// The object; `None`: there is no such name.
     pub fid: Option<Fid>,
     /// `DT_*`, 0 if unknown.
@@ -49,7 +49,7 @@ pub(crate) struct Epochs {
 
 /// One entry of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Name.
     pub name: Bytes,
     /// Object.
@@ -64,7 +64,7 @@ pub struct Listed {
 
 /// A run of entries as a server gave it.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// In the order of their cookies.
     pub entries: Vec<Listed>,
     /// Nothing follows them.
@@ -77,7 +77,7 @@ pub struct Piece {
 
 /// The entries of a directory in the order of their cookies, whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Listing {
+pub(crate) struct Listing {
     /// Entries.
     pub entries: Vec<Listed>,
     /// Bytes that it takes, about.
@@ -86,7 +86,7 @@ pub struct Listing {
 
 /// A listing that is being put together from its pieces, all under one unbroken lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Building {
+pub(crate) struct Building {
     /// `update_epoch` of the directory.
     pub epoch: u32,
     /// Version of the directory when the first piece was read: later own changes are in `names`.
@@ -99,7 +99,7 @@ pub struct Building {
 
 /// The directory part of a node.
 #[derive(Debug, Default)]
-pub struct Directory {
+pub(crate) struct Directory {
     /// Known names.
     pub names: Map<Bytes, Entry>,
     /// How many names were changed from here.
@@ -138,7 +138,7 @@ pub struct Directory {
 
 /// What the cache knows of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KnownName {
+pub(crate) enum KnownName {
     /// It leads here.
     Child(Fid),
     /// It does not exist.

@@ -21,7 +21,7 @@ use crate::cache::names::Directory;
 use crate::cache::validity::Validity;
 
 /// The number of the root.
-pub const ROOT: u64 = 1;
+pub(crate) const ROOT: u64 = 1;
 
 /// What holds a node besides the kernel: as long as anything does, it stays. Each hold is given back by who took it, once: an operation
 /// keeps its own in its memo, an open file and a change have theirs.
@@ -49,7 +49,7 @@ struct Holds([u32; 7]);
 
 /// An object.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// Identity.
     pub fid: Fid,
     /// What the kernel believes.
@@ -119,7 +119,7 @@ impl Node {
     }
 
     /// Whether neither the kernel nor open files nor operations refer to it.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         !self.kernel.knows() && self.in_doubt.is_none() && self.holds == Holds::default()
     }
 
@@ -134,29 +134,29 @@ impl Node {
     }
 
     /// Whether these bits are held.
-    pub fn has(&self, wanted: u64) -> bool {
+    pub(crate) fn has(&self, wanted: u64) -> bool {
         self.validity.has(wanted)
     }
 
     /// A change of ours that touches the extended attributes was answered: what other answers bring may be older. Our own changes do not
     /// call our locks back.
-    pub fn change_xattrs(&mut self, moment: u64) {
+    pub(crate) fn change_xattrs(&mut self, moment: u64) {
         self.xattrs = None;
         self.xattrs_changed = moment;
     }
 
     /// The attributes, if a lock covers them.
-    pub fn covered_attr(&self) -> Option<&Attr> {
+    pub(crate) fn covered_attr(&self) -> Option<&Attr> {
         self.attr.as_ref().filter(|_| self.validity.covers(bits::UPDATE))
     }
 
     /// The same, if no request is on its way that may have changed them already: then others may see newer ones.
-    pub fn certain_attr(&self) -> Option<&Attr> {
+    pub(crate) fn certain_attr(&self) -> Option<&Attr> {
         if self.in_doubt.is_none() { self.covered_attr() } else { None }
     }
 
     /// What says who may do what with it, if a lock covers that and no request is on its way that changes it.
-    pub fn access_attr(&self) -> Option<&Attr> {
+    pub(crate) fn access_attr(&self) -> Option<&Attr> {
         if self.in_doubt.as_ref().is_none_or(|doubt| !doubt.is_of_access()) { self.covered_attr() } else { None }
     }
 
@@ -166,22 +166,22 @@ impl Node {
     }
 
     /// Whether locks cover what says who may do what with it, and it has a name.
-    pub fn knows_access(&self) -> bool {
+    pub(crate) fn knows_access(&self) -> bool {
         self.validity.covers(bits::XATTR) && self.covered_attr().is_some_and(|attr| attr.nlink > 0)
     }
 
     /// Type bits, 0 if unknown.
-    pub fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         self.attr.as_ref().map_or(0, |attr| attr.mode & S_IFMT)
     }
 
     /// Whether it is known to be a regular file.
-    pub fn is_regular(&self) -> bool {
+    pub(crate) fn is_regular(&self) -> bool {
         self.kind() == S_IFREG
     }
 
     /// Whether it is known to be a directory.
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind() == S_IFDIR
     }
 
@@ -191,7 +191,7 @@ impl Node {
     }
 
     /// The directory part, made if need be.
-    pub fn dir_mut(&mut self) -> &mut Directory {
+    pub(crate) fn dir_mut(&mut self) -> &mut Directory {
         self.dir.get_or_insert_with(Default::default)
     }
 }
@@ -203,7 +203,7 @@ pub(crate) fn is_resident(attr: &Attr) -> bool {
 
 /// All nodes, each in one of two lists, the longest unused first: so what goes is found without a look at the others.
 #[derive(Debug, Default)]
-pub struct Nodes {
+pub(crate) struct Nodes {
     nodes: Slab<Node>,
     by_ino: Index,
     /// Those that the kernel refers to.
@@ -278,7 +278,7 @@ impl Nodes {
 
     /// A path of an object within the mount as far as the kernel was told its names, for messages: `/dir/file`. Of one without a
     /// known name, its FID.
-    pub fn path(&self, ino: u64) -> String {
+    pub(crate) fn path(&self, ino: u64) -> String {
         let mut names = Vec::new();
         let mut at = ino;
         while at != Fid::ROOT.ino()
@@ -299,18 +299,18 @@ impl Nodes {
 
     /// A node that is there.
     #[inline]
-    pub fn get(&self, ino: u64) -> Option<&Node> {
+    pub(crate) fn get(&self, ino: u64) -> Option<&Node> {
         self.place(ino).map(|i| &self.nodes[i])
     }
 
     /// The same, to change.
     #[inline]
-    pub fn get_mut(&mut self, ino: u64) -> Option<&mut Node> {
+    pub(crate) fn get_mut(&mut self, ino: u64) -> Option<&mut Node> {
         self.place(ino).map(|i| &mut self.nodes[i])
     }
 
     /// The node of an object, made if need be.
-    pub fn obtain(&mut self, fid: Fid) -> &mut Node {
+    pub(crate) fn obtain(&mut self, fid: Fid) -> &mut Node {
         let i = match self.place(fid.ino()) {
             Some(i) => i,
             None => {
@@ -328,7 +328,7 @@ impl Nodes {
     }
 
     /// The kernel refers to the node once more.
-    pub fn referenced(&mut self, ino: u64) {
+    pub(crate) fn referenced(&mut self, ino: u64) {
         let Some(i) = self.place(ino) else { return };
         if self.nodes[i].kernel.referenced() {
             self.free.remove(&mut self.nodes, i);
@@ -337,7 +337,7 @@ impl Nodes {
     }
 
     /// The kernel gives references back. Whether none is left now.
-    pub fn forgotten(&mut self, ino: u64, count: u64) -> bool {
+    pub(crate) fn forgotten(&mut self, ino: u64, count: u64) -> bool {
         let Some(i) = self.place(ino) else { return false };
         let none = self.nodes[i].kernel.forgotten(count);
         if none {
@@ -380,17 +380,17 @@ impl Nodes {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// Nodes that the kernel does not refer to.
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
     /// The longest unused node that the kernel does not refer to, if nothing else does; it is looked at last from now on.
-    pub fn candidate(&mut self) -> Option<u64> {
+    pub(crate) fn candidate(&mut self) -> Option<u64> {
         let i = self.free.turn(&mut self.nodes)?;
         let node = &self.nodes[i];
         node.is_idle().then_some(node.ino())
@@ -398,7 +398,7 @@ impl Nodes {
 
     /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with the names that it knows
     /// them by. They are looked at last from now on.
-    pub fn long_known(&mut self, count: usize) -> Vec<KernelNode> {
+    pub(crate) fn long_known(&mut self, count: usize) -> Vec<KernelNode> {
         let mut found = Vec::with_capacity(count);
         for _ in 0..count.min(self.known.len()) {
             let Some(i) = self.known.turn(&mut self.nodes) else { break };
@@ -411,7 +411,7 @@ impl Nodes {
     }
 
     /// Forgets a node.
-    pub fn remove(&mut self, ino: u64) -> Option<Node> {
+    pub(crate) fn remove(&mut self, ino: u64) -> Option<Node> {
         let i = self.place(ino)?;
         assert!(
             self.nodes[i].holds == Holds::default(),
@@ -425,13 +425,13 @@ impl Nodes {
     }
 
     /// All, in no order that means anything.
-    pub fn iter(&self) -> impl Iterator<Item = &Node> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
         stdx::steps::add(self.nodes.len());
         self.nodes.iter().map(|(_, node)| node)
     }
 
     /// The same, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
         stdx::steps::add(self.nodes.len());
         self.nodes.iter_mut()
     }

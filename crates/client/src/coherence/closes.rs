@@ -34,7 +34,7 @@ pub(crate) const GATHER_TIME: Duration = Duration::from_millis(2);
 
 /// One close of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Item {
+pub(crate) struct Item {
     /// What is closed.
     pub closing: Closing,
     /// The server's handle; 0 if it was not told of the open.
@@ -45,7 +45,7 @@ pub struct Item {
 
 /// A request with closes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Batch {
+pub(crate) struct Batch {
     /// Where the files are open.
     pub dest: Dest,
     /// Not empty.

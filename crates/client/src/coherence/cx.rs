@@ -23,7 +23,7 @@ const TOLD_MAX: u32 = 200;
 
 /// Why an attempt ended without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// The call fails with this.
     Errno(Errno),
     /// Something that was registered is missing: run again when it is there.
@@ -37,11 +37,11 @@ impl From<Errno> for Stop {
 }
 
 /// Result of anything that may have to wait.
-pub type Run<T> = Result<T, Stop>;
+pub(crate) type Run<T> = Result<T, Stop>;
 
 /// A lock that the operation has pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub(crate) struct Held {
     /// Our number of the lock.
     pub cookie: u64,
     /// The server's handle, to name it in requests.
@@ -77,7 +77,7 @@ impl Answers {
 }
 
 /// One attempt.
-pub struct Cx<'a> {
+pub(crate) struct Cx<'a> {
     /// Everything that operations share.
     pub w: &'a mut World,
     /// This operation.
@@ -86,32 +86,32 @@ pub struct Cx<'a> {
 
 impl Cx<'_> {
     /// The time.
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.w.now
     }
 
     /// The wall clock when the operation began: the same on every attempt, so that times that it sets are too.
-    pub fn wall_ns(&self) -> i64 {
+    pub(crate) fn wall_ns(&self) -> i64 {
         self.op.wall_ns
     }
 
     /// On whose behalf.
-    pub fn cred(&self) -> &Cred {
+    pub(crate) fn cred(&self) -> &Cred {
         &self.op.cred
     }
 
     /// Whether the program was interrupted.
-    pub fn interrupted(&self) -> bool {
+    pub(crate) fn interrupted(&self) -> bool {
         self.op.interrupted
     }
 
     /// Whether `step` was begun by an earlier attempt.
-    pub fn began(&self, step: Step) -> bool {
+    pub(crate) fn began(&self, step: Step) -> bool {
         self.op.memo(step).is_some()
     }
 
     /// The answer of `step`, if it is there.
-    pub fn answer(&self, step: Step) -> Option<Result<&Reply, Errno>> {
+    pub(crate) fn answer(&self, step: Step) -> Option<Result<&Reply, Errno>> {
         match self.op.memo(step) {
             Some(Memo::Reply(reply)) => Some(match Errno::from_status(reply.header.status) {
                 Ok(()) => Ok(reply),
@@ -123,7 +123,7 @@ impl Cx<'_> {
     }
 
     /// The header of the answer of `step`.
-    pub fn reply_header(&self, step: Step) -> Option<proto::Header> {
+    pub(crate) fn reply_header(&self, step: Step) -> Option<proto::Header> {
         match self.op.memo(step) {
             Some(Memo::Reply(reply)) => Some(reply.header),
             _ => None,
@@ -131,7 +131,7 @@ impl Cx<'_> {
     }
 
     /// The number of the request whose reply came at this step; 0 if none has.
-    pub fn reply_number(&self, step: Step) -> u64 {
+    pub(crate) fn reply_number(&self, step: Step) -> u64 {
         match self.op.memo(step) {
             Some(Memo::Reply(reply)) => reply.number,
             _ => 0,
@@ -139,7 +139,7 @@ impl Cx<'_> {
     }
 
     /// A number that an earlier attempt kept.
-    pub fn memo(&self, step: Step) -> Option<u64> {
+    pub(crate) fn memo(&self, step: Step) -> Option<u64> {
         match self.op.memo(step) {
             Some(Memo::Number(n)) => Some(*n),
             _ => None,
@@ -147,17 +147,17 @@ impl Cx<'_> {
     }
 
     /// Keeps a number for later attempts.
-    pub fn set_memo(&mut self, step: Step, number: u64) {
+    pub(crate) fn set_memo(&mut self, step: Step, number: u64) {
         self.op.set_memo(step, Memo::Number(number));
     }
 
     /// Forgets a step, so that it can be done again (a retry).
-    pub fn forget(&mut self, step: Step) {
+    pub(crate) fn forget(&mut self, step: Step) {
         self.op.forget(step);
     }
 
     /// An end of this attempt until somebody calls [`World::wake`] with `key`.
-    pub fn wait(&mut self, key: WaitKey) -> Stop {
+    pub(crate) fn wait(&mut self, key: WaitKey) -> Stop {
         self.w.schedule.wait(self.op.id, key);
         if !self.op.presses && (self.op.urgent || self.op.has_pins()) {
             self.op.presses = true;
@@ -167,7 +167,7 @@ impl Cx<'_> {
     }
 
     /// Background work.
-    pub fn spawn(&mut self, task: Task) {
+    pub(crate) fn spawn(&mut self, task: Task) {
         self.w.spawn(task);
     }
 
@@ -234,12 +234,19 @@ impl Cx<'_> {
 
     /// A lock on `resource` that covers `policy` in `mode` or a stronger one: a cached one, or a new one. It stays
     /// until the operation ends or calls [`Cx::unlock`].
-    pub fn lock(&mut self, step: Step, dest: Dest, resource: Resource, mode: LockMode, policy: Policy) -> Run<Held> {
+    pub(crate) fn lock(
+        &mut self,
+        step: Step,
+        dest: Dest,
+        resource: Resource,
+        mode: LockMode,
+        policy: Policy,
+    ) -> Run<Held> {
         crate::coherence::locks::lock(self, step, dest, resource, mode, policy)
     }
 
     /// A cached lock that covers this, pinned, or `None`: nothing is sent.
-    pub fn cached_lock(
+    pub(crate) fn cached_lock(
         &mut self,
         step: Step,
         dest: Dest,
@@ -251,24 +258,24 @@ impl Cx<'_> {
     }
 
     /// Gives the pin of `step` back.
-    pub fn unlock(&mut self, step: Step) {
+    pub(crate) fn unlock(&mut self, step: Step) {
         crate::coherence::locks::unlock(self, step);
     }
 
     /// A change of the node is about to be asked for: until the operation ends, metadata write-back makes none.
-    pub fn changing(&mut self, step: Step, ino: u64) {
+    pub(crate) fn changing(&mut self, step: Step, ino: u64) {
         if self.op.memo(step).is_none() && self.w.nodes.hold(ino, Hold::Changing) {
             self.op.set_memo(step, Memo::Changing(ino));
         }
     }
 
     /// Whether that was said at this step, of this node.
-    pub fn is_changing(&self, step: Step, ino: u64) -> bool {
+    pub(crate) fn is_changing(&self, step: Step, ino: u64) -> bool {
         matches!(self.op.memo(step), Some(Memo::Changing(known)) if *known == ino)
     }
 
     /// The node stays until the operation ends, however many others come meanwhile.
-    pub fn keep_node(&mut self, step: Step, ino: u64) {
+    pub(crate) fn keep_node(&mut self, step: Step, ino: u64) {
         if self.op.memo(step).is_none() && self.w.nodes.hold(ino, Hold::Wanted) {
             self.op.set_memo(step, Memo::Node(ino));
         }
@@ -282,7 +289,7 @@ impl Cx<'_> {
 
     /// Makes the kernel forget the attributes of a node and a range of its pages (`length` 0: none, `u64::MAX`: to the
     /// end), and waits until it has. Nothing is asked if the kernel does not know the node, or has no attributes of it.
-    pub fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
+    pub(crate) fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
         let mut unknown = 0;
         match self.op.memo(step) {
             Some(&Memo::Telling(telling)) => match telling.heard {

@@ -25,7 +25,7 @@ const UNTOLD_MAX: usize = 1024;
 
 /// What was lost so far of which programs had been told otherwise.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Losses {
+pub(crate) struct Losses {
     /// How often.
     pub count: u64,
     /// Why the last time.

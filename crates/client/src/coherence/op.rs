@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 /// Work without a caller.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Task {
+pub(crate) enum Task {
     /// Fetch the configuration.
     Config,
     /// Find the root; the mount is complete then.
@@ -99,7 +99,7 @@ pub enum Task {
 
 /// What an abandoned call has left behind.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Disowned {
+pub(crate) struct Disowned {
     /// Nodes that it may have changed.
     pub(crate) nodes: SmallVec<[u64; 4]>,
     /// Their data, too.
@@ -114,7 +114,7 @@ pub struct Disowned {
 
 /// What an operation is to do.
 #[derive(Debug)]
-pub enum Work {
+pub(crate) enum Work {
     /// For a program.
     Call(Call),
     /// For ourselves.
@@ -123,7 +123,7 @@ pub enum Work {
 
 /// A reply, decoded as far as the caches needed it.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// The fixed part.
     pub header: Header,
     /// The body.
@@ -136,7 +136,7 @@ pub struct Reply {
 
 /// Bodies that the caches look at, decoded; all others as bytes.
 #[derive(Clone, Debug)]
-pub enum Body {
+pub(crate) enum Body {
     /// Getattr, lookup, reint.
     Object(Arc<ObjectRep>),
     /// Readdir.
@@ -151,7 +151,7 @@ pub enum Body {
 
 impl Reply {
     /// The body of a getattr, lookup or reint.
-    pub fn object(&self) -> Option<Arc<ObjectRep>> {
+    pub(crate) fn object(&self) -> Option<Arc<ObjectRep>> {
         match &self.body {
             Body::Object(rep) => Some(rep.clone()),
             _ => None,
@@ -159,7 +159,7 @@ impl Reply {
     }
 
     /// The frame, for bodies that were not decoded.
-    pub fn frame(&self) -> Frame {
+    pub(crate) fn frame(&self) -> Frame {
         let body = match &self.body {
             Body::Raw(bytes) => bytes.clone(),
             _ => Bytes::new(),
@@ -170,7 +170,7 @@ impl Reply {
 
 /// What an earlier attempt did at a step.
 #[derive(Clone, Debug)]
-pub enum Memo {
+pub(crate) enum Memo {
     /// A request is on its way: its number, so that its answer is not taken for that of another once the step was forgotten.
     Sent(u64),
     /// Its reply.
@@ -205,7 +205,7 @@ pub enum Memo {
 
 /// What the kernel was asked to forget.
 #[derive(Clone, Copy, Debug)]
-pub struct Telling {
+pub(crate) struct Telling {
     /// How often attributes of the node had been shown to it.
     pub(crate) shown: u32,
     /// How often it did not know the node.
@@ -216,7 +216,7 @@ pub struct Telling {
 
 /// An operation.
 #[derive(Debug)]
-pub struct OpState {
+pub(crate) struct OpState {
     /// Which.
     pub id: OpId,
     /// Who waits for the answer.
@@ -248,7 +248,7 @@ pub struct OpState {
 
 impl OpState {
     /// A new one.
-    pub fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) -> OpState {
+    pub(crate) fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) -> OpState {
         OpState {
             id,
             call,
@@ -299,7 +299,7 @@ impl OpState {
     }
 
     /// Whether this is the first attempt, as far as the memo knows.
-    pub fn is_fresh(&self) -> bool {
+    pub(crate) fn is_fresh(&self) -> bool {
         self.memo.is_empty()
     }
 
@@ -309,7 +309,7 @@ impl OpState {
     }
 
     /// What happened at `step`.
-    pub fn memo(&self, step: Step) -> Option<&Memo> {
+    pub(crate) fn memo(&self, step: Step) -> Option<&Memo> {
         self.place(step).ok().map(|at| &self.memo[at].1)
     }
 
@@ -324,7 +324,7 @@ impl OpState {
     }
 
     /// Remembers.
-    pub fn set_memo(&mut self, step: Step, memo: Memo) {
+    pub(crate) fn set_memo(&mut self, step: Step, memo: Memo) {
         match self.place(step) {
             Ok(at) => self.memo[at].1 = memo,
             Err(at) => self.memo.insert(at, (step, memo)),
@@ -343,14 +343,14 @@ impl OpState {
     }
 
     /// Forgets. An answer that is still on its way is dropped when it comes, but for what it brings for the caches.
-    pub fn forget(&mut self, step: Step) {
+    pub(crate) fn forget(&mut self, step: Step) {
         if let Ok(at) = self.place(step) {
             self.memo.remove(at);
         }
     }
 
     /// All steps in their order, for the end.
-    pub fn steps(&self) -> &[(Step, Memo)] {
+    pub(crate) fn steps(&self) -> &[(Step, Memo)] {
         &self.memo
     }
 

@@ -44,7 +44,7 @@ impl TakingIn {
 }
 
 /// See the module.
-pub struct World {
+pub(crate) struct World {
     /// Settings.
     pub options: Options,
     /// The time.
@@ -121,7 +121,7 @@ pub struct World {
 
 impl World {
     /// At the begin.
-    pub fn new(options: Options) -> World {
+    pub(crate) fn new(options: Options) -> World {
         World {
             now: Instant::ZERO,
             wall_ns: 0,
@@ -164,37 +164,37 @@ impl World {
     }
 
     /// Where an object's metadata is.
-    pub fn mdt_of(&self, _fid: Fid) -> Dest {
+    pub(crate) fn mdt_of(&self, _fid: Fid) -> Dest {
         Dest::Mdt(0)
     }
 
     /// Something for the driver.
-    pub fn effect(&mut self, effect: Effect) {
+    pub(crate) fn effect(&mut self, effect: Effect) {
         self.effects.push_back(effect);
     }
 
     /// A line for the log.
-    pub fn log(&mut self, line: String) {
+    pub(crate) fn log(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Info, line));
     }
 
     /// A line for the log about what an administrator should look at.
-    pub fn log_warn(&mut self, line: String) {
+    pub(crate) fn log_warn(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Warn, line));
     }
 
     /// A line for the log about data or work of programs that is lost or in danger.
-    pub fn log_error(&mut self, line: String) {
+    pub(crate) fn log_error(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Error, line));
     }
 
     /// Background work.
-    pub fn spawn(&mut self, task: Task) {
+    pub(crate) fn spawn(&mut self, task: Task) {
         self.spawned.push_back(task);
     }
 
     /// Runs everybody who waits for `key`.
-    pub fn wake(&mut self, key: WaitKey) {
+    pub(crate) fn wake(&mut self, key: WaitKey) {
         self.schedule.wake(key);
     }
 
@@ -222,12 +222,12 @@ impl World {
     }
 
     /// A target's name, for messages.
-    pub fn target_name(&self, dest: Dest) -> String {
+    pub(crate) fn target_name(&self, dest: Dest) -> String {
         self.imports.get(dest).map_or_else(|| format!("{dest:?}"), |target| target.name.clone())
     }
 
     /// Wakes [`WaitKey::Timer`] at `at` or earlier.
-    pub fn set_timer(&mut self, at: Instant) {
+    pub(crate) fn set_timer(&mut self, at: Instant) {
         self.schedule.set_timer(at);
     }
 }

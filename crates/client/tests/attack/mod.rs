@@ -3,9 +3,9 @@
 #![allow(dead_code)]
 
 #[path = "../../../proto/tests/common/mutate.rs"]
-pub mod mutate;
+pub(crate) mod mutate;
 #[path = "../../../proto/tests/common/samples.rs"]
-pub mod samples;
+pub(crate) mod samples;
 
 use bytes::Bytes;
 use mutate::{mutate, number};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use stdx::Rng;
 
 /// What an attacker knows: numbers and names to use again.
-pub struct Known {
+pub(crate) struct Known {
     pub fids: Vec<Fid>,
     pub handles: Vec<u64>,
     pub names: Vec<Vec<u8>>,
@@ -76,7 +76,7 @@ impl Known {
     }
 
     /// Takes from a reply or a notice what can be used again.
-    pub fn learn(&mut self, frame: &Frame, rng: &mut Rng) {
+    pub(crate) fn learn(&mut self, frame: &Frame, rng: &mut Rng) {
         match Opcode::from_raw(frame.header.opcode) {
             Some(Opcode::SeqAlloc) => {
                 if let Ok(rep) = frame.decode::<SeqAllocRep>() {
@@ -117,7 +117,7 @@ impl Known {
 }
 
 /// Values of the fields of requests.
-pub struct Values<'a> {
+pub(crate) struct Values<'a> {
     pub rng: &'a mut Rng,
     pub known: &'a mut Known,
 }
@@ -155,7 +155,7 @@ impl Values<'_> {
         if self.rng.chance(3, 4) { Some(make(self)) } else { None }
     }
 
-    pub fn fid(&mut self) -> Fid {
+    pub(crate) fn fid(&mut self) -> Fid {
         match self.rng.below(12) {
             0 => Fid { seq: self.n(), oid: self.u(), ver: self.u() },
             1 | 2 => Fid::ROOT,
@@ -177,7 +177,7 @@ impl Values<'_> {
         if self.rng.chance(1, 10) { self.n() } else { self.rng.pick(&self.known.handles).copied().unwrap_or(0) }
     }
 
-    pub fn name(&mut self) -> Bytes {
+    pub(crate) fn name(&mut self) -> Bytes {
         let mut name = self.rng.pick(&self.known.names).cloned().unwrap_or_default();
         match self.rng.below(30) {
             0 => name = b"with/slash".to_vec(),
@@ -399,7 +399,7 @@ impl Values<'_> {
     }
 
     /// A request of this kind.
-    pub fn body(&mut self, opcode: Opcode) -> Vec<u8> {
+    pub(crate) fn body(&mut self, opcode: Opcode) -> Vec<u8> {
         match opcode {
             Opcode::ObjRead => ReadReq {
                 object: self.object(),
@@ -644,7 +644,7 @@ impl Values<'_> {
 }
 
 /// A connected peer that means no good.
-pub struct Attacker {
+pub(crate) struct Attacker {
     pub uuid: u128,
     pub target: String,
     pub known: Known,
@@ -663,7 +663,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    pub fn new(uuid: u128, target: &str) -> Attacker {
+    pub(crate) fn new(uuid: u128, target: &str) -> Attacker {
         Attacker {
             uuid,
             target: target.to_owned(),
@@ -681,7 +681,7 @@ impl Attacker {
     }
 
     /// A connect request as a good client sends it.
-    pub fn connect(&mut self, lightweight: bool) -> Frame {
+    pub(crate) fn connect(&mut self, lightweight: bool) -> Frame {
         self.conn_cnt += 1;
         self.xid += 1;
         self.open.clear();
@@ -706,7 +706,7 @@ impl Attacker {
     }
 
     /// The next request.
-    pub fn request(&mut self, rng: &mut Rng, opcodes: &[Opcode]) -> Frame {
+    pub(crate) fn request(&mut self, rng: &mut Rng, opcodes: &[Opcode]) -> Frame {
         let mut opcode = rng.pick(opcodes).copied().unwrap_or(Opcode::Ping);
         if opcode == Opcode::Disconnect && rng.chance(19, 20) {
             opcode = Opcode::SeqAlloc;
@@ -753,7 +753,7 @@ impl Attacker {
     }
 
     /// Looks at what came: replies make sense, and are learnt from. Gives what a good client would answer.
-    pub fn receive(&mut self, frames: Vec<Frame>, rng: &mut Rng) -> Vec<Frame> {
+    pub(crate) fn receive(&mut self, frames: Vec<Frame>, rng: &mut Rng) -> Vec<Frame> {
         let mut answers = Vec::new();
         for frame in frames {
             let header = frame.header;

@@ -2,7 +2,7 @@
 //! moves only when nothing else can.
 #![allow(dead_code)]
 
-pub mod kernel;
+pub(crate) mod kernel;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -60,7 +60,7 @@ struct Server {
 }
 
 /// A client and what its kernel and programs see.
-pub struct Node {
+pub(crate) struct Node {
     pub machine: Client,
     pub answers: BTreeMap<CallId, Result<Answer, Errno>>,
     /// Calls in the order of their answers, each with how many invalidations were told before.
@@ -105,15 +105,15 @@ type End = (Who, u64);
 
 /// A connection that somebody made who is no client: what is sent over it is up to the test.
 #[derive(Default)]
-pub struct Raw {
+pub(crate) struct Raw {
     pub inbox: Vec<Frame>,
     pub closed: bool,
 }
 
 /// What becomes of a frame between a client and a server: `true` on its way to the client of this number.
-pub type Tamper = Box<dyn FnMut(bool, usize, Frame) -> Vec<Frame>>;
+pub(crate) type Tamper = Box<dyn FnMut(bool, usize, Frame) -> Vec<Frame>>;
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     servers: Vec<Server>,
     pub nodes: Vec<Node>,
     pub raws: Vec<Raw>,
@@ -139,12 +139,12 @@ pub struct Cluster {
     rng: Rng,
 }
 
-pub fn cred(uid: u32) -> Cred {
+pub(crate) fn cred(uid: u32) -> Cred {
     Cred { uid, gid: uid, umask: 0o022, capabilities: if uid == 0 { u64::MAX } else { 0 }, ..Cred::default() }
 }
 
 /// Seeds of a random test. Built with `SEED=n` it runs that one, with `SEEDS=n` so many from `first`.
-pub fn seeds(first: u64, usually: u64) -> core::ops::Range<u64> {
+pub(crate) fn seeds(first: u64, usually: u64) -> core::ops::Range<u64> {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     match (number(option_env!("SEED")), number(option_env!("SEEDS"))) {
         (Some(seed), _) => seed..seed + 1,
@@ -153,17 +153,17 @@ pub fn seeds(first: u64, usually: u64) -> core::ops::Range<u64> {
 }
 
 /// What `lfs setstripe` asks for.
-pub fn wish(stripe_size: u32, want_count: i32, want_first: i32) -> Layout {
+pub(crate) fn wish(stripe_size: u32, want_count: i32, want_first: i32) -> Layout {
     Layout { stripe_size, want_count, want_first, ..Layout::default() }
 }
 
-pub fn name(text: &str) -> Bytes {
+pub(crate) fn name(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
 impl Cluster {
     /// An MGT, an MDT and some OSTs, serving.
-    pub fn new(osts: usize) -> Cluster {
+    pub(crate) fn new(osts: usize) -> Cluster {
         let mut cluster = Cluster {
             servers: Vec::new(),
             nodes: Vec::new(),
@@ -196,7 +196,7 @@ impl Cluster {
     }
 
     /// A target that was formatted and never started.
-    pub fn add_server(&mut self, name: &str) -> usize {
+    pub(crate) fn add_server(&mut self, name: &str) -> usize {
         let engine = self.new_store(name, false);
         self.servers.push(Server {
             name: name.to_owned(),
@@ -212,7 +212,7 @@ impl Cluster {
     }
 
     /// The store of a target is lost, and a new one takes its place. It is not started.
-    pub fn replace(&mut self, name: &str) -> usize {
+    pub(crate) fn replace(&mut self, name: &str) -> usize {
         let at = self.server(name);
         self.kill(at);
         self.servers[at].engine = self.new_store(name, true);
@@ -221,7 +221,7 @@ impl Cluster {
     }
 
     /// Everything is formatted anew while clients are mounted.
-    pub fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         for at in 0..self.servers.len() {
             self.kill(at);
             let name = self.servers[at].name.clone();
@@ -251,12 +251,12 @@ impl Cluster {
         engine
     }
 
-    pub fn server(&self, name: &str) -> usize {
+    pub(crate) fn server(&self, name: &str) -> usize {
         self.servers.iter().position(|server| server.name == name).unwrap()
     }
 
     /// Starts a target's program.
-    pub fn start(&mut self, at: usize) {
+    pub(crate) fn start(&mut self, at: usize) {
         self.start_quietly(at);
         self.run();
     }
@@ -286,7 +286,7 @@ impl Cluster {
     }
 
     /// The objects that an object target has on its medium.
-    pub fn objects(&self, name: &str) -> Vec<schema::Object> {
+    pub(crate) fn objects(&self, name: &str) -> Vec<schema::Object> {
         let engine = &self.servers[self.server(name)].engine;
         let found = engine.scan(&schema::Object::all(), usize::MAX).unwrap().records;
         let open = |(key, sealed): &(store::Key, store::Value)| {
@@ -296,7 +296,7 @@ impl Cluster {
     }
 
     /// kill -9, and what was not durable is lost.
-    pub fn kill(&mut self, at: usize) {
+    pub(crate) fn kill(&mut self, at: usize) {
         let mut rng = self.rng.fork();
         let server = &mut self.servers[at];
         server.machine = None;
@@ -312,7 +312,7 @@ impl Cluster {
     }
 
     /// The metadata target dies, and when it starts again, the record of a name is lost.
-    pub fn lose_entry(&mut self, dir: u64, text: &str) {
+    pub(crate) fn lose_entry(&mut self, dir: u64, text: &str) {
         let fid = proto::Fid::from_ino(dir).unwrap();
         self.lose("fs-MDT0000", |engine| {
             let get = |key: &store::Key| schema::formats().open(key, &engine.get(key).unwrap().unwrap()).unwrap();
@@ -324,7 +324,7 @@ impl Cluster {
     }
 
     /// An object target dies, and when it starts again, the record of an object is lost.
-    pub fn lose_object(&mut self, server: &str, file: u64, stripe: u32) {
+    pub(crate) fn lose_object(&mut self, server: &str, file: u64, stripe: u32) {
         let (fid, stripe) = (proto::Fid::from_ino(file).unwrap(), proto::StripeIndex(stripe));
         self.lose(server, |_| schema::Object::key(&schema::ObjectKey { fid, stripe }));
     }
@@ -339,26 +339,26 @@ impl Cluster {
         self.start(at);
     }
 
-    pub fn restart(&mut self, name: &str) {
+    pub(crate) fn restart(&mut self, name: &str) {
         let at = self.server(name);
         self.kill(at);
         self.start(at);
     }
 
     /// The same, and nothing happens yet.
-    pub fn restart_quietly(&mut self, name: &str) {
+    pub(crate) fn restart_quietly(&mut self, name: &str) {
         let at = self.server(name);
         self.kill(at);
         self.start_quietly(at);
     }
 
-    pub fn set_server_param(&mut self, server: &str, path: &str, value: &str) {
+    pub(crate) fn set_server_param(&mut self, server: &str, path: &str, value: &str) {
         let at = self.server(server);
         let now = self.now;
         self.servers[at].machine.as_mut().unwrap().set_param(now, path, value).unwrap();
     }
 
-    pub fn server_params(&self, server: &str, pattern: &str) -> Vec<(String, String)> {
+    pub(crate) fn server_params(&self, server: &str, pattern: &str) -> Vec<(String, String)> {
         self.servers[self.server(server)].machine.as_ref().unwrap().get_params(pattern)
     }
 
@@ -390,19 +390,19 @@ impl Cluster {
     }
 
     /// Bytes that the data files of an object target may take.
-    pub fn set_capacity(&mut self, server: &str, bytes: u64) {
+    pub(crate) fn set_capacity(&mut self, server: &str, bytes: u64) {
         let at = self.server(server);
         self.servers[at].data.set_capacity(Some(bytes));
     }
 
     /// The next operation on a data file of an object target fails.
-    pub fn fail_next(&mut self, server: &str, errno: Errno) {
+    pub(crate) fn fail_next(&mut self, server: &str, errno: Errno) {
         let at = self.server(server);
         self.servers[at].data.fail_next(errno);
     }
 
     /// Bytes that the store of a target may take from now on, besides what it holds.
-    pub fn set_store_room(&mut self, server: &str, bytes: u64) {
+    pub(crate) fn set_store_room(&mut self, server: &str, bytes: u64) {
         let at = self.server(server);
         let now = self.now;
         let server = &mut self.servers[at];
@@ -417,7 +417,7 @@ impl Cluster {
     }
 
     /// Others fill the disk of a target's store, but for 8 MiB that it keeps.
-    pub fn fill_store(&mut self, server: &str) {
+    pub(crate) fn fill_store(&mut self, server: &str) {
         let at = self.server(server);
         let server = &mut self.servers[at];
         server.engine.set_reserve(8 << 20);
@@ -430,12 +430,12 @@ impl Cluster {
     }
 
     /// What the disk of an object target's data files has free, in bytes.
-    pub fn set_free(&mut self, server: &str, free: u64) {
+    pub(crate) fn set_free(&mut self, server: &str, free: u64) {
         self.set_disk(server, free, 0);
     }
 
     /// The same, for a disk of 1 TiB with this number.
-    pub fn set_disk(&mut self, server: &str, free: u64, disk: u64) {
+    pub(crate) fn set_disk(&mut self, server: &str, free: u64, disk: u64) {
         let at = self.server(server);
         let (now, total) = (self.now, 1 << 40);
         let machine = self.servers[at].machine.as_mut().unwrap();
@@ -444,7 +444,7 @@ impl Cluster {
     }
 
     /// A connection to a server.
-    pub fn raw(&mut self, server: usize) -> usize {
+    pub(crate) fn raw(&mut self, server: usize) -> usize {
         let raw = self.raws.len();
         self.raws.push(Raw::default());
         let nid = self.servers[server].nid.clone();
@@ -453,14 +453,14 @@ impl Cluster {
     }
 
     /// Sends over it, without waiting for anything.
-    pub fn raw_send(&mut self, raw: usize, frame: Frame) {
+    pub(crate) fn raw_send(&mut self, raw: usize, frame: Frame) {
         if let Some(&other) = self.links.get(&(Who::Raw(raw), 0)) {
             self.wire.push_back((other, frame));
         }
     }
 
     /// Hangs up.
-    pub fn raw_close(&mut self, raw: usize) {
+    pub(crate) fn raw_close(&mut self, raw: usize) {
         self.break_link((Who::Raw(raw), 0));
     }
 
@@ -479,7 +479,7 @@ impl Cluster {
     }
 
     /// Cuts every connection of a client.
-    pub fn cut(&mut self, node: usize) {
+    pub(crate) fn cut(&mut self, node: usize) {
         let ends: Vec<End> = self.links.keys().filter(|(who, _)| *who == Who::Node(node)).copied().collect();
         for end in ends {
             self.break_link(end);
@@ -487,7 +487,7 @@ impl Cluster {
     }
 
     /// Loses what has one of these opcodes and goes to clients, or from them, until `tamper` is set again.
-    pub fn lose_frames<const N: usize>(&mut self, to_clients: bool, opcodes: [Opcode; N]) {
+    pub(crate) fn lose_frames<const N: usize>(&mut self, to_clients: bool, opcodes: [Opcode; N]) {
         let opcodes = opcodes.map(|opcode| opcode as u16);
         self.tamper = Some(Box::new(move |to_client, _, frame| {
             let lost = to_client == to_clients && opcodes.contains(&frame.header.opcode);
@@ -496,18 +496,18 @@ impl Cluster {
     }
 
     /// Answers to changes that are on their way to a client do not arrive.
-    pub fn lose_answers_to(&mut self, node: usize) {
+    pub(crate) fn lose_answers_to(&mut self, node: usize) {
         let answers = |frame: &Frame| frame.header.has(proto::frame::flags::REPLY) && frame.header.tag.0 != 0;
         self.wire.retain(|((who, _), frame)| *who != Who::Node(node) || !answers(frame));
     }
 
     /// The client's machine is gone without a word.
-    pub fn die(&mut self, node: usize) {
+    pub(crate) fn die(&mut self, node: usize) {
         self.nodes[node].alive = false;
         self.cut(node);
     }
 
-    pub fn options(number: u64) -> Options {
+    pub(crate) fn options(number: u64) -> Options {
         Options {
             uuid: ClientUuid(1000 + u128::from(number)),
             seed: 1000 + number,
@@ -534,7 +534,7 @@ impl Cluster {
     }
 
     /// A client that begins to mount.
-    pub fn begin_mount(&mut self, options: Options) -> usize {
+    pub(crate) fn begin_mount(&mut self, options: Options) -> usize {
         let mut machine = Client::new(options, self.now);
         machine.handle(self.now, Event::WallClock(wall(self.now)));
         self.nodes.push(Node {
@@ -558,7 +558,7 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
-    pub fn mount(&mut self) -> usize {
+    pub(crate) fn mount(&mut self) -> usize {
         let number = self.nodes.len() as u64;
         let node = self.begin_mount(Cluster::options(number));
         self.until(|c| c.nodes[node].mounted);
@@ -566,7 +566,7 @@ impl Cluster {
     }
 
     /// One thing that can happen without time: a random one. Connections keep their order.
-    pub fn one_step(&mut self, rng: &mut Rng) {
+    pub(crate) fn one_step(&mut self, rng: &mut Rng) {
         let mut choices: Vec<u32> = (0..6).collect();
         while !choices.is_empty() {
             let choice = choices.swap_remove(rng.below(choices.len() as u64) as usize);
@@ -644,7 +644,7 @@ impl Cluster {
     }
 
     /// Everything that can happen without time.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let mut turns = 0_u32;
         loop {
             // Messages take time, too: who waits for a moment may send many until it comes.
@@ -701,7 +701,7 @@ impl Cluster {
     }
 
     /// Time passes, to the next deadline at most.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let mut next = self.now + Duration::from_secs(1);
         for server in &self.servers {
             next = server.machine.as_ref().and_then(|machine| machine.deadline()).map_or(next, |at| at.min(next));
@@ -725,14 +725,14 @@ impl Cluster {
         }
     }
 
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
             self.step();
         }
     }
 
-    pub fn until(&mut self, done: impl Fn(&Cluster) -> bool) {
+    pub(crate) fn until(&mut self, done: impl Fn(&Cluster) -> bool) {
         self.run();
         for round in 0..5_000 {
             if done(self) {
@@ -863,7 +863,7 @@ impl Cluster {
     // --- what programs do ---
 
     /// A call, without letting anything else happen.
-    pub fn send_quietly(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
+    pub(crate) fn send_quietly(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
         let id = CallId(self.next_call);
         self.next_call += 1;
         let now = self.now;
@@ -873,42 +873,42 @@ impl Cluster {
         id
     }
 
-    pub fn send_as(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
+    pub(crate) fn send_as(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
         let id = self.send_quietly(node, cred, call);
         self.run();
         id
     }
 
-    pub fn send(&mut self, node: usize, call: Call) -> CallId {
+    pub(crate) fn send(&mut self, node: usize, call: Call) -> CallId {
         self.send_as(node, cred(0), call)
     }
 
-    pub fn answered(&self, node: usize, id: CallId) -> bool {
+    pub(crate) fn answered(&self, node: usize, id: CallId) -> bool {
         self.nodes[node].answers.contains_key(&id)
     }
 
-    pub fn answer(&mut self, node: usize, id: CallId) -> Result<Answer, Errno> {
+    pub(crate) fn answer(&mut self, node: usize, id: CallId) -> Result<Answer, Errno> {
         self.until(|c| c.answered(node, id));
         self.nodes[node].answers.remove(&id).unwrap()
     }
 
-    pub fn call_as(&mut self, node: usize, uid: u32, call: Call) -> Result<Answer, Errno> {
+    pub(crate) fn call_as(&mut self, node: usize, uid: u32, call: Call) -> Result<Answer, Errno> {
         let id = self.send_as(node, cred(uid), call);
         self.answer(node, id)
     }
 
     /// A call, to its end. Requests are counted from zero.
-    pub fn call(&mut self, node: usize, call: Call) -> Result<Answer, Errno> {
+    pub(crate) fn call(&mut self, node: usize, call: Call) -> Result<Answer, Errno> {
         self.requests.clear();
         self.call_as(node, 0, call)
     }
 
     /// Requests that the last [`Cluster::call`] sent, lock callbacks' and background ones included.
-    pub fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.requests.values().sum()
     }
 
-    pub fn lookup(&mut self, node: usize, parent: u64, text: &str) -> Result<Stat, Errno> {
+    pub(crate) fn lookup(&mut self, node: usize, parent: u64, text: &str) -> Result<Stat, Errno> {
         // As the kernel: a stale handle on the way means to look again.
         for _ in 0..2 {
             match self.call(node, Call::Lookup { parent, name: name(text) }) {
@@ -922,7 +922,7 @@ impl Cluster {
     }
 
     /// The number of a path's node.
-    pub fn walk(&mut self, node: usize, path: &str) -> Result<u64, Errno> {
+    pub(crate) fn walk(&mut self, node: usize, path: &str) -> Result<u64, Errno> {
         let mut ino = 1;
         for part in path.split('/').filter(|part| !part.is_empty()) {
             ino = self.lookup(node, ino, part)?.ino;
@@ -930,7 +930,7 @@ impl Cluster {
         Ok(ino)
     }
 
-    pub fn getattr(&mut self, node: usize, ino: u64) -> Result<Stat, Errno> {
+    pub(crate) fn getattr(&mut self, node: usize, ino: u64) -> Result<Stat, Errno> {
         for _ in 0..2 {
             match self.call(node, Call::Getattr { ino, fh: None }) {
                 Err(Errno::ESTALE) => {}
@@ -942,14 +942,14 @@ impl Cluster {
         Err(Errno::ESTALE)
     }
 
-    pub fn mkdir(&mut self, node: usize, parent: u64, text: &str) -> Result<Stat, Errno> {
+    pub(crate) fn mkdir(&mut self, node: usize, parent: u64, text: &str) -> Result<Stat, Errno> {
         match self.call(node, Call::Mkdir { parent, name: name(text), mode: 0o755 })? {
             Answer::Entry(stat) => Ok(stat),
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn create(&mut self, node: usize, parent: u64, text: &str) -> Result<(Stat, FileHandle), Errno> {
+    pub(crate) fn create(&mut self, node: usize, parent: u64, text: &str) -> Result<(Stat, FileHandle), Errno> {
         let call = Call::Create { parent, name: name(text), mode: 0o644, flags: 0o2 };
         match self.call(node, call)? {
             Answer::Created { stat, fh, .. } => Ok((stat, fh)),
@@ -958,7 +958,7 @@ impl Cluster {
     }
 
     /// A file `f` of two stripes of 64 KiB, with so many bytes of 1 on its object targets.
-    pub fn two_stripes(&mut self, node: usize, length: usize) -> (Stat, FileHandle) {
+    pub(crate) fn two_stripes(&mut self, node: usize, length: usize) -> (Stat, FileHandle) {
         let (f, fh) = self.create(node, 1, "f").unwrap();
         self.call(node, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
         self.write(node, fh, 0, &vec![1; length]).unwrap();
@@ -966,7 +966,7 @@ impl Cluster {
         (f, fh)
     }
 
-    pub fn open(&mut self, node: usize, ino: u64, flags: u32) -> Result<FileHandle, Errno> {
+    pub(crate) fn open(&mut self, node: usize, ino: u64, flags: u32) -> Result<FileHandle, Errno> {
         for _ in 0..2 {
             match self.call(node, Call::Open { ino, flags }) {
                 Err(Errno::ESTALE) => {}
@@ -978,7 +978,7 @@ impl Cluster {
         Err(Errno::ESTALE)
     }
 
-    pub fn write(&mut self, node: usize, fh: FileHandle, offset: u64, data: &[u8]) -> Result<u32, Errno> {
+    pub(crate) fn write(&mut self, node: usize, fh: FileHandle, offset: u64, data: &[u8]) -> Result<u32, Errno> {
         let data = Bytes::copy_from_slice(data);
         match self.call(node, Call::Write { fh, ino: 0, offset, data, write_back: false, kill_priv: false })? {
             Answer::Written(count) => Ok(count),
@@ -986,24 +986,24 @@ impl Cluster {
         }
     }
 
-    pub fn read(&mut self, node: usize, fh: FileHandle, offset: u64, length: u32) -> Result<Bytes, Errno> {
+    pub(crate) fn read(&mut self, node: usize, fh: FileHandle, offset: u64, length: u32) -> Result<Bytes, Errno> {
         match self.call(node, Call::Read { fh, offset, length })? {
             Answer::Data(data) => Ok(data),
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn close(&mut self, node: usize, fh: FileHandle) -> Result<(), Errno> {
+    pub(crate) fn close(&mut self, node: usize, fh: FileHandle) -> Result<(), Errno> {
         self.call(node, Call::Flush { fh, lock_owner: 1 })?;
         self.call(node, Call::Release { fh, flock_owner: None }).map(drop)
     }
 
-    pub fn unlink(&mut self, node: usize, parent: u64, text: &str) -> Result<(), Errno> {
+    pub(crate) fn unlink(&mut self, node: usize, parent: u64, text: &str) -> Result<(), Errno> {
         self.call(node, Call::Unlink { parent, name: name(text) }).map(drop)
     }
 
     /// All names of a directory in their order, read in small pieces.
-    pub fn list(&mut self, node: usize, ino: u64, plus: bool) -> Result<Vec<String>, Errno> {
+    pub(crate) fn list(&mut self, node: usize, ino: u64, plus: bool) -> Result<Vec<String>, Errno> {
         let fh = match self.call(node, Call::Opendir { ino })? {
             Answer::Opened { fh, .. } => fh,
             other => panic!("{other:?}"),

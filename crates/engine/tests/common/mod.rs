@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use store::{Batch, Engine, EngineError, Formats, Key, Value};
 
-pub const DIR: &str = "ENGINE_TEST_DIRECTORY";
+pub(crate) const DIR: &str = "ENGINE_TEST_DIRECTORY";
 
-pub fn formats() -> Formats {
+pub(crate) fn formats() -> Formats {
     Formats::new(|_| 1)
 }
 
-pub fn key(n: u64) -> Key {
+pub(crate) fn key(n: u64) -> Key {
     Key::table(1).u64(n)
 }
 
-pub fn number(body: &[u8]) -> u64 {
+pub(crate) fn number(body: &[u8]) -> u64 {
     u64::from_le_bytes(body[..8].try_into().expect("eight bytes"))
 }
 
-pub fn open(dir: &Path) -> Result<LmdbEngine, EngineError> {
+pub(crate) fn open(dir: &Path) -> Result<LmdbEngine, EngineError> {
     LmdbEngine::open(dir, OpenOptions { create: true, ..OpenOptions::default() })
 }
 
 /// Commits numbers (in bodies of 100 bytes) and deletions.
-pub fn commit(
+pub(crate) fn commit(
     engine: &LmdbEngine,
     group: u64,
     changes: impl IntoIterator<Item = (Key, Option<u64>)>,
@@ -40,18 +40,18 @@ pub fn commit(
     engine.commit(group, &batch.seal(&formats()))
 }
 
-pub fn get(engine: &LmdbEngine, key: &Key) -> Option<u64> {
+pub(crate) fn get(engine: &LmdbEngine, key: &Key) -> Option<u64> {
     let sealed = engine.get(key).expect("an answer")?;
     Some(number(&formats().open(key, &sealed).expect("whole")))
 }
 
 /// This test program once more, as a process of its own that runs one ignored test.
-pub struct Child {
+pub(crate) struct Child {
     pub process: std::process::Child,
 }
 
 impl Child {
-    pub fn start(test: &str, dir: &Path) -> Child {
+    pub(crate) fn start(test: &str, dir: &Path) -> Child {
         let program = std::env::current_exe().expect("this program");
         let process = Command::new(program)
             .args([test, "--exact", "--ignored", "--nocapture"])
@@ -64,11 +64,11 @@ impl Child {
     }
 
     /// In the child: the directory to work in.
-    pub fn dir() -> PathBuf {
+    pub(crate) fn dir() -> PathBuf {
         std::env::var_os(DIR).expect("a directory").into()
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process.kill().expect("killed");
         self.process.wait().expect("gone");
     }
@@ -82,12 +82,12 @@ impl Drop for Child {
 }
 
 /// A small file system of its own, for as long as it lives; `None`, with the reason printed, where that is impossible.
-pub struct SmallDisk {
+pub(crate) struct SmallDisk {
     dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    pub fn mount(bytes: u64) -> Option<SmallDisk> {
+    pub(crate) fn mount(bytes: u64) -> Option<SmallDisk> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: only root can mount a small file system");
             return None;
@@ -100,11 +100,11 @@ impl SmallDisk {
         None
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    pub fn make_read_only(&self) {
+    pub(crate) fn make_read_only(&self) {
         // A process that another test starts at this moment holds our descriptors until it runs its program.
         let tried = (0..50).any(|_| {
             let done = self.run("mount", &["-o", "remount,ro"]);

@@ -23,12 +23,12 @@ use stdx::Instant;
 use store::{Engine, MemEngine, Space};
 use target::{ConnId, Effect, Event, Format, LogLevel, Options, Peer, Target};
 
-pub const S_IFDIR: u32 = rules::mode::S_IFDIR;
-pub const S_IFREG: u32 = rules::mode::S_IFREG;
-pub const S_IFLNK: u32 = rules::mode::S_IFLNK;
+pub(crate) const S_IFDIR: u32 = rules::mode::S_IFDIR;
+pub(crate) const S_IFREG: u32 = rules::mode::S_IFREG;
+pub(crate) const S_IFLNK: u32 = rules::mode::S_IFLNK;
 
 /// A client: what it must remember to speak.
-pub struct Client {
+pub(crate) struct Client {
     uuid: u128,
     conn: ConnId,
     export: Handle,
@@ -59,7 +59,7 @@ pub struct Client {
 }
 
 /// A target and its clients.
-pub struct World {
+pub(crate) struct World {
     engine: MemEngine,
     target: Option<Target<Mdt>>,
     now: Instant,
@@ -75,13 +75,13 @@ pub struct World {
     pub loads: usize,
 }
 
-pub fn cred(uid: u32) -> Cred {
+pub(crate) fn cred(uid: u32) -> Cred {
     Cred { uid, gid: uid, umask: 0o022, ..Cred::default() }
 }
 
 impl World {
     /// A new file system with one client.
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let engine = MemEngine::new();
         let name: proto::TargetName = "fs-MDT0000".parse().expect("a name");
         let made = Format {
@@ -122,7 +122,7 @@ impl World {
         world
     }
 
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let last = self.engine.last_group().expect("in memory");
         self.target = Some(Target::new(Mdt::new(Settings::default()), Options::default(), last, self.now));
         let space = Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 20, at_once: 1 << 39, records: 0 };
@@ -132,7 +132,7 @@ impl World {
     }
 
     /// The server dies; what was not durable is gone. It starts again; clients are not connected.
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         self.target = None;
         self.waiting_commits.clear();
         for client in &mut self.clients {
@@ -141,7 +141,7 @@ impl World {
         self.start();
     }
 
-    pub fn target(&mut self) -> &mut Target<Mdt> {
+    pub(crate) fn target(&mut self) -> &mut Target<Mdt> {
         self.target.as_mut().expect("it runs")
     }
 
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Does what the target wants until it wants nothing.
-    pub fn pump(&mut self) {
+    pub(crate) fn pump(&mut self) {
         loop {
             let Some(effect) = self.target().poll() else { return };
             match effect {
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// The disk writes what waits.
-    pub fn write_groups(&mut self) {
+    pub(crate) fn write_groups(&mut self) {
         while let Some(group) = self.waiting_commits.pop_front() {
             let number = group.number();
             group.run(&self.engine).expect("in memory");
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// Time passes until the target has nothing more to do soon.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..50 {
             self.pump();
             self.now = self.now + core::time::Duration::from_millis(200);
@@ -227,7 +227,7 @@ impl World {
     }
 
     /// A further client; gives its number. It has a sequence.
-    pub fn connect(&mut self) -> usize {
+    pub(crate) fn connect(&mut self) -> usize {
         let at = self.clients.len();
         self.clients.push(Client {
             uuid: 100 + at as u128,
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// Connects, or connects again.
-    pub fn reconnect(&mut self, at: usize) {
+    pub(crate) fn reconnect(&mut self, at: usize) {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
         self.event(Event::Accepted { conn, peer: Peer::default() });
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Sends a request; gives its xid.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         at: usize,
         opcode: Opcode,
@@ -329,13 +329,13 @@ impl World {
     }
 
     /// Sends a kept frame again.
-    pub fn send_again(&mut self, at: usize, frame: Frame, more_flags: u32) -> Frame {
+    pub(crate) fn send_again(&mut self, at: usize, frame: Frame, more_flags: u32) -> Frame {
         let xid = self.throw_again(at, frame, more_flags);
         self.wait(at, xid).expect("an answer")
     }
 
     /// Sends a kept frame again and does not look what comes of it.
-    pub fn throw_again(&mut self, at: usize, mut frame: Frame, more_flags: u32) -> u64 {
+    pub(crate) fn throw_again(&mut self, at: usize, mut frame: Frame, more_flags: u32) -> u64 {
         let client = &self.clients[at];
         frame.header.flags = more_flags;
         frame.header.conn_cnt = client.conn_cnt;
@@ -347,7 +347,7 @@ impl World {
     }
 
     /// The reply to a request, if it comes within some seconds.
-    pub fn wait(&mut self, at: usize, xid: u64) -> Option<Frame> {
+    pub(crate) fn wait(&mut self, at: usize, xid: u64) -> Option<Frame> {
         for _ in 0..100 {
             self.pump();
             let inbox = &mut self.clients[at].inbox;
@@ -361,7 +361,7 @@ impl World {
     }
 
     /// Asks and gets an answer.
-    pub fn ask(
+    pub(crate) fn ask(
         &mut self,
         at: usize,
         opcode: Opcode,
@@ -393,40 +393,52 @@ impl World {
         Errno::from_status(reply.header.status).map(|()| reply)
     }
 
-    pub fn call<M: Message + Default>(&mut self, at: usize, opcode: Opcode, body: &impl Message) -> Result<M, Errno> {
+    pub(crate) fn call<M: Message + Default>(
+        &mut self,
+        at: usize,
+        opcode: Opcode,
+        body: &impl Message,
+    ) -> Result<M, Errno> {
         let frame = self.ask(at, opcode, Tag(0), body, Bytes::new())?;
         Ok(frame.decode().expect("a body"))
     }
 
-    pub fn reint_as(&mut self, at: usize, cred: Cred, want: WantLocks, op: Reint) -> Result<ObjectRep, Errno> {
+    pub(crate) fn reint_as(&mut self, at: usize, cred: Cred, want: WantLocks, op: Reint) -> Result<ObjectRep, Errno> {
         self.time_ns += 1000;
         let request = ReintReq { cred: Some(cred), now_ns: self.time_ns, want: Some(want), op: Some(op) };
         let frame = self.ask(at, Opcode::MdsReint, Tag(1), &request, Bytes::new())?;
         Ok(frame.decode().expect("a body"))
     }
 
-    pub fn reint(&mut self, op: Reint) -> Result<ObjectRep, Errno> {
+    pub(crate) fn reint(&mut self, op: Reint) -> Result<ObjectRep, Errno> {
         self.reint_as(0, cred(0), WantLocks::default(), op)
     }
 
-    pub fn new_fid(&mut self, at: usize) -> Fid {
+    pub(crate) fn new_fid(&mut self, at: usize) -> Fid {
         let client = &mut self.clients[at];
         client.oid += 1;
         Fid::new(client.seq, client.oid)
     }
 
-    pub fn cookie(&mut self, at: usize) -> u64 {
+    pub(crate) fn cookie(&mut self, at: usize) -> u64 {
         self.clients[at].cookie += 1;
         self.clients[at].cookie
     }
 
     // --- calls, as root of client 0 ---
 
-    pub fn create(&mut self, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+    pub(crate) fn create(&mut self, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
         self.create_as(0, cred(0), parent, name, mode)
     }
 
-    pub fn create_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+    pub(crate) fn create_as(
+        &mut self,
+        at: usize,
+        cred: Cred,
+        parent: Fid,
+        name: &str,
+        mode: u32,
+    ) -> Result<Fid, Errno> {
         let fid = self.new_fid(at);
         let symlink = if mode & S_IFLNK == S_IFLNK { Bytes::from_static(b"target") } else { Bytes::new() };
         let op = CreateOp { parent, name: bytes(name), fid, mode, rdev: 0, symlink };
@@ -437,50 +449,57 @@ impl World {
         Ok(fid)
     }
 
-    pub fn mkdir(&mut self, parent: Fid, name: &str) -> Fid {
+    pub(crate) fn mkdir(&mut self, parent: Fid, name: &str) -> Fid {
         self.create(parent, name, S_IFDIR | 0o755).expect(name)
     }
 
-    pub fn mknod(&mut self, parent: Fid, name: &str) -> Fid {
+    pub(crate) fn mknod(&mut self, parent: Fid, name: &str) -> Fid {
         self.create(parent, name, S_IFREG | 0o644).expect(name)
     }
 
-    pub fn lookup(&mut self, parent: Fid, name: &str) -> Option<Attr> {
+    pub(crate) fn lookup(&mut self, parent: Fid, name: &str) -> Option<Attr> {
         self.lookup_as(0, cred(0), parent, name).expect("root may")
     }
 
-    pub fn lookup_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str) -> Result<Option<Attr>, Errno> {
+    pub(crate) fn lookup_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str) -> Result<Option<Attr>, Errno> {
         let request = LookupReq { parent, name: bytes(name), want: None, cred: Some(cred) };
         self.call::<ObjectRep>(at, Opcode::MdsLookup, &request).map(|rep| rep.attr)
     }
 
-    pub fn getattr(&mut self, fid: Fid) -> Result<Attr, Errno> {
+    pub(crate) fn getattr(&mut self, fid: Fid) -> Result<Attr, Errno> {
         let request = GetattrReq { fid, ..GetattrReq::default() };
         self.call::<ObjectRep>(0, Opcode::MdsGetattr, &request).map(|rep| rep.attr.expect("attributes"))
     }
 
-    pub fn unlink(&mut self, parent: Fid, name: &str) -> Result<Attr, Errno> {
+    pub(crate) fn unlink(&mut self, parent: Fid, name: &str) -> Result<Attr, Errno> {
         self.remove_as(0, cred(0), parent, name, false)
     }
 
-    pub fn rmdir(&mut self, parent: Fid, name: &str) -> Result<Attr, Errno> {
+    pub(crate) fn rmdir(&mut self, parent: Fid, name: &str) -> Result<Attr, Errno> {
         self.remove_as(0, cred(0), parent, name, true)
     }
 
-    pub fn remove_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str, rmdir: bool) -> Result<Attr, Errno> {
+    pub(crate) fn remove_as(
+        &mut self,
+        at: usize,
+        cred: Cred,
+        parent: Fid,
+        name: &str,
+        rmdir: bool,
+    ) -> Result<Attr, Errno> {
         let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, told: None });
         self.reint_as(at, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
     }
 
-    pub fn link(&mut self, fid: Fid, parent: Fid, name: &str) -> Result<Attr, Errno> {
+    pub(crate) fn link(&mut self, fid: Fid, parent: Fid, name: &str) -> Result<Attr, Errno> {
         self.reint(Reint::Link(LinkOp { fid, parent, name: bytes(name) })).map(|rep| rep.attr.expect("attributes"))
     }
 
-    pub fn rename(&mut self, from: (Fid, &str), to: (Fid, &str), flags: u32) -> Result<ObjectRep, Errno> {
+    pub(crate) fn rename(&mut self, from: (Fid, &str), to: (Fid, &str), flags: u32) -> Result<ObjectRep, Errno> {
         self.rename_as(0, cred(0), from, to, flags)
     }
 
-    pub fn rename_as(
+    pub(crate) fn rename_as(
         &mut self,
         at: usize,
         cred: Cred,
@@ -500,25 +519,25 @@ impl World {
         self.reint_as(at, cred, WantLocks::default(), Reint::Rename(op))
     }
 
-    pub fn setattr_as(&mut self, cred: Cred, op: SetattrOp) -> Result<Attr, Errno> {
+    pub(crate) fn setattr_as(&mut self, cred: Cred, op: SetattrOp) -> Result<Attr, Errno> {
         let op = Reint::Setattr(op);
         self.reint_as(0, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
     }
 
-    pub fn open(&mut self, at: usize, parent: Fid, name: &str, flags: u32) -> Result<ObjectRep, Errno> {
+    pub(crate) fn open(&mut self, at: usize, parent: Fid, name: &str, flags: u32) -> Result<ObjectRep, Errno> {
         let fid = self.new_fid(at);
         let op = OpenOp { parent: Some(parent), name: bytes(name), fid, flags, mode: 0o644, ..OpenOp::default() };
         self.reint_as(at, cred(0), WantLocks::default(), Reint::Open(op))
     }
 
     /// One close in a request.
-    pub fn close(&mut self, at: usize, fid: Fid, handle: u64) -> Result<CloseResult, Errno> {
+    pub(crate) fn close(&mut self, at: usize, fid: Fid, handle: u64) -> Result<CloseResult, Errno> {
         let result = self.close_all(at, &[(fid, handle)])?.pop().expect("a result");
         Errno::from_status(result.status).map(|()| result)
     }
 
     /// What became of each of these closes, in one request.
-    pub fn close_all(&mut self, at: usize, closes: &[(Fid, u64)]) -> Result<Vec<CloseResult>, Errno> {
+    pub(crate) fn close_all(&mut self, at: usize, closes: &[(Fid, u64)]) -> Result<Vec<CloseResult>, Errno> {
         let request = closes.iter().map(|&(fid, handle)| Close { fid, handle, atime_ns: 0 }).collect();
         let frame = self.ask(at, Opcode::MdsClose, Tag(2), &CloseReq { closes: request }, Bytes::new())?;
         let rep: CloseRep = frame.decode().expect("a body");
@@ -531,14 +550,14 @@ impl World {
         Ok(results)
     }
 
-    pub fn readdir(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> Vec<DirEntry> {
+    pub(crate) fn readdir(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> Vec<DirEntry> {
         let (all, end) = self.listing(fid, plus, max_bytes);
         end.expect("root may");
         all
     }
 
     /// The entries that a listing gives before it ends, and how it ends.
-    pub fn listing(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> (Vec<DirEntry>, Result<(), Errno>) {
+    pub(crate) fn listing(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> (Vec<DirEntry>, Result<(), Errno>) {
         let mut all: Vec<DirEntry> = Vec::new();
         loop {
             let after = all.last().map_or(0, |entry| entry.cookie);
@@ -556,12 +575,19 @@ impl World {
     }
 
     /// One page of a listing.
-    pub fn page(&mut self, at: usize, fid: Fid, after: u64, plus: bool, max_bytes: u32) -> Result<ReaddirRep, Errno> {
+    pub(crate) fn page(
+        &mut self,
+        at: usize,
+        fid: Fid,
+        after: u64,
+        plus: bool,
+        max_bytes: u32,
+    ) -> Result<ReaddirRep, Errno> {
         let request = ReaddirReq { fid, after, max_bytes, plus, cred: Some(cred(0)), entry_cookies: 0, want: None };
         self.call(at, Opcode::MdsReaddir, &request)
     }
 
-    pub fn names(&mut self, fid: Fid) -> Vec<String> {
+    pub(crate) fn names(&mut self, fid: Fid) -> Vec<String> {
         let mut names: Vec<String> =
             self.readdir(fid, false, 1 << 16).iter().map(|entry| String::from_utf8_lossy(&entry.name).into()).collect();
         names.sort();
@@ -569,7 +595,7 @@ impl World {
     }
 
     /// Everything durable, and in order.
-    pub fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         self.sync();
         let snapshot = Snapshot::of_engine(&self.engine).expect("whole");
         let found: Vec<String> = lfsck::check(&snapshot, &[]).iter().map(ToString::to_string).collect();
@@ -577,18 +603,18 @@ impl World {
         assert!(self.log.is_empty(), "{:#?}", self.log);
     }
 
-    pub fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.ask(0, Opcode::MdsSync, Tag(0), &SyncReq { fid: None }, Bytes::new()).expect("sync");
     }
 
     /// Changes an inode under the target's feet. It must be started anew to see it.
-    pub fn edit_inode(&mut self, fid: Fid, change: impl FnOnce(&mut schema::Inode)) {
+    pub(crate) fn edit_inode(&mut self, fid: Fid, change: impl FnOnce(&mut schema::Inode)) {
         let ino = self.stored::<schema::Oi>(&fid).ino;
         self.edit(&ino, change);
     }
 
     /// Changes a record under the target's feet. It must be started anew to see it.
-    pub fn edit<R: Record>(&mut self, id: &R::Id, change: impl FnOnce(&mut R)) {
+    pub(crate) fn edit<R: Record>(&mut self, id: &R::Id, change: impl FnOnce(&mut R)) {
         let mut record: R = self.stored(id);
         change(&mut record);
         let mut batch = store::Batch::new();
@@ -598,7 +624,7 @@ impl World {
     }
 
     /// Loses the record of a name under the target's feet. It must be started anew to see it.
-    pub fn lose_entry(&mut self, dir: Fid, name: &str) {
+    pub(crate) fn lose_entry(&mut self, dir: Fid, name: &str) {
         self.sync();
         let dir = self.stored::<schema::Oi>(&dir).ino;
         let cookie = schema::first_cookie(&self.stored::<schema::Header>(&()), name.as_bytes());
@@ -614,13 +640,13 @@ impl World {
         R::decode_record(&schema::formats().open(&key, &sealed).expect("whole")).expect("of its kind")
     }
 
-    pub fn records<R: Record>(&mut self) -> usize {
+    pub(crate) fn records<R: Record>(&mut self) -> usize {
         self.sync();
         let snapshot = Snapshot::of_engine(&self.engine).expect("whole");
         snapshot.range(&R::all()).count()
     }
 }
 
-pub fn bytes(name: &str) -> Bytes {
+pub(crate) fn bytes(name: &str) -> Bytes {
     Bytes::copy_from_slice(name.as_bytes())
 }

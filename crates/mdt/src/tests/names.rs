@@ -312,12 +312,12 @@ fn two_names_with_one_hash_live_side_by_side() {
 
 impl World {
     /// Says that a client that was reconnected after a crash has nothing more to replay.
-    pub fn recovered(&mut self, at: usize) {
+    pub(crate) fn recovered(&mut self, at: usize) {
         self.all_recovered(&[at]);
     }
 
     /// The same of several clients.
-    pub fn all_recovered(&mut self, all: &[usize]) {
+    pub(crate) fn all_recovered(&mut self, all: &[usize]) {
         for flag in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
             let say = |at: &usize| (*at, self.send(*at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flag));
             let said: Vec<(usize, u64)> = all.iter().map(say).collect();

@@ -25,7 +25,7 @@ struct Node {
     full: bool,
 }
 
-pub struct World {
+pub(super) struct World {
     pub target: Option<Target<Mgt>>,
     pub options: Options,
     engine: MemEngine,
@@ -40,7 +40,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(super) fn new() -> World {
         let engine = MemEngine::new();
         let format = Format {
             name: "MGS".parse().unwrap(),
@@ -70,7 +70,7 @@ impl World {
         world
     }
 
-    pub fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let last = self.engine.last_group().unwrap();
         self.target = Some(Target::new(Mgt::new(), self.options.clone(), last, self.now));
         self.tell(Event::Space(self.engine.space().unwrap()));
@@ -79,7 +79,7 @@ impl World {
     }
 
     /// The power fails and the target starts again.
-    pub fn crash(&mut self) {
+    pub(super) fn crash(&mut self) {
         self.target = None;
         self.in_flight.clear();
         self.engine.crash(&mut self.rng);
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Nothing is left but what is kept for removals.
-    pub fn disk_is_full(&mut self) {
+    pub(super) fn disk_is_full(&mut self) {
         self.tell(Event::Space(store::Space {
             total: 2 << 20,
             free: 0,
@@ -111,11 +111,11 @@ impl World {
     }
 
     /// A target or a client: all are lightweight here.
-    pub fn node(&mut self) -> usize {
+    pub(super) fn node(&mut self) -> usize {
         self.node_named("")
     }
 
-    pub fn node_named(&mut self, description: &str) -> usize {
+    pub(super) fn node_named(&mut self, description: &str) -> usize {
         let number = self.nodes.len();
         let nid: Nid = "unix:mgs".parse().unwrap();
         let uuid = ClientUuid(100 + number as u128);
@@ -128,7 +128,7 @@ impl World {
         number
     }
 
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         loop {
             let mut moved = false;
             while let Some(effect) = self.target.as_mut().and_then(Target::poll) {
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    pub fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let mut next = self.now + Duration::from_secs(1);
         next = self.target.as_ref().and_then(Target::deadline).map_or(next, |at| at.min(next));
         for node in &self.nodes {
@@ -168,7 +168,7 @@ impl World {
         self.run();
     }
 
-    pub fn until(&mut self, done: impl Fn(&World) -> bool) {
+    pub(super) fn until(&mut self, done: impl Fn(&World) -> bool) {
         self.run();
         for _ in 0..100_000 {
             if done(self) {
@@ -250,29 +250,29 @@ impl World {
 
     // --- requests ---
 
-    pub fn send(&mut self, node: usize, opcode: Opcode, body: &impl Message) -> RequestId {
+    pub(super) fn send(&mut self, node: usize, opcode: Opcode, body: &impl Message) -> RequestId {
         let id = self.nodes[node].import.submit(self.now, Outgoing::new(opcode, body));
         self.run();
         id
     }
 
-    pub fn is_answered(&self, node: usize, id: RequestId) -> bool {
+    pub(super) fn is_answered(&self, node: usize, id: RequestId) -> bool {
         self.nodes[node].replies.contains_key(&id)
     }
 
-    pub fn answer(&mut self, node: usize, id: RequestId) -> Frame {
+    pub(super) fn answer(&mut self, node: usize, id: RequestId) -> Frame {
         self.until(|world| world.is_answered(node, id));
         self.nodes[node].replies.remove(&id).unwrap().unwrap()
     }
 
-    pub fn call(&mut self, node: usize, opcode: Opcode, body: &impl Message) -> Result<Frame, Errno> {
+    pub(super) fn call(&mut self, node: usize, opcode: Opcode, body: &impl Message) -> Result<Frame, Errno> {
         let id = self.send(node, opcode, body);
         let frame = self.answer(node, id);
         Errno::from_status(frame.header.status).map(|()| frame)
     }
 
     /// Registers; a refusal comes with its sentence.
-    pub fn register(&mut self, node: usize, req: &RegisterReq) -> Result<u64, (Errno, String)> {
+    pub(super) fn register(&mut self, node: usize, req: &RegisterReq) -> Result<u64, (Errno, String)> {
         let id = self.send(node, Opcode::MgsRegister, req);
         let frame = self.answer(node, id);
         let rep: RegisterRep = frame.decode().unwrap();
@@ -280,14 +280,14 @@ impl World {
     }
 
     /// The connection of a node ends, and it does not come back.
-    pub fn cut(&mut self, node: usize) {
+    pub(super) fn cut(&mut self, node: usize) {
         let (_, conn) = self.nodes[node].link.take().unwrap();
         self.conns.remove(&conn.0);
         self.tell(Event::Closed { conn });
     }
 
     /// What the target is told of replacements.
-    pub fn registered(&mut self, node: usize, req: &RegisterReq) -> u32 {
+    pub(super) fn registered(&mut self, node: usize, req: &RegisterReq) -> u32 {
         let id = self.send(node, Opcode::MgsRegister, req);
         let frame = self.answer(node, id);
         let rep: RegisterRep = frame.decode().unwrap();
@@ -295,18 +295,24 @@ impl World {
         rep.replaced
     }
 
-    pub fn config(&mut self, node: usize, fsname: &str) -> Result<Config, Errno> {
+    pub(super) fn config(&mut self, node: usize, fsname: &str) -> Result<Config, Errno> {
         let frame = self.call(node, Opcode::MgsConfigGet, &ConfigGetReq { fsname: fsname.into() })?;
         Ok(frame.decode().unwrap())
     }
 
-    pub fn set_param(&mut self, node: usize, fsname: &str, path: &str, value: Option<&str>) -> Result<(), Errno> {
+    pub(super) fn set_param(
+        &mut self,
+        node: usize,
+        fsname: &str,
+        path: &str,
+        value: Option<&str>,
+    ) -> Result<(), Errno> {
         let param = Param { path: path.into(), value: value.unwrap_or_default().into() };
         let req = SetParamReq { fsname: fsname.into(), param: Some(param), delete: value.is_none() };
         self.call(node, Opcode::MgsSetParam, &req).map(drop)
     }
 
-    pub fn set_pool(
+    pub(super) fn set_pool(
         &mut self,
         node: usize,
         kind: SetPoolKind,
@@ -320,13 +326,13 @@ impl World {
         Errno::from_status(frame.header.status).map_err(|errno| (errno, reason))
     }
 
-    pub fn sequences(&mut self, node: usize, target: &str) -> Result<SeqRangeRep, Errno> {
+    pub(super) fn sequences(&mut self, node: usize, target: &str) -> Result<SeqRangeRep, Errno> {
         let frame = self.call(node, Opcode::MgsSeqRange, &SeqRangeReq { target: target.into() })?;
         Ok(frame.decode().unwrap())
     }
 
     /// What a node was told since it was last asked: file system and version.
-    pub fn told(&mut self, node: usize) -> Vec<(String, u64)> {
+    pub(super) fn told(&mut self, node: usize) -> Vec<(String, u64)> {
         self.run();
         let notices = core::mem::take(&mut self.nodes[node].notices);
         notices.into_iter().map(|notice| (notice.fsname, notice.version)).collect()

@@ -22,9 +22,9 @@ use target::{ConnId, DataId, DataOp, Effect, Event, Options, Peer, Target};
 use crate::Ost;
 use crate::mem_data::MemData;
 
-pub const NAME: &str = "fs-OST0000";
+pub(super) const NAME: &str = "fs-OST0000";
 
-pub struct Client {
+pub(super) struct Client {
     pub import: Import,
     link: Option<(Link, ConnId)>,
     pub replies: BTreeMap<RequestId, Result<Frame, Errno>>,
@@ -41,7 +41,7 @@ pub struct Client {
     next_cookie: u64,
 }
 
-pub struct World {
+pub(super) struct World {
     pub target: Option<Target<Ost>>,
     pub engine: MemEngine,
     pub data: MemData,
@@ -63,16 +63,16 @@ pub struct World {
     starts: u64,
 }
 
-pub fn fid(oid: u32) -> Fid {
+pub(super) fn fid(oid: u32) -> Fid {
     Fid::new(Fid::SEQ_FIRST, oid)
 }
 
-pub fn object(oid: u32) -> ObjectId {
+pub(super) fn object(oid: u32) -> ObjectId {
     ObjectId { fid: fid(oid), stripe: 0 }
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
+    pub(super) fn new(seed: u64) -> World {
         let engine = MemEngine::new();
         // It has registered before, so it serves without an MGS.
         let header = Header {
@@ -107,7 +107,7 @@ impl World {
         world
     }
 
-    pub fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         self.starts += 1;
         let options = Options { name: NAME.parse().ok(), seed: self.starts, ..Options::default() };
         let last = self.engine.last_group().unwrap();
@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Changes records under the target's feet: it starts anew to see that.
-    pub fn damage(&mut self, change: impl FnOnce(&mut Batch)) {
+    pub(super) fn damage(&mut self, change: impl FnOnce(&mut Batch)) {
         self.sync(0);
         self.kill();
         let mut batch = Batch::new();
@@ -129,24 +129,24 @@ impl World {
         self.start();
     }
 
-    pub fn set_space(&mut self, free: u64) {
+    pub(super) fn set_space(&mut self, free: u64) {
         let space = Space { total: free * 2, free, reserve: 0, at_once: free, records: 0 };
         self.space = Some(space);
         self.tell(Event::Space(space));
     }
 
     /// The data files lie on a medium of their own.
-    pub fn set_data_space(&mut self, total: u64, free: u64) {
+    pub(super) fn set_data_space(&mut self, total: u64, free: u64) {
         self.tell(Event::DataSpace(target::DataSpace { total, free, disk: 0 }));
     }
 
     /// The power fails and the target starts again.
-    pub fn crash(&mut self) {
+    pub(super) fn crash(&mut self) {
         self.kill();
         self.start();
     }
 
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.target = None;
         self.in_flight.clear();
         for (_, op) in core::mem::take(&mut self.data_queue) {
@@ -170,12 +170,12 @@ impl World {
         }
     }
 
-    pub fn client(&mut self) -> usize {
+    pub(super) fn client(&mut self) -> usize {
         self.connect(false)
     }
 
     /// A metadata target's connection.
-    pub fn mdt(&mut self) -> usize {
+    pub(super) fn mdt(&mut self) -> usize {
         self.connect(true)
     }
 
@@ -203,7 +203,7 @@ impl World {
     }
 
     /// The client dies: nothing more comes from it, and its connection breaks.
-    pub fn die(&mut self, client: usize) {
+    pub(super) fn die(&mut self, client: usize) {
         self.clients[client].alive = false;
         if let Some((_, conn)) = self.clients[client].link.take() {
             self.conns.remove(&conn.0);
@@ -212,7 +212,7 @@ impl World {
     }
 
     /// Cuts a client's connection.
-    pub fn cut(&mut self, client: usize) {
+    pub(super) fn cut(&mut self, client: usize) {
         if let Some((link, conn)) = self.clients[client].link.take() {
             self.conns.remove(&conn.0);
             self.tell(Event::Closed { conn });
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Everything that can happen without time.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         loop {
             let mut moved = false;
             while let Some(effect) = self.target.as_mut().and_then(Target::poll) {
@@ -266,7 +266,7 @@ impl World {
     }
 
     /// Time passes, to the next deadline at most.
-    pub fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let mut next = self.now + Duration::from_secs(1);
         next = self.target.as_ref().and_then(Target::deadline).map_or(next, |at| at.min(next));
         for client in self.clients.iter().filter(|c| c.alive) {
@@ -280,7 +280,7 @@ impl World {
         self.run();
     }
 
-    pub fn until(&mut self, done: impl Fn(&World) -> bool) {
+    pub(super) fn until(&mut self, done: impl Fn(&World) -> bool) {
         self.run();
         for _ in 0..100_000 {
             if done(self) {
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    pub fn cancel(&mut self, client: usize, cookie: u64, handle: u64) {
+    pub(super) fn cancel(&mut self, client: usize, cookie: u64, handle: u64) {
         let client = &mut self.clients[client];
         client.locks.remove(&cookie);
         let cancel = CancelReq { handles: vec![handle], waiting_cookies: vec![] };
@@ -421,25 +421,25 @@ impl World {
 
     // --- requests ---
 
-    pub fn send(&mut self, client: usize, out: Outgoing) -> RequestId {
+    pub(super) fn send(&mut self, client: usize, out: Outgoing) -> RequestId {
         let id = self.clients[client].import.submit(self.now, out);
         self.run();
         id
     }
 
-    pub fn answer(&mut self, client: usize, id: RequestId) -> Result<Frame, Errno> {
+    pub(super) fn answer(&mut self, client: usize, id: RequestId) -> Result<Frame, Errno> {
         self.until(|world| world.clients[client].replies.contains_key(&id));
         let frame = self.clients[client].replies.remove(&id).unwrap()?;
         assert!(frame.header.has(flags::REPLY));
         Errno::from_status(frame.header.status).map(|()| frame)
     }
 
-    pub fn call(&mut self, client: usize, opcode: Opcode, body: &impl Message) -> Result<Frame, Errno> {
+    pub(super) fn call(&mut self, client: usize, opcode: Opcode, body: &impl Message) -> Result<Frame, Errno> {
         let id = self.send(client, Outgoing::new(opcode, body));
         self.answer(client, id)
     }
 
-    pub fn write_req(&self, client: usize, oid: u32, offset: u64) -> WriteReq {
+    pub(super) fn write_req(&self, client: usize, oid: u32, offset: u64) -> WriteReq {
         WriteReq {
             object: object(oid),
             offset,
@@ -454,7 +454,7 @@ impl World {
         }
     }
 
-    pub fn times(&self) -> Lvb {
+    pub(super) fn times(&self) -> Lvb {
         let ns = self.now.since(Instant::ZERO).as_nanos() as i64;
         Lvb { mtime_ns: ns, ctime_ns: ns, ..Lvb::default() }
     }
@@ -464,21 +464,21 @@ impl World {
         locks.find(|(req, _)| req.resource == Resource::object(fid(oid), 0)).map_or(0, |(_, handle)| *handle)
     }
 
-    pub fn write(&mut self, client: usize, oid: u32, offset: u64, data: &[u8]) -> Result<ObjectStateRep, Errno> {
+    pub(super) fn write(&mut self, client: usize, oid: u32, offset: u64, data: &[u8]) -> Result<ObjectStateRep, Errno> {
         let id = self.send_write(client, &self.write_req(client, oid, offset), data);
         self.answer(client, id).map(|frame| frame.decode().unwrap())
     }
 
-    pub fn send_write(&mut self, client: usize, req: &WriteReq, data: &[u8]) -> RequestId {
+    pub(super) fn send_write(&mut self, client: usize, req: &WriteReq, data: &[u8]) -> RequestId {
         self.send(client, Outgoing::new(Opcode::ObjWrite, req).with_bulk(Bytes::copy_from_slice(data)))
     }
 
-    pub fn read(&mut self, client: usize, oid: u32, offset: u64, length: u32) -> Result<Bytes, Errno> {
+    pub(super) fn read(&mut self, client: usize, oid: u32, offset: u64, length: u32) -> Result<Bytes, Errno> {
         let req = ReadReq { object: object(oid), offset, length, lock: self.lock_on(client, oid), job: String::new() };
         self.call(client, Opcode::ObjRead, &req).map(|frame| frame.bulk)
     }
 
-    pub fn punch(
+    pub(super) fn punch(
         &mut self,
         client: usize,
         oid: u32,
@@ -503,35 +503,41 @@ impl World {
         Ok(frame.decode::<ObjectStateRep>().unwrap().lvb.unwrap())
     }
 
-    pub fn truncate(&mut self, client: usize, oid: u32, size: u64) -> Result<Lvb, Errno> {
+    pub(super) fn truncate(&mut self, client: usize, oid: u32, size: u64) -> Result<Lvb, Errno> {
         self.punch(client, oid, PunchKind::Truncate, size, 0, false)
     }
 
-    pub fn seek(&mut self, client: usize, oid: u32, offset: u64, hole: bool) -> Result<u64, Errno> {
+    pub(super) fn seek(&mut self, client: usize, oid: u32, offset: u64, hole: bool) -> Result<u64, Errno> {
         let frame =
             self.call(client, Opcode::ObjSeek, &SeekReq { object: object(oid), offset, hole, job: String::new() })?;
         Ok(frame.decode::<SeekRep>().unwrap().offset)
     }
 
-    pub fn getattr(&mut self, client: usize, oid: u32) -> Lvb {
+    pub(super) fn getattr(&mut self, client: usize, oid: u32) -> Lvb {
         let frame = self.call(client, Opcode::ObjGetattr, &ObjGetattrReq { object: object(oid) }).unwrap();
         frame.decode::<ObjectStateRep>().unwrap().lvb.unwrap()
     }
 
-    pub fn sync(&mut self, client: usize) {
+    pub(super) fn sync(&mut self, client: usize) {
         self.call(client, Opcode::ObjSync, &ObjSyncReq { objects: vec![], job: String::new() }).unwrap();
     }
 
-    pub fn destroy(&mut self, mdt: usize, oids: &[u32]) -> Result<(), Errno> {
+    pub(super) fn destroy(&mut self, mdt: usize, oids: &[u32]) -> Result<(), Errno> {
         let req = DestroyReq { objects: oids.iter().map(|&oid| object(oid)).collect(), strays: None };
         self.call(mdt, Opcode::ObjDestroy, &req).map(drop)
     }
 
-    pub fn statfs(&mut self, client: usize, want_grant: u64) -> StatfsRep {
+    pub(super) fn statfs(&mut self, client: usize, want_grant: u64) -> StatfsRep {
         self.call(client, Opcode::ObjStatfs, &StatfsReq { want_grant }).unwrap().decode().unwrap()
     }
 
-    pub fn send_enqueue(&mut self, client: usize, oid: u32, mode: LockMode, extent: Extent) -> (RequestId, EnqueueReq) {
+    pub(super) fn send_enqueue(
+        &mut self,
+        client: usize,
+        oid: u32,
+        mode: LockMode,
+        extent: Extent,
+    ) -> (RequestId, EnqueueReq) {
         let cookie = self.clients[client].next_cookie;
         self.clients[client].next_cookie += 1;
         let req = EnqueueReq {
@@ -544,20 +550,20 @@ impl World {
         (self.send(client, Outgoing::new(Opcode::LdlmEnqueue, &req)), req)
     }
 
-    pub fn granted(&mut self, client: usize, (id, req): (RequestId, EnqueueReq)) -> Result<Lvb, Errno> {
+    pub(super) fn granted(&mut self, client: usize, (id, req): (RequestId, EnqueueReq)) -> Result<Lvb, Errno> {
         let reply: EnqueueRep = self.answer(client, id)?.decode().unwrap();
         let grant = reply.grant.expect("a lock");
         self.clients[client].locks.insert(req.cookie, (EnqueueReq { policy: grant.policy, ..req }, grant.handle));
         Ok(reply.lvb.expect("attributes"))
     }
 
-    pub fn lock(&mut self, client: usize, oid: u32, mode: LockMode) -> Lvb {
+    pub(super) fn lock(&mut self, client: usize, oid: u32, mode: LockMode) -> Lvb {
         let sent = self.send_enqueue(client, oid, mode, Extent::ALL);
         self.granted(client, sent).unwrap()
     }
 
     /// The doomed files are gone.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for _ in 0..20 {
             self.step();
         }

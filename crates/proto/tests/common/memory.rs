@@ -38,12 +38,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Bytes that are allocated now.
-pub fn held() -> usize {
+pub(crate) fn held() -> usize {
     counted(NOW.load(Relaxed))
 }
 
 /// Something that stands for a medium works: what it has more of afterwards, or less, does not count.
-pub fn apart(work: &mut dyn FnMut()) {
+pub(crate) fn apart(work: &mut dyn FnMut()) {
     let (before, peak) = (NOW.load(Relaxed), PEAK.load(Relaxed));
     work();
     APART.fetch_add(NOW.load(Relaxed) as isize - before as isize, Relaxed);
@@ -51,12 +51,12 @@ pub fn apart(work: &mut dyn FnMut()) {
 }
 
 /// There are no media any more.
-pub fn none_apart() {
+pub(crate) fn none_apart() {
     APART.store(0, Relaxed);
 }
 
 /// The most that `work` has allocated at once, beyond what was there before.
-pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = held();
     PEAK.store(before, Relaxed);
     let result = work();
@@ -64,7 +64,7 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// Held by the test that runs now.
-pub fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
 }

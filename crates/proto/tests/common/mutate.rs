@@ -7,7 +7,7 @@
 use stdx::Rng;
 
 /// Numbers at which arithmetic goes wrong.
-pub const BOUNDARIES: &[u64] = &[
+pub(crate) const BOUNDARIES: &[u64] = &[
     0,
     1,
     2,
@@ -31,14 +31,14 @@ pub const BOUNDARIES: &[u64] = &[
 ];
 
 /// Up to `len_max` bytes of anything.
-pub fn random(rng: &mut Rng, len_max: usize) -> Vec<u8> {
+pub(crate) fn random(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     let mut bytes = vec![0; rng.below(len_max as u64 + 1) as usize];
     rng.fill(&mut bytes);
     bytes
 }
 
 /// A boundary, one beside a boundary, or any number.
-pub fn number(rng: &mut Rng) -> u64 {
+pub(crate) fn number(rng: &mut Rng) -> u64 {
     let boundary = rng.pick(BOUNDARIES).copied().unwrap_or(0);
     match rng.below(4) {
         0 => rng.u64() >> rng.below(64),
@@ -48,7 +48,7 @@ pub fn number(rng: &mut Rng) -> u64 {
 }
 
 /// A number as the wire has it in bodies.
-pub fn varint(mut n: u64, out: &mut Vec<u8>) {
+pub(crate) fn varint(mut n: u64, out: &mut Vec<u8>) {
     while n > 127 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -57,7 +57,7 @@ pub fn varint(mut n: u64, out: &mut Vec<u8>) {
 }
 
 /// Changes `bytes` in one to six places. `other` is something that may be spliced in.
-pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
+pub(crate) fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..rng.range(1, 6) {
         let at = rng.below(bytes.len() as u64 + 1) as usize;
         let rest = bytes.len() - at;

@@ -7,22 +7,22 @@ use proto::msg::*;
 use proto::{Bytes, Fid};
 
 /// What every message can do.
-pub trait Body: prost::Message + Default + PartialEq + Clone + core::fmt::Debug {}
+pub(crate) trait Body: prost::Message + Default + PartialEq + Clone + core::fmt::Debug {}
 impl<M: prost::Message + Default + PartialEq + Clone + core::fmt::Debug> Body for M {}
 
 /// What is done with every sample.
-pub trait Visitor {
+pub(crate) trait Visitor {
     /// `name` is the message's, with the chosen variant behind a slash where it has a `oneof`.
     fn visit<M: Body>(&mut self, name: &'static str, sample: M);
 }
 
 /// A number that needs more than 32 bits.
-pub const fn big(n: u64) -> u64 {
+pub(crate) const fn big(n: u64) -> u64 {
     n << 32 | n
 }
 
 /// The same, negative.
-pub const fn negative(n: i64) -> i64 {
+pub(crate) const fn negative(n: i64) -> i64 {
     -(n << 32 | n)
 }
 
@@ -251,7 +251,7 @@ fn param() -> Param {
 macro_rules! samples {
     ($($name:literal = $sample:expr;)*) => {
         /// Gives every sample to the visitor, in a fixed order.
-        pub fn for_each(visitor: &mut impl Visitor) {
+        pub(crate) fn for_each(visitor: &mut impl Visitor) {
             $(visitor.visit($name, $sample);)*
         }
     };

@@ -8,7 +8,7 @@ use stdx::Instant;
 use super::State;
 
 /// So many states are remembered.
-pub const STATES_MAX: usize = 16;
+pub(super) const STATES_MAX: usize = 16;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 #[path = "../../../proto/tests/common/mutate.rs"]
-pub mod mutate;
+pub(crate) mod mutate;
 
 use core::fmt::Debug;
 use proto::Bytes;
@@ -18,7 +18,7 @@ use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec, SlotRec};
 use schema::*;
 
 /// What is done with every sample.
-pub trait Visitor {
+pub(crate) trait Visitor {
     /// A record and what names it.
     fn record<R: Record + PartialEq + Debug>(&mut self, name: &'static str, id: R::Id, record: R)
     where
@@ -28,12 +28,12 @@ pub trait Visitor {
 }
 
 /// A number that needs more than 32 bits.
-pub const fn big(n: u64) -> u64 {
+pub(crate) const fn big(n: u64) -> u64 {
     n << 32 | n
 }
 
 /// The same, negative.
-pub const fn negative(n: i64) -> i64 {
+pub(crate) const fn negative(n: i64) -> i64 {
     -(n << 32 | n)
 }
 
@@ -127,7 +127,7 @@ fn config() -> Config {
 }
 
 /// Gives every sample to the visitor, in a fixed order.
-pub fn for_each(v: &mut impl Visitor) {
+pub(crate) fn for_each(v: &mut impl Visitor) {
     v.record(
         "Header",
         (),

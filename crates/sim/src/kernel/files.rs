@@ -11,9 +11,9 @@ use super::{Inode, Kernel, Sys, odd};
 use crate::sched::{Fail, Part};
 
 /// Bytes of a page.
-pub const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// `O_DIRECT`.
-pub const O_DIRECT: u32 = 0o40000;
+pub(super) const O_DIRECT: u32 = 0o40000;
 const O_APPEND: u32 = 0o2000;
 
 /// An open file.

@@ -26,11 +26,11 @@ use crate::model::{Got, Op, Way};
 use crate::plan::Plan;
 use crate::sched::{Fail, Part, Sched};
 
-pub use files::{Fd, WriteKind};
-pub use names::OpenHow;
+pub(crate) use files::{Fd, WriteKind};
+pub(crate) use names::OpenHow;
 
 /// What a system call gives.
-pub type Sys<T> = Result<T, Fail>;
+pub(crate) type Sys<T> = Result<T, Fail>;
 
 /// An inode that the kernel knows.
 #[derive(Default)]
@@ -133,13 +133,13 @@ struct Inner {
 pub struct Kernel(Rc<Inner>, bool);
 
 /// The type bits of a mode.
-pub const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFMT: u32 = 0o170_000;
 /// A directory.
-pub const S_IFDIR: u32 = 0o040_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
 /// A regular file.
-pub const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
 /// A symbolic link.
-pub const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFLNK: u32 = 0o120_000;
 
 /// An answer that the call cannot have.
 fn odd(answer: &Answer) -> Fail {

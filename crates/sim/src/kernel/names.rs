@@ -9,7 +9,7 @@ use crate::model::{ACCESS, List, is_list};
 use crate::sched::Fail;
 
 /// A path from the root, component by component.
-pub type Path = [Bytes];
+pub(super) type Path = [Bytes];
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,13 +23,13 @@ pub struct OpenHow {
 }
 
 /// `O_ACCMODE`.
-pub const O_ACCMODE: u32 = 3;
+pub(super) const O_ACCMODE: u32 = 3;
 /// `O_CREAT`.
-pub const O_CREAT: u32 = 0o100;
+pub(super) const O_CREAT: u32 = 0o100;
 /// `O_EXCL`.
-pub const O_EXCL: u32 = 0o200;
+pub(super) const O_EXCL: u32 = 0o200;
 /// `O_TRUNC`.
-pub const O_TRUNC: u32 = 0o1000;
+pub(super) const O_TRUNC: u32 = 0o1000;
 
 /// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh. (A program that
 /// waits for space makes its call again.)

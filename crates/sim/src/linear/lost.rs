@@ -21,7 +21,7 @@ use crate::model::{Expect, Got, Id, Model, Op};
 
 /// What the search allows for beside the order of calls.
 #[derive(Clone, Debug, Default)]
-pub struct Lost {
+pub(crate) struct Lost {
     /// Clients that died with changes at risk.
     pub deaths: Vec<Death>,
     /// Inodes of which clients gave up bytes that could not be written, and when.
@@ -76,7 +76,7 @@ pub(super) fn timeless(
 
 /// A client that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Death {
+pub(crate) struct Death {
     /// Which.
     pub client: usize,
     /// What is lost with it is so from here on, at the earliest.

@@ -7,18 +7,18 @@ use super::list::{ACCESS, list_of};
 use super::{Inode, Model, S_IFMT, S_ISGID, S_ISUID, S_ISVTX};
 
 /// Read.
-pub const READ: u32 = 4;
+pub(super) const READ: u32 = 4;
 /// Write.
-pub const WRITE: u32 = 2;
+pub(super) const WRITE: u32 = 2;
 /// Execute, search.
-pub const EXECUTE: u32 = 1;
+pub(super) const EXECUTE: u32 = 1;
 
-pub fn in_group(cred: &Cred, gid: u32) -> bool {
+pub(super) fn in_group(cred: &Cred, gid: u32) -> bool {
     cred.gid == gid || cred.groups.contains(&gid)
 }
 
 /// `inode_permission`.
-pub fn may(inode: &Inode, cred: &Cred, mask: u32) -> Result<(), Errno> {
+pub(super) fn may(inode: &Inode, cred: &Cred, mask: u32) -> Result<(), Errno> {
     if cred.uid == 0 {
         let runs = mask & EXECUTE == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
         return if runs { Ok(()) } else { Err(Errno::EACCES) };
@@ -34,18 +34,18 @@ pub fn may(inode: &Inode, cred: &Cred, mask: u32) -> Result<(), Errno> {
     if bits & mask == mask { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-pub fn is_owner(inode: &Inode, cred: &Cred) -> bool {
+pub(super) fn is_owner(inode: &Inode, cred: &Cred) -> bool {
     cred.uid == 0 || cred.uid == inode.uid
 }
 
 /// `check_sticky`: whether a name in this directory may be removed.
-pub fn sticky(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<(), Errno> {
+pub(super) fn sticky(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<(), Errno> {
     let free = dir.mode & S_ISVTX == 0 || cred.uid == 0 || cred.uid == victim.uid || cred.uid == dir.uid;
     if free { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// `may_delete`.
-pub fn may_delete(dir: &Inode, victim: &Inode, cred: &Cred, directory: bool) -> Result<(), Errno> {
+pub(super) fn may_delete(dir: &Inode, victim: &Inode, cred: &Cred, directory: bool) -> Result<(), Errno> {
     may(dir, cred, WRITE | EXECUTE)?;
     sticky(dir, victim, cred)?;
     match (directory, victim.is_dir()) {
@@ -61,7 +61,7 @@ fn drops_sgid(inode: &Inode, cred: &Cred) -> bool {
 }
 
 /// The mode after a change of owner or group.
-pub fn mode_after_chown(inode: &Inode, cred: &Cred) -> u32 {
+pub(super) fn mode_after_chown(inode: &Inode, cred: &Cred) -> u32 {
     if inode.is_dir() {
         return inode.mode;
     }
@@ -73,12 +73,12 @@ pub fn mode_after_chown(inode: &Inode, cred: &Cred) -> u32 {
 }
 
 /// The mode after somebody wrote.
-pub fn mode_after_write(inode: &Inode, cred: &Cred) -> u32 {
+pub(super) fn mode_after_write(inode: &Inode, cred: &Cred) -> u32 {
     if cred.uid == 0 || !inode.is_file() { inode.mode } else { mode_after_chown(inode, cred) }
 }
 
 /// The mode that a chmod gives.
-pub fn mode_after_chmod(inode: &Inode, cred: &Cred, mode: u32) -> u32 {
+pub(super) fn mode_after_chmod(inode: &Inode, cred: &Cred, mode: u32) -> u32 {
     let mut mode = mode & 0o7777;
     if cred.uid != 0 && !in_group(cred, inode.gid) {
         mode &= !S_ISGID;

@@ -31,7 +31,7 @@ pub enum Got {
 }
 
 /// What differs, as a sentence; `None`: nothing. Inode numbers that are seen for the first time are noted in the model.
-pub fn differs(model: &mut Model, expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
+pub(crate) fn differs(model: &mut Model, expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
     let (expect, got) = match (expect, got) {
         (Err(e), Err(g)) if e == g => return None,
         (Ok(Expect::SeekOrNothing { .. }), Err(Errno::ENXIO)) => return None,
@@ -101,7 +101,7 @@ fn seek_differs(data: &[u8], offset: u64, hole: bool, found: u64) -> Option<Stri
 
 impl Model {
     /// Notes the number of an inode, or compares it with what was seen before.
-    pub fn ino_differs(&mut self, id: Id, ino: u64) -> Option<String> {
+    pub(crate) fn ino_differs(&mut self, id: Id, ino: u64) -> Option<String> {
         match self.inos.get(&id) {
             Some(&known) if known == ino => None,
             Some(&known) => Some(format!("inode number {ino:x}, it was {known:x}")),
@@ -116,12 +116,12 @@ impl Model {
     }
 
     /// The numbers of inodes are those that another state knows.
-    pub fn knows_numbers_of(&mut self, other: &Model) {
+    pub(crate) fn knows_numbers_of(&mut self, other: &Model) {
         self.inos.clone_from(&other.inos);
     }
 
     /// The same of those that are here: what is only in the other state may never come to be, or be made once more with another number.
-    pub fn learns_numbers_of(&mut self, other: &Model) {
+    pub(crate) fn learns_numbers_of(&mut self, other: &Model) {
         let here = other.inos.iter().filter(|(id, _)| self.inodes.contains_key(id));
         self.inos.extend(here.map(|(id, ino)| (*id, *ino)));
     }
@@ -131,7 +131,7 @@ impl Model {
     }
 
     /// What differs between an inode's attributes and a stat; times only if they count.
-    pub fn attributes_differ(&self, id: Id, stat: &Stat, times: bool) -> Option<String> {
+    pub(crate) fn attributes_differ(&self, id: Id, stat: &Stat, times: bool) -> Option<String> {
         let inode = self.inode(id);
         let checks = [
             ("mode", u64::from(stat.mode), u64::from(inode.mode)),
@@ -184,37 +184,37 @@ impl Model {
     }
 
     /// Some bytes of a file were given up.
-    pub fn lose(&mut self, id: Id, parts: &[Range<u64>]) {
+    pub(crate) fn lose(&mut self, id: Id, parts: &[Range<u64>]) {
         self.lost.entry(id).or_default().extend(parts.iter().cloned());
     }
 
     /// What was given up of a file.
-    pub fn lost(&self, id: Id) -> &[Range<u64>] {
+    pub(crate) fn lost(&self, id: Id) -> &[Range<u64>] {
         self.lost.get(&id).map_or(&[], Vec::as_slice)
     }
 
     /// How small a file can be of which these parts were given up.
-    pub fn least_size(&self, id: Id, lost: &[Range<u64>]) -> u64 {
+    pub(crate) fn least_size(&self, id: Id, lost: &[Range<u64>]) -> u64 {
         least_size(self.inode(id).data(), lost)
     }
 
     /// The file that a write would append to.
-    pub fn appends_to(&self, op: &Op) -> Option<Id> {
+    pub(crate) fn appends_to(&self, op: &Op) -> Option<Id> {
         let Op::Write { fd, way: Way::Plain, .. } = op else { return None };
         self.open.get(fd).filter(|file| file.flags & O_APPEND != 0).map(|file| file.id)
     }
 
     /// The number of an inode, if it was seen.
-    pub fn ino_of(&self, id: Id) -> Option<u64> {
+    pub(crate) fn ino_of(&self, id: Id) -> Option<u64> {
         self.inos.get(&id).copied()
     }
 
     /// The inode of this number, if it was seen.
-    pub fn id_of(&self, ino: u64) -> Option<Id> {
+    pub(crate) fn id_of(&self, ino: u64) -> Option<Id> {
         self.inos.iter().find(|(_, known)| **known == ino).map(|(id, _)| *id)
     }
 
-    pub fn listing_differs(&mut self, want: &[(Bytes, Id)], entries: &[DirectoryEntry]) -> Option<String> {
+    pub(crate) fn listing_differs(&mut self, want: &[(Bytes, Id)], entries: &[DirectoryEntry]) -> Option<String> {
         let mut names = BTreeSet::new();
         for entry in entries {
             if !names.insert(&entry.name[..]) {
@@ -245,7 +245,7 @@ impl Model {
 impl Model {
     /// What differs in the attributes that a listing shows beside its names, but of these inodes. Those that no lock covers are a hint, which
     /// the kernel does not keep either.
-    pub fn attributes_beside_differ(&self, entries: &[DirectoryEntry], but: &BTreeSet<Id>) -> Option<String> {
+    pub(crate) fn attributes_beside_differ(&self, entries: &[DirectoryEntry], but: &BTreeSet<Id>) -> Option<String> {
         entries.iter().find_map(|entry| {
             let stat = entry.stat.as_ref().filter(|stat| stat.cacheable)?;
             let id = self.inos.iter().find(|(_, ino)| **ino == entry.ino).map(|(id, _)| *id)?;
@@ -271,7 +271,7 @@ fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
 
 /// What may be in the place of bytes that were given up, besides zeros.
 #[derive(Default)]
-pub struct Instead<'a> {
+pub(crate) struct Instead<'a> {
     /// Those of an older state.
     pub older: Vec<&'a [u8]>,
     /// Those that a call beside the loss appended: they are the last ones.
@@ -279,7 +279,7 @@ pub struct Instead<'a> {
 }
 
 /// What differs between the bytes that a file should have and those that it has.
-pub fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
+pub(crate) fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
     if lost.is_empty() {
         return bytes_differ(want, got);
     }

@@ -151,7 +151,7 @@ impl Model {
     }
 
     /// Cuts an object that a path led to.
-    pub fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: When) -> Outcome {
+    pub(crate) fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: When) -> Outcome {
         match self.inode(id).body {
             Body::Directory { .. } => return Err(Errno::EISDIR),
             Body::File(_) => {}

@@ -9,9 +9,9 @@ use super::{Body, Expect, Id, Inode, Model, S_IFDIR, S_IFLNK, S_IFMT, When};
 type Outcome = Result<Expect, Errno>;
 
 /// The attribute with the list that is asked.
-pub const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute with the list that what is made in a directory gets.
-pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Kinds of entries, in their order.
 const OWNER: u16 = 0x01;
@@ -25,24 +25,24 @@ const NOBODY: u32 = u32::MAX;
 
 /// A list: entries of a kind, what they allow, and whom they name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct List(Vec<(u16, u16, u32)>);
+pub(crate) struct List(Vec<(u16, u16, u32)>);
 
 impl List {
     /// One that names a user and a group.
-    pub fn naming(bits: [u16; 6], user: u32, group: u32) -> List {
+    pub(crate) fn naming(bits: [u16; 6], user: u32, group: u32) -> List {
         let kinds = [OWNER, USER, GROUP_OF_FILE, GROUP, MASK, OTHERS];
         let named = [NOBODY, user, NOBODY, group, NOBODY, NOBODY];
         List((0..6).map(|at| (kinds[at], bits[at], named[at])).collect())
     }
 
     /// One that says no more than permission bits.
-    pub fn of_mode(mode: u32) -> List {
+    pub(crate) fn of_mode(mode: u32) -> List {
         let bits = |shift: u32| (mode >> shift & 7) as u16;
         List(vec![(OWNER, bits(6), NOBODY), (GROUP_OF_FILE, bits(3), NOBODY), (OTHERS, bits(0), NOBODY)])
     }
 
     /// As Linux writes it.
-    pub fn value(&self) -> Bytes {
+    pub(crate) fn value(&self) -> Bytes {
         let entry = |(kind, bits, named): &(u16, u16, u32)| {
             [&kind.to_le_bytes()[..], &bits.to_le_bytes(), &named.to_le_bytes()].concat()
         };
@@ -50,7 +50,7 @@ impl List {
     }
 
     /// As Linux reads it.
-    pub fn read(value: &[u8]) -> List {
+    pub(crate) fn read(value: &[u8]) -> List {
         let entry = |e: &[u8]| {
             (
                 u16::from_le_bytes([e[0], e[1]]),
@@ -89,7 +89,7 @@ impl List {
     }
 
     /// Whether it lets somebody do something with an object of this owner and group.
-    pub fn allows(&self, (uid, gid): (u32, u32), cred: &Cred, wanted: u32) -> bool {
+    pub(crate) fn allows(&self, (uid, gid): (u32, u32), cred: &Cred, wanted: u32) -> bool {
         let mask = self.bits(MASK).unwrap_or(7);
         let covers = |bits: u16| u32::from(bits) & wanted == wanted;
         if cred.uid == uid {
@@ -113,17 +113,17 @@ impl List {
 }
 
 /// A list of an object.
-pub fn list_of(inode: &Inode, which: &[u8]) -> Option<List> {
+pub(super) fn list_of(inode: &Inode, which: &[u8]) -> Option<List> {
     inode.xattrs.get(which).map(|value| List::read(value))
 }
 
 /// Whether an attribute is a list.
-pub fn is_list(name: &[u8]) -> bool {
+pub(crate) fn is_list(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
 /// `chmod` of an object that has a list.
-pub fn list_after_chmod(inode: &mut Inode) {
+pub(super) fn list_after_chmod(inode: &mut Inode) {
     let mode = inode.mode;
     if let Some(mut list) = list_of(inode, ACCESS) {
         list.change(|shift, _| (mode >> shift & 7) as u16);
@@ -132,7 +132,7 @@ pub fn list_after_chmod(inode: &mut Inode) {
 }
 
 /// The mode and lists of what is made in a directory; `None`: that has none to give.
-pub fn inherited(dir: &Inode, mode: u32) -> Option<(u32, Vec<(Bytes, Bytes)>)> {
+pub(super) fn inherited(dir: &Inode, mode: u32) -> Option<(u32, Vec<(Bytes, Bytes)>)> {
     let default = list_of(dir, DEFAULT).filter(|_| mode & S_IFMT != S_IFLNK)?;
     let mut list = default.clone();
     list.change(|shift, bits| bits & (mode >> shift & 7) as u16);

@@ -24,16 +24,16 @@ use std::rc::Rc;
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
-pub use compare::{Got, Instead, content_differs, differs};
-pub use list::{ACCESS, DEFAULT, List, is_list};
-pub use op::{Expect, Leads, Op, Way};
+pub(crate) use compare::{Got, Instead, content_differs, differs};
+pub(crate) use list::{ACCESS, DEFAULT, List, is_list};
+pub(crate) use op::{Expect, Leads, Op, Way};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Id(pub u32);
+pub(crate) struct Id(pub u32);
 
 /// A path below the process's directory.
-pub type Path = Vec<Bytes>;
+pub(crate) type Path = Vec<Bytes>;
 
 /// When something happened: between these, in nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ impl When {
 
 /// What an inode is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Body {
+pub(crate) enum Body {
     /// A directory: its names, and where it hangs.
     Directory { entries: BTreeMap<Bytes, Id>, parent: Id },
     /// A regular file.
@@ -79,7 +79,7 @@ pub enum Body {
 
 /// An inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Inode {
+pub(crate) struct Inode {
     /// Type and permission bits.
     pub mode: u32,
     /// Owner.
@@ -106,12 +106,12 @@ pub struct Inode {
 
 impl Inode {
     /// Whether it is a directory.
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
     }
 
     /// Whether it is a regular file.
-    pub fn is_file(&self) -> bool {
+    pub(crate) fn is_file(&self) -> bool {
         matches!(self.body, Body::File(_))
     }
 
@@ -124,7 +124,7 @@ impl Inode {
     }
 
     /// Its bytes.
-    pub fn data(&self) -> &[u8] {
+    pub(crate) fn data(&self) -> &[u8] {
         match &self.body {
             Body::File(data) => data,
             _ => &[],
@@ -134,7 +134,7 @@ impl Inode {
 
 /// An open file of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OpenFile {
+pub(crate) struct OpenFile {
     /// Its inode.
     pub id: Id,
     /// `O_*`.
@@ -143,7 +143,7 @@ pub struct OpenFile {
 
 /// The state of one process's subtree and its open files.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Model {
+pub(crate) struct Model {
     inodes: BTreeMap<Id, Rc<Inode>>,
     open: BTreeMap<u32, OpenFile>,
     next: u32,
@@ -158,30 +158,30 @@ pub struct Model {
 }
 
 /// The process's directory.
-pub const ROOT: Id = Id(0);
+pub(crate) const ROOT: Id = Id(0);
 /// Longest name, in bytes.
-pub const NAME_MAX: usize = 255;
+pub(crate) const NAME_MAX: usize = 255;
 
 /// Type bits.
-pub const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFMT: u32 = 0o170_000;
 /// Directory.
-pub const S_IFDIR: u32 = 0o040_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
 /// Regular file.
-pub const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
-pub const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFLNK: u32 = 0o120_000;
 /// Character device.
-pub const S_IFCHR: u32 = 0o020_000;
+pub(crate) const S_IFCHR: u32 = 0o020_000;
 /// Set-user-id.
-pub const S_ISUID: u32 = 0o4000;
+pub(crate) const S_ISUID: u32 = 0o4000;
 /// Set-group-id.
-pub const S_ISGID: u32 = 0o2000;
+pub(crate) const S_ISGID: u32 = 0o2000;
 /// Sticky.
-pub const S_ISVTX: u32 = 0o1000;
+pub(crate) const S_ISVTX: u32 = 0o1000;
 
 impl Model {
     /// An empty directory of this owner and mode, made then.
-    pub fn new(uid: u32, gid: u32, mode: u32, when: When) -> Model {
+    pub(crate) fn new(uid: u32, gid: u32, mode: u32, when: When) -> Model {
         let root = Inode {
             mode: S_IFDIR | mode,
             uid,
@@ -208,7 +208,7 @@ impl Model {
     }
 
     /// An inode that exists.
-    pub fn inode(&self, id: Id) -> &Inode {
+    pub(crate) fn inode(&self, id: Id) -> &Inode {
         // An id without an inode would be a defect of the model itself; the root stands in so that a comparison fails.
         self.inodes.get(&id).or_else(|| self.inodes.get(&ROOT)).unwrap_or_else(|| unreachable!("the root is there"))
     }
@@ -244,19 +244,19 @@ impl Model {
     }
 
     /// Open files by number.
-    pub fn open_files(&self) -> &BTreeMap<u32, OpenFile> {
+    pub(crate) fn open_files(&self) -> &BTreeMap<u32, OpenFile> {
         &self.open
     }
 
     /// The files of a client that died are closed.
-    pub fn forget_open(&mut self, fd: u32) {
+    pub(crate) fn forget_open(&mut self, fd: u32) {
         if let Some(file) = self.open.remove(&fd) {
             self.drop_if_dead(file.id);
         }
     }
 
     /// The names of a directory.
-    pub fn entries(&self, id: Id) -> &BTreeMap<Bytes, Id> {
+    pub(crate) fn entries(&self, id: Id) -> &BTreeMap<Bytes, Id> {
         static NONE: BTreeMap<Bytes, Id> = BTreeMap::new();
         match &self.inode(id).body {
             Body::Directory { entries, .. } => entries,
@@ -265,7 +265,7 @@ impl Model {
     }
 
     /// Every inode with a path to it, the root first.
-    pub fn paths(&self) -> Vec<(Path, Id)> {
+    pub(crate) fn paths(&self) -> Vec<(Path, Id)> {
         let mut all = vec![(Path::new(), ROOT)];
         let mut at = 0;
         while let Some((path, id)) = all.get(at).cloned() {
@@ -280,7 +280,7 @@ impl Model {
     }
 
     /// The same call about the same objects, where their names are others: `None` if one of them is not there.
-    pub fn call_in(&self, other: &Model, op: &Op) -> Option<Op> {
+    pub(crate) fn call_in(&self, other: &Model, op: &Op) -> Option<Op> {
         let root = Cred::default();
         let paths = other.paths();
         let now = |id: Id| paths.iter().find(|(_, at)| *at == id).map(|(path, _)| path.clone());
@@ -299,14 +299,14 @@ impl Model {
 
     /// What comes next is step `step` of a history that had led to `there`, of which this state lacks a part: an object that it
     /// makes is the same in both.
-    pub fn follow(&mut self, there: &Model, after: &Model, step: usize) {
+    pub(crate) fn follow(&mut self, there: &Model, after: &Model, step: usize) {
         // What the history did not make is none of its objects.
         let other = u32::MAX / 2 + step as u32;
         self.next = if after.next == there.next { other } else { there.next };
     }
 
     /// What a call does, and what it gives. `when`: it began and ended then.
-    pub fn apply(&mut self, op: &Op, cred: &Cred, when: When) -> Result<Expect, Errno> {
+    pub(crate) fn apply(&mut self, op: &Op, cred: &Cred, when: When) -> Result<Expect, Errno> {
         match op {
             Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, when),
             Op::Mknod { path, mode, rdev } => self.mknod(cred, path, *mode, *rdev, when),
@@ -348,7 +348,7 @@ impl Model {
     }
 
     /// The same of a call about one object, where its path has led to that.
-    pub fn apply_found(&mut self, op: &Op, cred: &Cred, id: Id, when: When) -> Result<Expect, Errno> {
+    pub(crate) fn apply_found(&mut self, op: &Op, cred: &Cred, id: Id, when: When) -> Result<Expect, Errno> {
         match op {
             Op::Chmod { mode, .. } => self.chmod_found(cred, id, *mode, when),
             Op::Chown { uid, gid, .. } => self.chown_found(cred, id, *uid, *gid, when),
@@ -365,7 +365,7 @@ impl Model {
 
     /// Clocks of clients differ: times are merged by the newest change of status, so a change by a slow clock may leave them as they were
     /// in the state before it.
-    pub fn may_keep_times(&mut self, before: &Model, op: &Op) {
+    pub(crate) fn may_keep_times(&mut self, before: &Model, op: &Op) {
         let changed: Vec<Id> = self.ids().filter(|id| !self.same_body(before, *id)).collect();
         for id in changed {
             let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
@@ -380,7 +380,7 @@ impl Model {
     }
 
     /// The objects that a call is about, and the directories of its names.
-    pub fn concerned(&self, op: &Op) -> Vec<Id> {
+    pub(crate) fn concerned(&self, op: &Op) -> Vec<Id> {
         let (root, mut op) = (Cred::default(), op.clone());
         let opened = op.fd().and_then(|fd| self.open.get(&fd)).map(|file| file.id);
         let mut found: Vec<Id> = opened.into_iter().collect();
@@ -398,17 +398,17 @@ impl Model {
 
 impl Model {
     /// Every inode.
-    pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         self.inodes.keys().copied()
     }
 
     /// An inode, if there is one.
-    pub fn get(&self, id: Id) -> Option<&Inode> {
+    pub(crate) fn get(&self, id: Id) -> Option<&Inode> {
         self.inodes.get(&id).map(|inode| &**inode)
     }
 
     /// Whether an inode is certainly the same in both states: it was not touched in between.
-    pub fn same_body(&self, other: &Model, id: Id) -> bool {
+    pub(crate) fn same_body(&self, other: &Model, id: Id) -> bool {
         match (self.inodes.get(&id), other.inodes.get(&id)) {
             (Some(a), Some(b)) => Rc::ptr_eq(a, b),
             _ => false,

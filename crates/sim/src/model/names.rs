@@ -34,7 +34,7 @@ impl Model {
     }
 
     /// Whether somebody may search the directories of a path, as far as they are there.
-    pub fn may_search(&self, cred: &Cred, path: &Path) -> Result<(), Errno> {
+    pub(crate) fn may_search(&self, cred: &Cred, path: &Path) -> Result<(), Errno> {
         match self.parent(cred, path) {
             Err(Errno::EACCES) => Err(Errno::EACCES),
             _ => Ok(()),
@@ -42,7 +42,7 @@ impl Model {
     }
 
     /// Where a path leads; a link at its end is not followed.
-    pub fn walk(&self, cred: &Cred, path: &Path) -> Result<Id, Errno> {
+    pub(crate) fn walk(&self, cred: &Cred, path: &Path) -> Result<Id, Errno> {
         let mut at = ROOT;
         for name in path {
             self.search(cred, at)?;
@@ -51,7 +51,7 @@ impl Model {
         Ok(at)
     }
 
-    pub fn parent<'p>(&self, cred: &Cred, path: &'p Path) -> Result<(Id, &'p Bytes), Errno> {
+    pub(crate) fn parent<'p>(&self, cred: &Cred, path: &'p Path) -> Result<(Id, &'p Bytes), Errno> {
         let (name, dirs) = path.split_last().ok_or(Errno::EBUSY)?;
         let dir = self.walk(cred, &dirs.to_vec())?;
         self.search(cred, dir)?;
@@ -308,7 +308,7 @@ impl Model {
     }
 
     /// `chmod` of an object that a path led to.
-    pub fn chmod_found(&mut self, cred: &Cred, id: Id, mode: u32, when: When) -> Outcome {
+    pub(crate) fn chmod_found(&mut self, cred: &Cred, id: Id, mode: u32, when: When) -> Outcome {
         if !is_owner(self.inode(id), cred) {
             return Err(Errno::EPERM);
         }
@@ -321,7 +321,14 @@ impl Model {
     }
 
     /// `chown`, likewise.
-    pub fn chown_found(&mut self, cred: &Cred, id: Id, uid: Option<u32>, gid: Option<u32>, when: When) -> Outcome {
+    pub(crate) fn chown_found(
+        &mut self,
+        cred: &Cred,
+        id: Id,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        when: When,
+    ) -> Outcome {
         let inode = self.inode(id);
         let same_owner = cred.uid == inode.uid;
         let uid_ok = uid.is_none_or(|uid| cred.uid == 0 || (same_owner && uid == inode.uid));
@@ -342,7 +349,7 @@ impl Model {
     }
 
     /// `utimensat`, likewise.
-    pub fn utimens_found(
+    pub(crate) fn utimens_found(
         &mut self,
         cred: &Cred,
         id: Id,
@@ -373,7 +380,7 @@ impl Model {
     }
 
     /// `access`, likewise.
-    pub fn access_found(&self, cred: &Cred, id: Id, mask: u32) -> Outcome {
+    pub(crate) fn access_found(&self, cred: &Cred, id: Id, mask: u32) -> Outcome {
         may(self.inode(id), cred, mask).map(|()| Expect::Done)
     }
 
@@ -409,7 +416,7 @@ impl Model {
     // --- extended attributes of the user's kind ---
 
     /// Whether somebody may read or write the attributes of an object.
-    pub fn may_xattr(&self, cred: &Cred, id: Id, mask: u32) -> Result<(), Errno> {
+    pub(crate) fn may_xattr(&self, cred: &Cred, id: Id, mask: u32) -> Result<(), Errno> {
         let inode = self.inode(id);
         if !inode.is_dir() && !inode.is_file() {
             return Err(if mask == WRITE { Errno::EPERM } else { Errno::ENODATA });
@@ -421,7 +428,7 @@ impl Model {
     }
 
     /// `setxattr` of an object that a path led to.
-    pub fn setxattr_found(
+    pub(crate) fn setxattr_found(
         &mut self,
         cred: &Cred,
         id: Id,
@@ -446,7 +453,7 @@ impl Model {
     }
 
     /// `getxattr`, likewise.
-    pub fn getxattr_found(&self, cred: &Cred, id: Id, name: &Bytes) -> Outcome {
+    pub(crate) fn getxattr_found(&self, cred: &Cred, id: Id, name: &Bytes) -> Outcome {
         if is_list(name) {
             return self.get_list(id, name);
         }
@@ -455,12 +462,12 @@ impl Model {
     }
 
     /// `listxattr`, likewise.
-    pub fn listxattr_found(&self, id: Id) -> Outcome {
+    pub(crate) fn listxattr_found(&self, id: Id) -> Outcome {
         Ok(Expect::Names(self.inode(id).xattrs.keys().cloned().collect()))
     }
 
     /// `removexattr`, likewise.
-    pub fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
+    pub(crate) fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
         if is_list(name) {
             return self.remove_list(cred, id, name, when);
         }

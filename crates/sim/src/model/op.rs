@@ -262,7 +262,7 @@ impl Op {
 
 /// What the model says that a call gives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Expect {
+pub(crate) enum Expect {
     /// Success, nothing to look at.
     Done,
     /// Attributes of this inode, as it is now.

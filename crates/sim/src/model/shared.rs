@@ -17,23 +17,23 @@ type Outcome = Result<Expect, Errno>;
 
 impl Model {
     /// A state that several processes share.
-    pub fn into_shared(mut self) -> Model {
+    pub(crate) fn into_shared(mut self) -> Model {
         self.shared = true;
         self
     }
 
     /// Whoever comes may search all directories: that was asked before.
-    pub fn set_searched(&mut self, searched: bool) {
+    pub(crate) fn set_searched(&mut self, searched: bool) {
         self.searched = searched;
     }
 
     /// The object that the next call makes, if it makes one, has this number: it does not depend on the order of calls.
-    pub fn name_next(&mut self, number: u32) {
+    pub(crate) fn name_next(&mut self, number: u32) {
         self.next = number;
     }
 
     /// Opens an object that a path led to.
-    pub fn open_found(&mut self, cred: &Cred, id: Id, flags: u32, fd: u32, when: When) -> Outcome {
+    pub(crate) fn open_found(&mut self, cred: &Cred, id: Id, flags: u32, fd: u32, when: When) -> Outcome {
         self.may_open(cred, id, flags)?;
         if flags & super::files::O_TRUNC != 0 {
             self.resize(cred, id, 0, when);
@@ -43,7 +43,7 @@ impl Model {
     }
 
     /// A further name for an object that a path led to.
-    pub fn link_found(&mut self, cred: &Cred, id: Id, to: &Path, when: When) -> Outcome {
+    pub(crate) fn link_found(&mut self, cred: &Cred, id: Id, to: &Path, when: When) -> Outcome {
         let (dir, name) = self.parent(cred, to)?;
         if self.entries(dir).contains_key(name) {
             return Err(Errno::EEXIST);
@@ -62,7 +62,7 @@ impl Model {
     }
 
     /// The names in an object that a path led to.
-    pub fn list_found(&self, id: Id) -> Outcome {
+    pub(crate) fn list_found(&self, id: Id) -> Outcome {
         if !self.inode(id).is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -70,7 +70,7 @@ impl Model {
     }
 
     /// The state in one word, but for the bytes of files and for times.
-    pub fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = KeyedHash::default().build_hasher();
         for (id, inode) in &self.inodes {
             (id, inode.mode, inode.nlink, inode.uid, inode.gid).hash(&mut hasher);

@@ -21,7 +21,7 @@ use crate::sched::{Fail, Sched};
 
 /// What a process was told.
 #[derive(Clone, Debug, Default)]
-pub struct Aftermath {
+pub(crate) struct Aftermath {
     /// Which clients.
     pub clients: BTreeSet<usize>,
     /// Objects that some call met an error with.
@@ -31,7 +31,7 @@ pub struct Aftermath {
 }
 
 /// Whom to ask for what.
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// The programs.
     pub sched: &'a Sched,
     /// The client's kernel.
@@ -49,7 +49,7 @@ const LEARNS_MAX: Duration = Duration::from_secs(900);
 
 impl Aftermath {
     /// And what another client told.
-    pub fn add(&mut self, other: Aftermath) {
+    pub(crate) fn add(&mut self, other: Aftermath) {
         self.clients.extend(other.clients);
         self.told.extend(other.told);
         self.complete &= other.complete;
@@ -58,7 +58,7 @@ impl Aftermath {
 
 impl Asked<'_> {
     /// Asks. `files`: those that are open.
-    pub async fn ask(&self, files: &BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
+    pub(crate) async fn ask(&self, files: &BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
         let client = self.kernel.client();
         let limit = self.sched.now() + LEARNS_MAX;
         while self.sched.evictions_of(client).iter().any(|eviction| eviction.learned.is_none())
@@ -149,7 +149,7 @@ impl Asked<'_> {
 
 /// What is wrong with a tree after an eviction of which everything was asked for. `loses`: the steps that can be lost, if somebody was
 /// told; `none` if no target of names took any.
-pub async fn judge(
+pub(crate) async fn judge(
     kernel: &Kernel,
     base: &[Bytes],
     history: &History,

@@ -10,10 +10,10 @@ const ROWS: [[&str; 3]; 3] = [
 ];
 
 /// How many there are.
-pub const NAMES: u64 = 27;
+pub(crate) const NAMES: u64 = 27;
 
 /// One of them.
-pub fn name(number: u64) -> Bytes {
+pub(crate) fn name(number: u64) -> Bytes {
     let mut left = number as usize;
     let mut text = String::new();
     for row in ROWS {

@@ -120,19 +120,19 @@ impl Change {
 
 /// What is set when the program has ended.
 #[derive(Clone, Default)]
-pub struct Record {
+pub(crate) struct Record {
     kept: Rc<RefCell<Kept>>,
 }
 
 impl Record {
     /// The parameters that are set at the end.
-    pub fn params(&self) -> Vec<(String, String)> {
+    pub(crate) fn params(&self) -> Vec<(String, String)> {
         self.kept.borrow().params.clone().into_iter().collect()
     }
 }
 
 /// Begins to configure.
-pub fn start(hand: Hand, plan: &Plan, rng: Rng) -> Record {
+pub(crate) fn start(hand: Hand, plan: &Plan, rng: Rng) -> Record {
     let record = Record::default();
     let program = Program {
         kept: record.kept.clone(),

@@ -38,7 +38,7 @@ struct Life {
 
 /// A directory, and what became of its names.
 #[derive(Clone)]
-pub struct Record {
+pub(crate) struct Record {
     base: Vec<Bytes>,
     /// The number of a name is its place here.
     lives: Rc<RefCell<Vec<Life>>>,
@@ -47,7 +47,7 @@ pub struct Record {
 }
 
 /// Begins to fill a directory.
-pub fn start(setting: &Setting, plan: &Plan, mut rng: Rng) -> Record {
+pub(crate) fn start(setting: &Setting, plan: &Plan, mut rng: Rng) -> Record {
     let record = Record { base: vec![name("crowd")], lives: Rc::default(), begun: Rc::default() };
     // Not so many where each of them takes long, or the stand-in for a kernel looks through all to forget some.
     let slow = plan.network.high_us > 1_000 || plan.forgetful > 0 || plan.disk_faults.fill_every.is_some();
@@ -146,7 +146,7 @@ impl Record {
     }
 
     /// The last look, when nobody changes anything.
-    pub async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Sys<()> {
+    pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Sys<()> {
         if *self.begun.borrow() { self.list(setting, kernel, false, 32 << 10).await } else { Ok(()) }
     }
 }

@@ -8,7 +8,7 @@ use crate::model::{Body, Id, Model, Op, Path, S_IFREG, Way};
 
 /// Weights and limits of a process's calls.
 #[derive(Clone, Debug)]
-pub struct Taste {
+pub(crate) struct Taste {
     /// Weight of each kind of call, by its number below.
     weights: Vec<u64>,
     /// Largest file, in bytes.
@@ -27,7 +27,7 @@ const KINDS: usize = 28;
 
 impl Taste {
     /// Draws weights: some calls are common in a run, some never occur.
-    pub fn draw(rng: &mut Rng, file_max: u64) -> Taste {
+    pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Taste {
         let weights = (0..KINDS)
             .map(|_| match rng.below(6) {
                 0 => 0,
@@ -41,7 +41,7 @@ impl Taste {
     }
 
     /// With names that share a hash, or others.
-    pub fn with_names(self, one_hash: bool) -> Taste {
+    pub(crate) fn with_names(self, one_hash: bool) -> Taste {
         Taste { one_hash, ..self }
     }
 }
@@ -49,7 +49,7 @@ impl Taste {
 const NAMES: [&[u8]; 9] = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b" sp\xff\n", b"..."];
 
 /// Draws calls against a model.
-pub struct Draw<'a> {
+pub(crate) struct Draw<'a> {
     /// The state that they meet.
     pub model: &'a Model,
     /// Chance.
@@ -66,7 +66,7 @@ pub struct Draw<'a> {
 
 impl Draw<'_> {
     /// The next call.
-    pub fn op(&mut self) -> Op {
+    pub(crate) fn op(&mut self) -> Op {
         if let Some(fd) = self.written
             && self.rng.chance(self.taste.syncs_percent, 100)
         {
@@ -410,7 +410,7 @@ impl Body {
 }
 
 /// Bytes that tell which call wrote them and where; never zero, so that holes show.
-pub fn pattern(serial: u64, length: usize) -> Bytes {
+pub(crate) fn pattern(serial: u64, length: usize) -> Bytes {
     let salt = serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..length)
         .map(|at| {

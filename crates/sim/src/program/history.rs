@@ -9,7 +9,7 @@ use crate::sched::Lane;
 
 /// A call that ended.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub(crate) struct Step {
     /// What.
     pub op: Op,
     /// For whom.
@@ -38,7 +38,7 @@ impl Step {
 
 /// A call without an answer.
 #[derive(Clone, Debug)]
-pub struct Doubt {
+pub(crate) struct Doubt {
     /// What.
     pub op: Op,
     /// For whom.
@@ -53,7 +53,7 @@ pub struct Doubt {
 
 /// All calls of a process.
 #[derive(Clone, Debug)]
-pub struct History {
+pub(crate) struct History {
     /// The state before the first.
     pub start: Model,
     /// What it did.
@@ -66,12 +66,12 @@ pub struct History {
 
 impl History {
     /// Nothing yet.
-    pub fn new(start: Model) -> History {
+    pub(crate) fn new(start: Model) -> History {
         History { start, steps: Vec::new(), doubt: None, base_durable: false }
     }
 
     /// The state after so many steps.
-    pub fn state(&self, steps: usize) -> &Model {
+    pub(crate) fn state(&self, steps: usize) -> &Model {
         match steps.checked_sub(1) {
             Some(last) => &self.steps[last].after,
             None => &self.start,
@@ -79,7 +79,7 @@ impl History {
     }
 
     /// All bytes that a file ever had.
-    pub fn contents(&self, id: Id) -> Vec<&[u8]> {
+    pub(crate) fn contents(&self, id: Id) -> Vec<&[u8]> {
         let mut found: Vec<&[u8]> = Vec::new();
         for data in self.steps.iter().filter_map(|step| Some(step.after.get(id)?.data())) {
             if found.last().is_none_or(|last| !core::ptr::eq(*last, data)) {
@@ -90,7 +90,7 @@ impl History {
     }
 
     /// Files that had a name once and have none in this state, each with the last name that it had.
-    pub fn removed_files(&self, now: &Model) -> Vec<(Path, Id)> {
+    pub(crate) fn removed_files(&self, now: &Model) -> Vec<(Path, Id)> {
         let mut seen: BTreeSet<Id> = now.paths().into_iter().map(|(_, id)| id).collect();
         let mut found = Vec::new();
         for step in self.steps.iter().rev().filter(|step| step.succeeded && step.op.changes()) {
@@ -106,7 +106,7 @@ impl History {
     /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost if it
     /// `loses` them (servers crashed too, or had not been told of them); those of other clients are not. Also whether these are
     /// all: there may be too many ways.
-    pub fn without(&self, dead: &[usize], loses: impl Fn(&Step) -> bool) -> (Vec<Model>, bool) {
+    pub(crate) fn without(&self, dead: &[usize], loses: impl Fn(&Step) -> bool) -> (Vec<Model>, bool) {
         let of = |client: usize| {
             let own = |at: &usize| self.may_go(*at) && self.steps[*at].client == client && loses(&self.steps[*at]);
             (0..self.steps.len()).filter(own).collect()
@@ -173,7 +173,7 @@ impl History {
 
     /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync, but for what
     /// clients had not told by then: of each, some of the last changes before. Also whether these are all.
-    pub fn prefixes(&self) -> (Vec<Model>, bool) {
+    pub(crate) fn prefixes(&self) -> (Vec<Model>, bool) {
         let end = self.steps.len();
         let (mut found, mut all) = (Vec::new(), true);
         for cut in (0..=end).filter(|cut| (*cut..end).all(|at| !self.steps[at].is_sync())) {
@@ -211,7 +211,7 @@ impl History {
     }
 
     /// The states that the call in doubt can have left, if it was done.
-    pub fn doubted(&self) -> Vec<Model> {
+    pub(crate) fn doubted(&self) -> Vec<Model> {
         self.with_doubt(self.state(self.steps.len()).clone()).into_iter().skip(1).collect()
     }
 }

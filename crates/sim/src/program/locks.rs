@@ -105,7 +105,7 @@ struct Process {
 }
 
 /// Starts a few processes.
-pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
+pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
     let (outer, title) = (setting.clone(), format!("lockers {number}"));
     let path = vec![name(&format!("l{number}"))];
     setting.sched.spawn(title.clone(), async move {

@@ -13,19 +13,19 @@
 //! - [`synced`]: what syncs have made certain of the bytes of files.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
-pub mod aftermath;
-pub mod collide;
-pub mod configure;
-pub mod crowd;
-pub mod draw;
-pub mod history;
-pub mod locks;
-pub mod perform;
-pub mod private;
-pub mod shared;
-pub mod synced;
-pub mod verify;
-pub mod writers;
+pub(crate) mod aftermath;
+pub(crate) mod collide;
+pub(crate) mod configure;
+pub(crate) mod crowd;
+pub(crate) mod draw;
+pub(crate) mod history;
+pub(crate) mod locks;
+pub(crate) mod perform;
+pub(crate) mod private;
+pub(crate) mod shared;
+pub(crate) mod synced;
+pub(crate) mod verify;
+pub(crate) mod writers;
 
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -59,23 +59,23 @@ impl Mounts {
 
 /// A client that is mounted read-only, if there is one.
 #[derive(Clone, Default)]
-pub struct Watcher(Rc<RefCell<Option<Kernel>>>);
+pub(crate) struct Watcher(Rc<RefCell<Option<Kernel>>>);
 
 impl Watcher {
     /// That is it.
-    pub fn set(&self, kernel: Kernel) {
+    pub(crate) fn set(&self, kernel: Kernel) {
         *self.0.borrow_mut() = Some(kernel);
     }
 
     /// If it lives.
-    pub fn living(&self) -> Option<Kernel> {
+    pub(crate) fn living(&self) -> Option<Kernel> {
         self.0.borrow().clone().filter(|kernel| !kernel.is_dead())
     }
 }
 
 /// What every program has.
 #[derive(Clone)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// Where it runs.
     pub sched: Sched,
     /// The clients.
@@ -85,16 +85,16 @@ pub struct Setting {
 }
 
 /// The superuser, with all its rights.
-pub fn root() -> Cred {
+pub(crate) fn root() -> Cred {
     Cred { capabilities: u64::MAX, ..Cred::default() }
 }
 
 /// A user.
-pub fn user() -> Cred {
+pub(crate) fn user() -> Cred {
     Cred { uid: 1000, gid: 1000, groups: vec![2000], ..Cred::default() }
 }
 
 /// A name.
-pub fn name(text: &str) -> Bytes {
+pub(crate) fn name(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }

@@ -11,7 +11,7 @@ use crate::model::{Got, Op, Way};
 use crate::sched::Fail;
 
 /// Where calls go: a client, the directory that paths begin at, and the files that are open.
-pub struct Hands<'a> {
+pub(crate) struct Hands<'a> {
     /// The client.
     pub kernel: &'a Kernel,
     /// What stands before every path.
@@ -32,7 +32,7 @@ impl Hands<'_> {
     }
 
     /// Does it.
-    pub async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
+    pub(crate) async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
         let result = match self.call(op, cred).await {
             // Its kernel may still have known the answer, but nobody is there to hear it.
             _ if self.kernel.is_dead() => Err(Fail::Dead),

@@ -22,7 +22,7 @@ use crate::plan::{Plan, pick};
 use crate::sched::{Fail, Lane, Part, Sched};
 
 /// A process.
-pub struct Process {
+pub(crate) struct Process {
     setting: Setting,
     number: usize,
     base: Vec<Bytes>,
@@ -86,7 +86,7 @@ struct Beside {
 
 /// What is left of a process when it has ended.
 #[derive(Clone)]
-pub struct Record {
+pub(crate) struct Record {
     /// Its directory.
     pub base: Vec<Bytes>,
     /// What it did.
@@ -102,7 +102,7 @@ pub struct Record {
 
 impl Record {
     /// What clients gave up of this process's files.
-    pub fn lost(&self, sched: &Sched) -> Vec<(Id, Vec<Range<u64>>)> {
+    pub(crate) fn lost(&self, sched: &Sched) -> Vec<(Id, Vec<Range<u64>>)> {
         let history = self.history.borrow();
         let model = history.state(history.steps.len());
         let losses = sched.losses();
@@ -111,7 +111,7 @@ impl Record {
     }
 
     /// What may be in the place of bytes that clients gave up of a file.
-    pub fn instead<'a>(&self, history: &'a History, id: Id) -> Instead<'a> {
+    pub(crate) fn instead<'a>(&self, history: &'a History, id: Id) -> Instead<'a> {
         let beside = self.beside.borrow();
         let appended = beside.iter().filter(|beside| beside.id == id).map(|beside| beside.appended.clone()).next();
         Instead { older: history.contents(id), appended: appended.unwrap_or_default() }
@@ -134,7 +134,7 @@ enum Halt {
 }
 
 /// Starts a process. Its record is there at once.
-pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
+pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let base = vec![super::name(&format!("p{number}"))];
     let (uid, mode) = [(0, 0o777), (0, 0o755), (1000, 0o755), (0, 0o1777)][rng.below(4) as usize];
     let born = setting.sched.now();

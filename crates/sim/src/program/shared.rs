@@ -35,7 +35,7 @@ type Moment = (Instant, TargetKind);
 
 /// What a group did.
 #[derive(Clone)]
-pub struct Record {
+pub(crate) struct Record {
     base: Path,
     /// The directories are there.
     begun: Rc<RefCell<bool>>,
@@ -63,7 +63,7 @@ struct Process {
 }
 
 /// Starts a group. Its record is there at once.
-pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
+pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let record = Record {
         base: vec![name(&format!("g{number}"))],
         begun: Rc::default(),
@@ -243,7 +243,7 @@ impl Record {
     }
 
     /// What a program sees of the tree when nobody changes it, noted as calls of a further process.
-    pub async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
+    pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
         if !*self.begun.borrow() {
             return Some(());
         }
@@ -288,7 +288,7 @@ impl Record {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, sched: &Sched, crashes: &[Moment], recovered: &[Moment]) -> Result<Verdict, String> {
+    pub(crate) fn check(&self, sched: &Sched, crashes: &[Moment], recovered: &[Moment]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
         if let Some(eviction) = sched.first_eviction() {
             cut(&mut histories, eviction);

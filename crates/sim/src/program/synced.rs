@@ -22,7 +22,7 @@ const STRIPE: usize = 64 << 10;
 
 /// One file.
 #[derive(Clone, Debug, Default)]
-pub struct Synced {
+pub(crate) struct Synced {
     /// Its bytes at the last sync that covered all of it, and after each change since.
     states: Vec<Vec<u8>>,
     /// Of each byte: the state from which on it is certain.
@@ -87,17 +87,17 @@ impl Synced {
     }
 
     /// Nobody has changed it since a sync.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.by.is_empty()
     }
 
     /// Whether this can be when it was changed last, where it would be `when` by a state of the history.
-    pub fn may_be_of(&self, mtime_ns: i64, when: When) -> bool {
+    pub(crate) fn may_be_of(&self, mtime_ns: i64, when: When) -> bool {
         when.holds(mtime_ns) || !self.is_clean() && self.times.iter().any(|time| time.holds(mtime_ns))
     }
 
     /// How small and how large it can be.
-    pub fn sizes(&self, lost: &[Range<u64>]) -> (u64, u64) {
+    pub(crate) fn sizes(&self, lost: &[Range<u64>]) -> (u64, u64) {
         let least = (0..self.certain.len()).rev().find(|at| self.must_be(*at, lost)).map_or(0, |at| at as u64 + 1);
         let most = self.states.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let shortest = self.states.iter().map(Vec::len).min().unwrap_or(0) as u64;
@@ -119,7 +119,7 @@ impl Synced {
     }
 
     /// What is wrong with the bytes that were found.
-    pub fn differs(&self, got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
+    pub(crate) fn differs(&self, got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
         let (least, most) = self.sizes(lost);
         if !(least..=most).contains(&(got.len() as u64)) {
             return Some(format!("{} bytes, expected {least} to {most}", got.len()));
@@ -152,7 +152,7 @@ impl Synced {
 
 impl History {
     /// All files, with what is certain of each. Clients that are `safe` lose nothing.
-    pub fn synced_files(&self, safe: &dyn Fn(usize) -> bool) -> BTreeMap<Id, Synced> {
+    pub(crate) fn synced_files(&self, safe: &dyn Fn(usize) -> bool) -> BTreeMap<Id, Synced> {
         let mut files = BTreeMap::<Id, Synced>::new();
         let mut before = &self.start;
         for step in &self.steps {

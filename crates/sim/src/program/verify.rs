@@ -14,7 +14,7 @@ use crate::sched::Fail;
 
 /// What of the tree is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Depth {
+pub(crate) struct Depth {
     /// Times.
     pub times: bool,
     /// Sizes and bytes of files.
@@ -22,13 +22,13 @@ pub struct Depth {
 }
 
 /// Everything.
-pub const FULL: Depth = Depth { times: true, data: true };
+pub(crate) const FULL: Depth = Depth { times: true, data: true };
 
 /// What may be in the place of a file's bytes that were given up.
-pub type InsteadOf<'a> = &'a dyn Fn(Id) -> Instead<'a>;
+pub(crate) type InsteadOf<'a> = &'a dyn Fn(Id) -> Instead<'a>;
 
 /// What differs between the tree below `base` and the model; `None`: nothing.
-pub async fn tree(
+pub(crate) async fn tree(
     kernel: &Kernel,
     base: &[Bytes],
     model: &Model,
@@ -99,7 +99,7 @@ pub async fn tree(
 }
 
 /// What differs between a file's bytes and these. Some were given up, with others `instead` of them.
-pub async fn bytes(
+pub(crate) async fn bytes(
     kernel: &Kernel,
     base: &[Bytes],
     path: &[Bytes],
@@ -114,7 +114,7 @@ pub async fn bytes(
 }
 
 /// All bytes of a file, or why there are none.
-pub async fn read(kernel: &Kernel, base: &[Bytes], path: &[Bytes]) -> Sys<Result<Vec<u8>, String>> {
+pub(crate) async fn read(kernel: &Kernel, base: &[Bytes], path: &[Bytes]) -> Sys<Result<Vec<u8>, String>> {
     let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
     let file = match kernel.open(&root(), &full(base, path), how).await {
         Ok(file) => file,
@@ -138,7 +138,7 @@ fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {
 }
 
 /// Errors that a program sees are results; a dead client ends the check.
-pub fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
+pub(crate) fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(Fail::Errno(errno)) => Ok(Err(errno)),
@@ -147,7 +147,7 @@ pub fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
 }
 
 /// What is wrong with the directory of a process that did not get so far as to make it durable: it may be there, and empty.
-pub async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>> {
+pub(crate) async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>> {
     let stat = match kernel.stat(&root(), base).await {
         Ok(stat) => stat,
         Err(Fail::Errno(Errno::ENOENT)) => return Ok(None),
@@ -161,11 +161,11 @@ pub async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>> {
 }
 
 /// A tree as it was found.
-pub type Observed = BTreeMap<Vec<Bytes>, Seen>;
+pub(crate) type Observed = BTreeMap<Vec<Bytes>, Seen>;
 
 /// An object of it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Attributes.
     pub stat: client::api::Stat,
     /// Of a link: where it points.
@@ -175,7 +175,7 @@ pub struct Seen {
 }
 
 /// Reads a tree, without the bytes of files.
-pub async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
+pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
     let mut found = Observed::new();
     let mut todo = vec![Vec::new()];
     while let Some(path) = todo.pop() {
@@ -212,7 +212,7 @@ pub async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
 /// What differs between a tree that was found and a model. Sizes and bytes of files are for [`super::synced`], and `synced` says what of
 /// their times is certain; set-id bits count where nobody has changed the file since a sync.
 /// Times do not if the clocks of clients differ, for the newest change goes by them.
-pub fn observed_differs<'a>(
+pub(crate) fn observed_differs<'a>(
     observed: &Observed,
     model: &Model,
     synced: &dyn Fn(Id) -> Option<&'a Synced>,

@@ -86,7 +86,7 @@ struct Left {
 
 /// What a group did.
 #[derive(Clone)]
-pub struct Record {
+pub(crate) struct Record {
     base: Path,
     /// Its inode, once it is there for good.
     ino: Rc<Cell<Option<u64>>>,
@@ -141,7 +141,7 @@ fn stamp(serial: u64, range: &Range<u64>) -> Bytes {
 }
 
 /// Starts a group. Its record is there at once.
-pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
+pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let record = Record {
         base: vec![name(&format!("w{number}"))],
         ino: Rc::default(),
@@ -346,7 +346,7 @@ impl Record {
     }
 
     /// Reads the whole file when nobody changes it.
-    pub async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
+    pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
         if self.ino.get().is_none() {
             return Some(());
         }
@@ -376,7 +376,7 @@ impl Record {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, death: Option<Instant>, losses: &[Loss], same_clock: bool) -> Result<(), String> {
+    pub(crate) fn check(&self, death: Option<Instant>, losses: &[Loss], same_clock: bool) -> Result<(), String> {
         let Some(ino) = self.ino.get() else { return Ok(()) };
         let all = self.entries.borrow();
         let lost = losses.iter().find(|loss| loss.ino == ino).map(|loss| loss.at);

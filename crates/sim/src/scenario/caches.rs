@@ -21,7 +21,7 @@ use crate::world::net::Node;
 use crate::world::server::RESERVE;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story(
         "behind-synced",
         "what a sync of a directory covers is there, although it was answered before it was sent",

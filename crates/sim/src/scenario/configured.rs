@@ -18,7 +18,7 @@ use crate::world::mount::FSNAME;
 use crate::world::net::Node;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story(
         "configured",
         "pools and parameters that were set are there after a crash of the management target, and those that were removed are not",

@@ -24,7 +24,7 @@ use crate::world::net::Node;
 use crate::world::session::superuser;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story("in-line", "a stream of readers does not keep a writer from its lock for ever", || {
         vec![Act::Raw(|hand| Box::pin(in_line(hand)))]
     }),

@@ -16,7 +16,7 @@ use crate::world::net::Node;
 use crate::world::server::RESERVE;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story(
         "removal-lost",
         "a removal that is lost with its client and its server has taken no bytes with it",

@@ -20,7 +20,7 @@ mod numbered;
 mod objects;
 mod peers;
 mod places;
-pub mod raw;
+pub(crate) mod raw;
 mod sessions;
 mod small;
 mod stories;
@@ -66,11 +66,11 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
 }
 
 /// The management target, the metadata target, the first object target.
-pub const MGT: usize = 0;
+pub(crate) const MGT: usize = 0;
 /// See [`MGT`].
-pub const MDT: usize = 1;
+pub(crate) const MDT: usize = 1;
 /// See [`MGT`].
-pub const OST: usize = 2;
+pub(crate) const OST: usize = 2;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::program::name;
 use crate::world::net::Node;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story("replay-single-53a", "a close is lost; a create does not wait for it", || {
         fifty_three(None, Some((sites::MDS_CLOSE_NET, ONCE)), true)
     }),

@@ -21,7 +21,7 @@ use crate::sched::{Command, Fail};
 use crate::world::net::Node;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story("late-times", "times that come late change nothing, newer ones do", || {
         vec![Act::Raw(|hand| Box::pin(late_times(hand)))]
     }),

@@ -23,7 +23,7 @@ use crate::world::net::Node;
 use crate::world::session::superuser;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story(
         "session-of-another",
         "nobody gets the session of a client by its name alone, or uses it over a connection of his own",

@@ -8,7 +8,7 @@ use super::{Act, MDT, OST, Story};
 use crate::model::{Op, S_IFREG};
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story("name-moved", "what a name leads to is changed while it is looked up", name_moved),
     story(
         "lost-together",

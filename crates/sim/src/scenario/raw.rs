@@ -34,9 +34,9 @@ use crate::world::raw::Wires;
 use crate::world::session::Session;
 
 /// How a part of a story ended; if not well, what is wrong.
-pub type Outcome = Result<(), String>;
+pub(crate) type Outcome = Result<(), String>;
 /// A part of a story that is on its way.
-pub type Doing = Pin<Box<dyn Future<Output = Outcome>>>;
+pub(crate) type Doing = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// An answer comes within this, or it does not come: longer than a lock is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(150);

@@ -20,7 +20,7 @@ use crate::world::server::RESERVE;
 use crate::world::trap::Strike;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     Story {
         name: "replays",
         what: "what happens while many changes are replayed loses none of them and does none twice",

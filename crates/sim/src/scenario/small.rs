@@ -19,7 +19,7 @@ use crate::sched::{Command, Fail};
 use crate::world::session::superuser;
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     story(
         "batch-by-hand",
         "a batch of which a part fails is answered so, also by a target that has forgotten it",

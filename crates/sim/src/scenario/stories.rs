@@ -25,7 +25,7 @@ const DATA: &[Strike] = &[
 ];
 
 /// All of them.
-pub const STORIES: &[Story] = &[
+pub(super) const STORIES: &[Story] = &[
     Story { name: "create", what: "a file is created, and seen elsewhere", acts: create, strikes: ALL },
     Story { name: "names", what: "mkdir, symlink, link and rmdir", acts: names, strikes: ALL },
     Story { name: "rename", what: "a file is renamed over another in another directory", acts: rename, strikes: ALL },

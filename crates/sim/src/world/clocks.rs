@@ -14,7 +14,7 @@ use crate::disturb::ClockSteps;
 
 /// The clocks of clients.
 #[derive(Debug)]
-pub struct WallClocks {
+pub(super) struct WallClocks {
     plan: Option<ClockSteps>,
     left: u64,
     rng: Rng,
@@ -22,7 +22,7 @@ pub struct WallClocks {
 
 impl WallClocks {
     /// As planned.
-    pub fn new(plan: &crate::plan::Plan) -> WallClocks {
+    pub(super) fn new(plan: &crate::plan::Plan) -> WallClocks {
         let planned = plan.disturbances.clocks;
         WallClocks { plan: planned, left: planned.map_or(0, |of| of.count), rng: Rng::new(plan.seed ^ 0xc10c_c10d) }
     }

@@ -17,7 +17,7 @@ use crate::plan::{DiskFaults, NetworkFaults, NodeFaults, Plan};
 
 /// Faults that strike at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// A connection breaks.
     Cut {
         /// Which.

@@ -17,14 +17,14 @@ use super::{World, WorldEvent};
 
 /// The source of such failures.
 #[derive(Debug)]
-pub struct Disks {
+pub(super) struct Disks {
     left: u64,
     rng: Rng,
 }
 
 impl Disks {
     /// As planned.
-    pub fn new(plan: &crate::plan::Plan) -> Disks {
+    pub(super) fn new(plan: &crate::plan::Plan) -> Disks {
         Disks { left: plan.disturbances.io.map_or(0, |io| io.count), rng: Rng::new(plan.seed ^ 0x10e0_10e1) }
     }
 }

@@ -25,9 +25,9 @@ use super::{World, WorldEvent};
 use crate::plan::Plan;
 
 /// How it calls itself.
-pub const NAME: &str = "liar";
+pub(crate) const NAME: &str = "liar";
 /// The liar as a node.
-pub const NODE: Node = Node::Liar;
+pub(crate) const NODE: Node = Node::Liar;
 /// Locks that a target may hold beyond what its limit says: those of clients that have few, and those that were there before it was told.
 const LOCKS_BEYOND: u64 = 6_000;
 /// A sequence that no client is given, for files before it has one of its own.

@@ -8,24 +8,24 @@
 //! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
-pub mod acts;
+pub(crate) mod acts;
 mod canaries;
 mod clocks;
 mod effects;
-pub mod faults;
+pub(crate) mod faults;
 mod io;
-pub mod liar;
+pub(crate) mod liar;
 mod loss;
-pub mod mount;
-pub mod net;
+pub(crate) mod mount;
+pub(crate) mod net;
 mod newcomers;
-pub mod partition;
-pub mod pause;
-pub mod raw;
-pub mod server;
-pub mod session;
+pub(crate) mod partition;
+pub(crate) mod pause;
+pub(crate) mod raw;
+pub(crate) mod server;
+pub(crate) mod session;
 mod sites;
-pub mod trap;
+pub(crate) mod trap;
 mod wire;
 
 use core::cmp::Reverse;
@@ -50,7 +50,7 @@ use net::{Net, Node};
 use server::{Limits, Server};
 
 /// The wall clock at the begin.
-pub const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
+pub(crate) const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
 
 /// What can happen.
 enum WorldEvent {

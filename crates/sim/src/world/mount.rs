@@ -70,4 +70,4 @@ impl Mount {
 }
 
 /// The file system's name.
-pub const FSNAME: &str = "simfs";
+pub(crate) const FSNAME: &str = "simfs";

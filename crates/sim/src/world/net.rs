@@ -23,7 +23,7 @@ pub enum Node {
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
-pub struct End {
+pub(crate) struct End {
     /// Whose.
     pub node: Node,
     /// In which of its lives.
@@ -42,14 +42,14 @@ pub struct End {
 
 /// A connection.
 #[derive(Clone, Debug)]
-pub struct Conn {
+pub(crate) struct Conn {
     /// Who dialled, who accepted.
     pub ends: [End; 2],
 }
 
 /// All connections.
 #[derive(Debug, Default)]
-pub struct Net {
+pub(crate) struct Net {
     conns: Vec<Conn>,
     index: BTreeMap<(Node, u64), (usize, usize)>,
     accepted: u64,
@@ -57,7 +57,7 @@ pub struct Net {
 
 impl Net {
     /// A connection on its way from a dialler to a listener. Gives its number and the listener's number for it.
-    pub fn connect(&mut self, from: (Node, u32, u64), to: (Node, u32)) -> usize {
+    pub(crate) fn connect(&mut self, from: (Node, u32, u64), to: (Node, u32)) -> usize {
         self.accepted += 1;
         let end = |node, life, number| End {
             node,
@@ -73,17 +73,17 @@ impl Net {
     }
 
     /// A connection.
-    pub fn get(&self, conn: usize) -> &Conn {
+    pub(crate) fn get(&self, conn: usize) -> &Conn {
         &self.conns[conn]
     }
 
     /// An end, to change.
-    pub fn end(&mut self, conn: usize, side: usize) -> &mut End {
+    pub(crate) fn end(&mut self, conn: usize, side: usize) -> &mut End {
         &mut self.conns[conn].ends[side]
     }
 
     /// A node has been told of its end.
-    pub fn opened(&mut self, conn: usize, side: usize) {
+    pub(crate) fn opened(&mut self, conn: usize, side: usize) {
         let end = self.end(conn, side);
         end.open = true;
         let key = (end.node, end.number);
@@ -91,7 +91,7 @@ impl Net {
     }
 
     /// A node's end is gone.
-    pub fn closed(&mut self, conn: usize, side: usize) {
+    pub(crate) fn closed(&mut self, conn: usize, side: usize) {
         let end = self.end(conn, side);
         end.open = false;
         let key = (end.node, end.number);
@@ -101,18 +101,18 @@ impl Net {
     }
 
     /// The connection that a node means by a number, and its side.
-    pub fn find(&self, node: Node, number: u64) -> Option<(usize, usize)> {
+    pub(crate) fn find(&self, node: Node, number: u64) -> Option<(usize, usize)> {
         self.index.get(&(node, number)).copied()
     }
 
     /// Whether something is on its way to some end: a frame, or the end of its connection.
-    pub fn is_under_way(&self, now: Instant) -> bool {
+    pub(crate) fn is_under_way(&self, now: Instant) -> bool {
         let mut ends = self.index.values().map(|&(conn, side)| &self.conns[conn].ends[side]);
         ends.any(|end| end.last >= now || end.dead_from.is_some())
     }
 
     /// The open ends of a node.
-    pub fn of(&self, node: Node) -> Vec<(usize, usize)> {
+    pub(crate) fn of(&self, node: Node) -> Vec<(usize, usize)> {
         self.index.range((node, 0)..=(node, u64::MAX)).map(|(_, place)| *place).collect()
     }
 }

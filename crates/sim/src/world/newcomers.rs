@@ -10,7 +10,7 @@ use super::World;
 
 /// Calls that ask for an object target by index.
 #[derive(Debug, Default)]
-pub struct Newcomers(BTreeMap<u64, Wish>);
+pub(super) struct Newcomers(BTreeMap<u64, Wish>);
 
 #[derive(Debug)]
 struct Wish {

@@ -28,7 +28,7 @@ const HELD_UP_MAX: Duration = Duration::from_secs(100);
 /// And so much longer while servers recover.
 const RECOVERY_MAX: Duration = Duration::from_secs(210);
 /// A dial is given up after this.
-pub const DIAL_TIME: Duration = Duration::from_secs(5);
+pub(crate) const DIAL_TIME: Duration = Duration::from_secs(5);
 
 /// Which frames do not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ struct Partition {
 
 /// What becomes of something that is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Passage {
+pub(crate) enum Passage {
     /// It goes its way.
     Free,
     /// It arrives after this moment.

@@ -13,7 +13,7 @@ use super::{World, WorldEvent};
 
 /// The clocks of all nodes, and which of them stand still.
 #[derive(Debug, Default)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     running: BTreeMap<Node, RunningTime>,
     paused: BTreeMap<Node, Instant>,
 }

@@ -13,7 +13,7 @@ use super::net::Node;
 use super::session::Session;
 
 /// All of a story's sessions as a node.
-pub const NODE: Node = Node::Raw;
+pub(crate) const NODE: Node = Node::Raw;
 
 /// What a story wants of the network.
 #[derive(Debug)]

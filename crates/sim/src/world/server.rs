@@ -139,7 +139,7 @@ const DISK: u64 = 1 << 40;
 
 /// How long targets wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// For a lock that is called back.
     pub lock_timeout: Duration,
     /// For clients in a recovery: each for so long without a word,
@@ -151,7 +151,7 @@ pub struct Limits {
 impl Limits {
     /// Those of a plan. While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
     /// Otherwise they are those that targets have by default.
-    pub fn of(plan: &Plan) -> Limits {
+    pub(crate) fn of(plan: &Plan) -> Limits {
         let usual = Options::default();
         let Options { lock_timeout, recovery_soft, recovery_hard, .. } = usual;
         let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar && !plan.evicts();
@@ -165,13 +165,13 @@ impl Limits {
 
     /// Longest recovery: who keeps the first gate shut is given up when it is as old as the hard limit, and at each of the two that
     /// follow after the soft one.
-    pub fn recovery(&self) -> Duration {
+    pub(crate) fn recovery(&self) -> Duration {
         self.recovery_hard + self.recovery_soft * 2
     }
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
-pub const RESERVE: u64 = 8 << 20;
+pub(crate) const RESERVE: u64 = 8 << 20;
 
 impl Server {
     /// A new target, formatted but not started.
@@ -284,7 +284,7 @@ impl Server {
 }
 
 /// Where a target listens.
-pub fn nid_of(kind: TargetKind, index: u32) -> Nid {
+pub(crate) fn nid_of(kind: TargetKind, index: u32) -> Nid {
     let host = match kind {
         TargetKind::Mgt => "mgs".to_owned(),
         TargetKind::Mdt => format!("mdt{index}"),

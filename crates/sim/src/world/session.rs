@@ -6,7 +6,7 @@ use proto::msg::{ConnectReq, Cred};
 use proto::{Bytes, Frame, Handle, Header, Opcode, TargetName, Xid};
 
 /// The superuser with all its rights.
-pub fn superuser() -> Cred {
+pub(crate) fn superuser() -> Cred {
     Cred { capabilities: u64::MAX, ..Cred::default() }
 }
 

@@ -51,14 +51,14 @@ const OPCODES: &[Opcode] =
 
 /// The source of such faults.
 #[derive(Debug)]
-pub struct Arming {
+pub(super) struct Arming {
     left: u64,
     rng: Rng,
 }
 
 impl Arming {
     /// As planned.
-    pub fn new(plan: &crate::plan::Plan) -> Arming {
+    pub(super) fn new(plan: &crate::plan::Plan) -> Arming {
         let left = plan.disturbances.sites.map_or(0, |of| of.count);
         Arming { left, rng: Rng::new(plan.seed ^ 0x517e_517f) }
     }

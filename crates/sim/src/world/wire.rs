@@ -15,7 +15,7 @@ use super::partition::Passage;
 use super::{World, WorldEvent};
 
 /// Of so many seeds the frames of one go through the codec.
-pub const SEEDS: u64 = 4;
+pub(super) const SEEDS: u64 = 4;
 /// What a host has read of a connection it hands over within this after that was closed,
 const DEAF_MAX_NS: u64 = 40_000;
 /// one of so many within this.
@@ -29,7 +29,7 @@ const CHANGED: u64 = 8;
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn through(frame: &Frame) -> Result<(), String> {
+pub(super) fn through(frame: &Frame) -> Result<(), String> {
     let bytes = encoded(&[frame, frame]);
     let mut rng = Rng::new(frame.header.xid.0 ^ bytes.len() as u64);
     let frames = decoded(&bytes, &mut rng).map_err(|what| format!("a frame does not come through: {what}"))?;

@@ -9,20 +9,20 @@ use store::{Key, Value};
 
 use crate::{Cx, Executed, Reply, Request, Service, ShareKey, Stop};
 
-pub const APPEND: u8 = 1;
-pub const CREATE: u8 = 2;
-pub const OPEN: u8 = 3;
-pub const CLOSE: u8 = 4;
-pub const USE: u8 = 5;
-pub const READ: u8 = 6;
+pub(super) const APPEND: u8 = 1;
+pub(super) const CREATE: u8 = 2;
+pub(super) const OPEN: u8 = 3;
+pub(super) const CLOSE: u8 = 4;
+pub(super) const USE: u8 = 5;
+pub(super) const READ: u8 = 6;
 /// Appends to a list and takes that back, then appends to the next list.
-pub const IN_PART: u8 = 7;
+pub(super) const IN_PART: u8 = 7;
 /// The handle of an open that was answered with the transno `handle`, or 0.
-pub const HANDLE: u8 = 8;
+pub(super) const HANDLE: u8 = 8;
 
 /// The body of all requests but locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ask {
+pub(super) struct Ask {
     pub kind: u8,
     pub key: u64,
     pub client: u64,
@@ -31,7 +31,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    pub fn bytes(&self) -> Bytes {
+    pub(super) fn bytes(&self) -> Bytes {
         let mut bytes = vec![self.kind];
         for v in [self.key, self.client, self.n, self.handle] {
             bytes.extend_from_slice(&v.to_le_bytes());
@@ -49,27 +49,27 @@ impl Ask {
     }
 
     /// Key of a list.
-    pub fn list(key: u64) -> Key {
+    pub(super) fn list(key: u64) -> Key {
         Key::table(0x50).u64(key)
     }
 
-    pub fn total() -> Key {
+    pub(super) fn total() -> Key {
         Key::table(0x51)
     }
 
-    pub fn resource(key: u64) -> Resource {
+    pub(super) fn resource(key: u64) -> Resource {
         Resource::inode(Fid::new(Fid::SEQ_FIRST, key as u32 + 1))
     }
 }
 
-pub fn entries(list: &[u8]) -> Vec<(u64, u64)> {
+pub(super) fn entries(list: &[u8]) -> Vec<(u64, u64)> {
     let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap());
     list.chunks(16).map(|e| (word(&e[..8]), word(&e[8..]))).collect()
 }
 
 /// See the module.
 #[derive(Default)]
-pub struct Ledger {
+pub(super) struct Ledger {
     /// Open handles: whose, and by which name the client first knew them.
     pub open: BTreeMap<u64, (ExportId, u64)>,
     next: u64,

@@ -27,7 +27,7 @@ fn name(kind: TargetKind) -> TargetName {
 }
 
 /// A target and its surroundings.
-pub struct Story<S: Service> {
+pub(super) struct Story<S: Service> {
     pub t: Target<S>,
     pub engine: MemEngine,
     pub now: Instant,
@@ -46,7 +46,7 @@ pub struct Story<S: Service> {
     pub peer: crate::Peer,
 }
 
-pub fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
+pub(super) fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
     let engine = MemEngine::new();
     let format = Format {
         name: name(kind),
@@ -71,17 +71,17 @@ pub fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> Mem
     engine
 }
 
-pub fn options() -> Options {
+pub(super) fn options() -> Options {
     let commit = CommitPolicy { interval: Duration::from_secs(1), dirty_limit: 64 << 10 };
     Options { commit, ..Options::default() }
 }
 
-pub fn ledger() -> Story<Ledger> {
+pub(super) fn ledger() -> Story<Ledger> {
     Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), options())
 }
 
 impl<S: Service> Story<S> {
-    pub fn start(service: S, engine: MemEngine, options: Options) -> Story<S> {
+    pub(super) fn start(service: S, engine: MemEngine, options: Options) -> Story<S> {
         let now = Instant(1_000_000_000_000);
         let last_group = engine.last_group().unwrap();
         let t = Target::new(service, options, last_group, now);
@@ -105,7 +105,7 @@ impl<S: Service> Story<S> {
         story
     }
 
-    pub fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         while let Some(effect) = self.t.poll() {
             match effect {
                 Effect::Send { conn, frame } => self.sent.push((conn, frame)),
@@ -129,19 +129,19 @@ impl<S: Service> Story<S> {
         }
     }
 
-    pub fn commit(&mut self) {
+    pub(super) fn commit(&mut self) {
         let group = self.group.take().expect("a group to commit");
         let number = group.number();
         group.run(&self.engine).unwrap();
         self.event(Event::Committed { group: number });
     }
 
-    pub fn event(&mut self, event: Event) {
+    pub(super) fn event(&mut self, event: Event) {
         self.t.handle(self.now, event);
         self.drain();
     }
 
-    pub fn pass(&mut self, ms: u64) {
+    pub(super) fn pass(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);
         while let Some(at) = self.t.deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
@@ -151,17 +151,17 @@ impl<S: Service> Story<S> {
         self.event(Event::Tick);
     }
 
-    pub fn connect_as(&mut self, conn: u64, client: u128, lightweight: bool) -> Frame {
+    pub(super) fn connect_as(&mut self, conn: u64, client: u128, lightweight: bool) -> Frame {
         self.connect_with(conn, client, lightweight, 0);
         self.reply(conn)
     }
 
-    pub fn connect_with(&mut self, conn: u64, client: u128, lightweight: bool, features: u64) {
+    pub(super) fn connect_with(&mut self, conn: u64, client: u128, lightweight: bool, features: u64) {
         self.connect_to(conn, client, lightweight, features, Handle(0));
     }
 
     /// Connects again to the session that it has.
-    pub fn connect_again(&mut self, conn: u64, client: u128, session: Handle) {
+    pub(super) fn connect_again(&mut self, conn: u64, client: u128, session: Handle) {
         self.connect_to(conn, client, false, 0, session);
     }
 
@@ -183,17 +183,17 @@ impl<S: Service> Story<S> {
     }
 
     /// Connects; gives the session's handle.
-    pub fn connect(&mut self, conn: u64, client: u128) -> Handle {
+    pub(super) fn connect(&mut self, conn: u64, client: u128) -> Handle {
         let reply = self.connect_as(conn, client, false);
         assert_eq!(reply.header.status, 0, "{reply:?}");
         reply.header.export
     }
 
-    pub fn frame(&mut self, conn: u64, frame: Frame) {
+    pub(super) fn frame(&mut self, conn: u64, frame: Frame) {
         self.event(Event::Frame { conn: ConnId(conn), frame });
     }
 
-    pub fn header(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16) -> Header {
+    pub(super) fn header(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16) -> Header {
         self.xid += 1;
         Header {
             opcode: opcode as u16,
@@ -206,40 +206,40 @@ impl<S: Service> Story<S> {
         }
     }
 
-    pub fn request(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16, body: Bytes) -> Xid {
+    pub(super) fn request(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16, body: Bytes) -> Xid {
         let header = self.header(conn, export, opcode, tag);
         self.frame(conn, Frame { header, body, bulk: Bytes::new() });
         header.xid
     }
 
-    pub fn append(&mut self, conn: u64, export: Handle, key: u64) -> Xid {
+    pub(super) fn append(&mut self, conn: u64, export: Handle, key: u64) -> Xid {
         self.append_in(conn, export, key, 1)
     }
 
-    pub fn append_in(&mut self, conn: u64, export: Handle, key: u64, tag: u16) -> Xid {
+    pub(super) fn append_in(&mut self, conn: u64, export: Handle, key: u64, tag: u16) -> Xid {
         let n = self.xid;
         let ask = Ask { kind: APPEND, key, client: conn, n, handle: 0 };
         self.request(conn, export, Opcode::MdsReint, tag, ask.bytes())
     }
 
     /// What was sent to a connection, oldest first.
-    pub fn reply(&mut self, conn: u64) -> Frame {
+    pub(super) fn reply(&mut self, conn: u64) -> Frame {
         self.try_reply(conn).unwrap_or_else(|| panic!("nothing was sent to {conn}"))
     }
 
-    pub fn try_reply(&mut self, conn: u64) -> Option<Frame> {
+    pub(super) fn try_reply(&mut self, conn: u64) -> Option<Frame> {
         let at = self.sent.iter().position(|(to, _)| to.0 == conn)?;
         Some(self.sent.remove(at).1)
     }
 
     /// Kills the target and starts it again over what is durable.
-    pub fn restart(self, service: S, options: Options) -> Story<S> {
+    pub(super) fn restart(self, service: S, options: Options) -> Story<S> {
         let engine = self.engine.clone();
         engine.crash(&mut Rng::new(1));
         Story::start(service, engine, options)
     }
 
-    pub fn param(&self, pattern: &str) -> String {
+    pub(super) fn param(&self, pattern: &str) -> String {
         let found = self.t.get_params(pattern);
         assert_eq!(found.len(), 1, "{pattern}: {found:?}");
         found[0].1.clone()
@@ -467,7 +467,7 @@ fn a_good_bye_is_answered_when_everything_is_durable_and_leaves_nothing() {
     assert!(s.restart(Ledger::default(), options()).t.is_serving());
 }
 
-pub fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
+pub(super) fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
     let body = EnqueueReq {
         resource: Ask::resource(key),
         mode: LockMode::Pr as i32,
@@ -903,7 +903,7 @@ fn no_answer_goes_to_a_client_that_still_sends_its_request_again() {
 
 /// The other end of the target's own connections.
 impl<S: Service> Story<S> {
-    pub fn take_connect(&mut self) -> ConnId {
+    pub(super) fn take_connect(&mut self) -> ConnId {
         let conn = self.dials.pop().expect("a dial");
         self.event(Event::Dialled { conn });
         let request = self.reply(conn.0);
@@ -913,7 +913,7 @@ impl<S: Service> Story<S> {
         conn
     }
 
-    pub fn say(&mut self, conn: ConnId, request: &Frame, status: i32, export: Handle, body: Bytes) {
+    pub(super) fn say(&mut self, conn: ConnId, request: &Frame, status: i32, export: Handle, body: Bytes) {
         let header = Header { flags: flags::REPLY, status, export, ..request.header };
         self.event(Event::Frame { conn, frame: Frame { header, body, bulk: Bytes::new() } });
     }

@@ -18,7 +18,7 @@ use crate::{ConnId, DataOp, DataResult, Effect, Event, Format, Options, Peer, Ta
 
 /// What goes wrong, in thousandths.
 #[derive(Clone, Copy, Debug)]
-pub struct Faults {
+pub(super) struct Faults {
     /// A message vanishes.
     pub lose: u64,
     /// A message arrives twice.
@@ -32,10 +32,10 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub const NONE: Faults = Faults { lose: 0, double: 0, cut: 0, crash: 0, shutdown: 0 };
-    pub const NETWORK: Faults = Faults { lose: 10, double: 20, cut: 15, ..Faults::NONE };
-    pub const CRASHES: Faults = Faults { crash: 8, shutdown: 2, ..Faults::NONE };
-    pub const ALL: Faults = Faults { lose: 5, double: 10, cut: 8, crash: 6, shutdown: 2 };
+    pub(super) const NONE: Faults = Faults { lose: 0, double: 0, cut: 0, crash: 0, shutdown: 0 };
+    pub(super) const NETWORK: Faults = Faults { lose: 10, double: 20, cut: 15, ..Faults::NONE };
+    pub(super) const CRASHES: Faults = Faults { crash: 8, shutdown: 2, ..Faults::NONE };
+    pub(super) const ALL: Faults = Faults { lose: 5, double: 10, cut: 8, crash: 6, shutdown: 2 };
 }
 
 const KEYS: u64 = 6;
@@ -66,7 +66,7 @@ struct Conn {
 
 /// What became of an operation that the client knows of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub(super) enum Fate {
     Done { position: u64 },
     Failed(Errno),
 }
@@ -85,7 +85,7 @@ enum Doing {
     Cancel,
 }
 
-pub struct Client {
+pub(super) struct Client {
     import: Import,
     next: u64,
     doing: BTreeMap<RequestId, Doing>,
@@ -104,7 +104,7 @@ pub struct Client {
     spans: BTreeMap<u64, (u64, u64)>,
 }
 
-pub struct World {
+pub(super) struct World {
     /// Changes that the server allows in flight.
     offer: u16,
     order: u64,
@@ -132,7 +132,7 @@ fn name() -> TargetName {
 }
 
 impl World {
-    pub fn new(seed: u64, faults: Faults) -> World {
+    pub(super) fn new(seed: u64, faults: Faults) -> World {
         let mut rng = Rng::new(seed);
         let engine = MemEngine::new();
         let format = Format {
@@ -222,7 +222,7 @@ impl World {
         self.events.insert((at, self.seq), ev);
     }
 
-    pub fn start_server(&mut self) {
+    pub(super) fn start_server(&mut self) {
         self.life += 1;
         let options = Options {
             name: Some(name()),
@@ -239,7 +239,7 @@ impl World {
         self.drain_server();
     }
 
-    pub fn stop_server(&mut self) {
+    pub(super) fn stop_server(&mut self) {
         self.server = None;
         self.life += 1;
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
@@ -249,7 +249,7 @@ impl World {
     }
 
     /// The server dies, and comes back a little later.
-    pub fn crash(&mut self) {
+    pub(super) fn crash(&mut self) {
         if self.server.is_none() {
             return;
         }
@@ -620,7 +620,7 @@ impl World {
     // --- time ---
 
     /// Runs until nothing is left to do.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         let end = self.now + Duration::from_secs(120);
         while !self.finished() {
             self.step();
@@ -642,14 +642,14 @@ impl World {
         self.clients.iter().all(|c| c.next > OPS && c.doing.is_empty() && c.import.state() == State::Full)
     }
 
-    pub fn run_for(&mut self, time: Duration) {
+    pub(super) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && !self.events.is_empty() {
             self.step();
         }
     }
 
-    pub fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let Some(((at, _), ev)) = self.events.pop_first() else { panic!("nothing happens any more") };
         self.now = self.now.max(at);
         let now = self.now;
@@ -751,7 +751,7 @@ impl World {
     // --- the oracle ---
 
     /// Makes everything durable, and checks the history.
-    pub fn check(&mut self) {
+    pub(super) fn check(&mut self) {
         self.quiet = true;
         self.run_for(Duration::from_secs(5));
         let list = |key| {

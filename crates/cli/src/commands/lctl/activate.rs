@@ -9,7 +9,7 @@ use crate::misuse::misuse;
 ///
 /// # Errors
 /// A sentence.
-pub fn setting(device: Option<&str>, active: bool) -> anyhow::Result<String> {
+pub(super) fn setting(device: Option<&str>, active: bool) -> anyhow::Result<String> {
     let verb = if active { "activate" } else { "deactivate" };
     let Some(device) = device else {
         misuse!("{verb} needs an object target; example: lctl {verb} demo-OST0001");

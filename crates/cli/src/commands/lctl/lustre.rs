@@ -4,7 +4,7 @@ use proto::params::{self, Named};
 use stdx::wildcard;
 
 /// Verbs; one that ends in `*` stands for all that begin so.
-pub const VERBS: &[&str] = &[
+pub(super) const VERBS: &[&str] = &[
     "=",
     "add_*",
     "apply_yaml",
@@ -170,7 +170,7 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Whether Lustre has parameters of such a name, and this version none.
-pub fn has_param(pattern: &str) -> bool {
+pub(super) fn has_param(pattern: &str) -> bool {
     if params::named(pattern) != Named::Nothing {
         return false;
     }

@@ -16,11 +16,11 @@ use crate::misuse::misuse;
 use crate::output::say;
 
 /// No such parameter, as Lustre's tool says it.
-pub const NOT_FOUND: u8 = 2;
+pub(super) const NOT_FOUND: u8 = 2;
 
 /// Which names to show of the parameters that match, and how.
 #[derive(Args)]
-pub struct Shown {
+pub(super) struct Shown {
     /// A slash behind directories, and an equals sign behind what can be set
     #[arg(short = 'F')]
     classify: bool,
@@ -53,7 +53,7 @@ fn together(each: Vec<(String, Vec<(String, String)>)>) -> Vec<(String, String)>
 }
 
 /// The parameters that match a pattern, sorted, with their values.
-pub fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
+pub(super) fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
     together(collect_each(audience, pattern))
 }
 
@@ -78,7 +78,7 @@ fn differences(each: &[(String, Vec<(String, String)>)]) -> Vec<String> {
 }
 
 /// Why nothing matches, and the exit status for it.
-pub fn not_found(verb: &str, pattern: &str) -> u8 {
+pub(super) fn not_found(verb: &str, pattern: &str) -> u8 {
     let what = if lustre::has_param(pattern) { "not in this version; see limits" } else { "No such file or directory" };
     eprintln!("error: {verb}: param_path '{pattern}': {what}");
     NOT_FOUND
@@ -110,7 +110,7 @@ fn listed(leaves: &[String], pattern: &str, recursive: bool) -> BTreeMap<String,
 }
 
 /// `get_param`: values, without their names if only `values` are wanted.
-pub fn get(audience: &mut Audience, patterns: &[String], values: bool, shown: &Shown) -> ExitCode {
+pub(super) fn get(audience: &mut Audience, patterns: &[String], values: bool, shown: &Shown) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
         let mut each = collect_each(audience, pattern);
@@ -150,7 +150,7 @@ fn class_of(name: &str, is_directory: bool) -> &'static str {
 }
 
 /// `list_param`, and `get_param -N`: names.
-pub fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &str) -> ExitCode {
+pub(super) fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &str) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
         let mut each = collect_each(audience, pattern);
@@ -171,7 +171,7 @@ pub fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &
 }
 
 /// `set_param`, until the processes end.
-pub fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow::Result<u8> {
+pub(super) fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow::Result<u8> {
     let mut code = 0;
     for setting in settings {
         let Some((pattern, value)) = setting.split_once('=') else {

@@ -15,7 +15,7 @@ use crate::misuse::misuse;
 use crate::output::say;
 
 /// The MGSes that are served on this node.
-pub fn mgs_here() -> anyhow::Result<Vec<Nid>> {
+pub(super) fn mgs_here() -> anyhow::Result<Vec<Nid>> {
     let processes = status::processes();
     let devices = processes.iter().flat_map(|process| &process.description.devices);
     let places: Vec<Nid> =
@@ -43,7 +43,7 @@ fn is_about(pattern: &str, fsname: &str) -> bool {
 }
 
 /// `set_param -P`.
-pub fn set(settings: &[String], delete: bool, quiet: bool) -> anyhow::Result<u8> {
+pub(super) fn set(settings: &[String], delete: bool, quiet: bool) -> anyhow::Result<u8> {
     let places = mgs_here()?;
     let known = file_systems();
     let mut code = 0;
@@ -56,7 +56,7 @@ pub fn set(settings: &[String], delete: bool, quiet: bool) -> anyhow::Result<u8>
 }
 
 /// `conf_param`: the same by its older words.
-pub fn conf_param(settings: &[String], delete: bool) -> anyhow::Result<u8> {
+pub(super) fn conf_param(settings: &[String], delete: bool) -> anyhow::Result<u8> {
     let places = mgs_here()?;
     let mut code = 0;
     for setting in settings {
@@ -157,7 +157,7 @@ fn keep(
 }
 
 /// `get_param -P`: what is kept, of the file systems and with the names that match.
-pub fn show(patterns: &[String], values: bool, names: bool) -> anyhow::Result<u8> {
+pub(super) fn show(patterns: &[String], values: bool, names: bool) -> anyhow::Result<u8> {
     let places = mgs_here()?;
     let mut kept: Vec<Param> = Vec::new();
     let mut code = 0;

@@ -23,7 +23,7 @@ const TARGETS_MAX: u32 = 4096;
 
 /// A pool of a file system, `FSNAME.POOL`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Name {
+pub(super) struct Name {
     fsname: String,
     pool: String,
 }
@@ -83,7 +83,7 @@ fn target(fsname: &str, index: u32) -> String {
 }
 
 /// Has the MGS make, change or remove a pool, and waits until the metadata targets of this node know.
-pub fn change(kind: SetPoolKind, name: &Name, targets: &[String]) -> anyhow::Result<ExitCode> {
+pub(super) fn change(kind: SetPoolKind, name: &Name, targets: &[String]) -> anyhow::Result<ExitCode> {
     let Name { fsname, pool } = name;
     let places = mgs_here()?;
     let mut osts = Vec::new();
@@ -158,7 +158,7 @@ fn knows_pools(device: &str, fsname: &str) -> bool {
 }
 
 /// `pool_list`, as the metadata targets and mounts here know the pools.
-pub fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
+pub(super) fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
     let (fsname, pool) = match wanted.split_once('.') {
         Some(_) => {
             let Name { fsname, pool } = wanted.parse().map_err(anyhow::Error::msg)?;

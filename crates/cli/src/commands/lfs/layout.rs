@@ -22,7 +22,7 @@ const STRIPE_SIZE_DEFAULT: u32 = 1 << 20;
 
 /// The form of a layout.
 #[derive(Args)]
-pub struct Shape {
+pub(super) struct Shape {
     /// Stripes; -1 is one on each target that can be used; more than there are targets is the same
     #[arg(short = 'c', long = "stripe-count", default_value_t = 0, allow_negative_numbers = true)]
     count: i32,
@@ -42,7 +42,7 @@ pub struct Shape {
 
 /// What `lfs setstripe` takes.
 #[derive(Args)]
-pub struct Set {
+pub(crate) struct Set {
     #[command(flatten)]
     shape: Shape,
     /// Delete the layout of a directory: its new files get the usual one
@@ -54,7 +54,7 @@ pub struct Set {
 }
 
 /// `lfs setstripe`.
-pub fn set(wish: &Set) -> anyhow::Result<()> {
+pub(super) fn set(wish: &Set) -> anyhow::Result<()> {
     let layout = wish.shape.layout()?;
     for path in &wish.paths {
         set_one(path, &layout, wish.delete)?;
@@ -64,12 +64,12 @@ pub fn set(wish: &Set) -> anyhow::Result<()> {
 
 impl Shape {
     /// Whether the data shall go to all targets, whatever its pool is.
-    pub fn leaves_pool(&self) -> bool {
+    pub(super) fn leaves_pool(&self) -> bool {
         self.pool.as_deref().is_some_and(|pool| parse_pool(pool).is_ok_and(|name| name.is_empty()))
     }
 
     /// The wish of the options.
-    pub fn layout(&self) -> anyhow::Result<Layout> {
+    pub(super) fn layout(&self) -> anyhow::Result<Layout> {
         if !self.size.is_multiple_of(65536) {
             bail!("a stripe size of {} bytes is not a multiple of 65536", self.size);
         }
@@ -148,7 +148,7 @@ fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
 }
 
 /// Why a layout could not be set.
-pub fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
+pub(super) fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
     let shown = path.display();
     let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
     match error.raw_os_error() {
@@ -191,7 +191,7 @@ pub fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error
 
 /// What `lfs getstripe` takes.
 #[derive(Args)]
-pub struct Get {
+pub(crate) struct Get {
     #[command(flatten)]
     only: Only,
     /// With all directories below
@@ -382,7 +382,7 @@ fn joined(osts: &[u32]) -> String {
 }
 
 /// `lfs getstripe`. Gives whether all could be told.
-pub fn get(get: &Get) -> anyhow::Result<bool> {
+pub(super) fn get(get: &Get) -> anyhow::Result<bool> {
     let mut fine = true;
     let many = get.paths.len() > 1;
     for path in &get.paths {

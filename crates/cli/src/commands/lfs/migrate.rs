@@ -18,7 +18,7 @@ use crate::output::say;
 
 /// What `lfs migrate` takes. What is not said stays as it is.
 #[derive(Args)]
-pub struct Migrate {
+pub(crate) struct Migrate {
     #[command(flatten)]
     shape: Shape,
     /// Names on the standard input end with a zero byte, as `lfs find -print0` writes them
@@ -35,7 +35,7 @@ pub struct Migrate {
 }
 
 /// `lfs migrate`. A file that fails does not keep the others from it.
-pub fn run(wish: &Migrate) -> anyhow::Result<ExitCode> {
+pub(super) fn run(wish: &Migrate) -> anyhow::Result<ExitCode> {
     let mut layout = wish.shape.layout()?;
     if wish.shape.leaves_pool() {
         Pool::NONE.clone_into(&mut layout.pool);

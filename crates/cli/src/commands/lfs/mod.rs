@@ -1,6 +1,6 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
-pub mod find;
+pub(crate) mod find;
 mod layout;
 mod migrate;
 mod pools;
@@ -24,7 +24,7 @@ use space::{Shape, spaces};
 
 /// The verbs.
 #[derive(Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Space of each target; example: lfs df -h /mnt
     #[command(disable_help_flag = true)]
     Df {
@@ -207,7 +207,7 @@ const LACKING_OPTIONS: [(&str, &[&str]); 6] = [
 ];
 
 /// Whether a verb lacks an option that it has in Lustre.
-pub fn lacks_option(verb: &str, option: &str) -> bool {
+pub(crate) fn lacks_option(verb: &str, option: &str) -> bool {
     let of_verb = LACKING_OPTIONS.iter().filter(|(known, _)| *known == verb);
     of_verb.flat_map(|(_, options)| *options).any(|known| *known == option)
 }
@@ -249,7 +249,7 @@ const LACKING: [&str; 32] = [
 ];
 
 /// Runs a verb.
-pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Df { json: true, pool, path, .. } => {
             return each_json(path.as_deref(), |mount| space::json(mount, pool.as_deref(), None));

@@ -15,7 +15,7 @@ fn fsname(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Indexes of the object targets of a pool, as the mount of `path` knows it.
-pub fn members(path: &Path, fsname: &str, pool: &str) -> anyhow::Result<Vec<u32>> {
+pub(super) fn members(path: &Path, fsname: &str, pool: &str) -> anyhow::Result<Vec<u32>> {
     let text = ioctl::ask(path, Verb::Pools, pool.as_bytes()).map_err(|error| match error.raw_os_error() {
         // ENOENT
         Some(2) => anyhow!("there is no pool '{fsname}.{pool}'; see: lfs pool_list {fsname}"),
@@ -28,7 +28,7 @@ pub fn members(path: &Path, fsname: &str, pool: &str) -> anyhow::Result<Vec<u32>
 }
 
 /// The names of the object targets of a pool, given as POOL or FSNAME.POOL, of the mount of `path`.
-pub fn members_on(path: &Path, pool: &str) -> anyhow::Result<Vec<String>> {
+pub(super) fn members_on(path: &Path, pool: &str) -> anyhow::Result<Vec<String>> {
     let fsname = fsname(path)?;
     let pool = match pool.split_once('.') {
         Some((named, _)) if named != fsname => bail!("'{}' is a mount of '{fsname}', not of '{named}'", path.display()),
@@ -40,7 +40,7 @@ pub fn members_on(path: &Path, pool: &str) -> anyhow::Result<Vec<String>> {
 }
 
 /// `lfs pool_list`.
-pub fn list(what: &str) -> anyhow::Result<()> {
+pub(super) fn list(what: &str) -> anyhow::Result<()> {
     let is_path = what.contains('/') || Path::new(what).exists();
     let (name, pool) = match what.split_once('.') {
         Some((name, pool)) if !is_path => (name, Some(pool)),

@@ -12,7 +12,7 @@ use crate::output::{human, say};
 
 /// What is known of a target's space: total, free and available bytes, objects, free objects, the number of its disk (0: a disk of its
 /// own, or a mount of an earlier version that does not say); or an error number.
-pub struct TargetSpace {
+pub(super) struct TargetSpace {
     /// Its name.
     pub name: String,
     /// See there.
@@ -26,7 +26,7 @@ impl TargetSpace {
 }
 
 /// The targets of the mount that a path lies in.
-pub fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
+pub(super) fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
     let text = ask(path, Verb::TargetSpace, &[])?;
     let text = String::from_utf8_lossy(&text);
     Ok(text
@@ -46,7 +46,7 @@ pub fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
 
 /// How `lfs df` shows it.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub(super) struct Shape {
     /// Numbers for people.
     pub human: bool,
     /// Inodes instead of bytes.
@@ -100,7 +100,7 @@ fn mount_point(path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// `lfs df`. Gives whether all was well.
-pub fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool> {
+pub(super) fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool> {
     let mut targets = spaces(path)?;
     if let Some(pool) = pool {
         let members = pools::members_on(path, pool)?;
@@ -136,7 +136,7 @@ pub fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool>
 }
 
 /// What `--json` says of a mount: of the targets of a pool, or of one kind (`MDT`, `OST`).
-pub fn json(path: &Path, pool: Option<&str>, kind: Option<&str>) -> anyhow::Result<Value> {
+pub(super) fn json(path: &Path, pool: Option<&str>, kind: Option<&str>) -> anyhow::Result<Value> {
     let mut targets = spaces(path)?;
     if let Some(pool) = pool {
         let members = pools::members_on(path, pool)?;

@@ -11,7 +11,7 @@ use proto::connect::TAG_MAX;
 use crate::commands::serve;
 
 /// What to mount and how.
-pub struct MountRequest {
+pub(crate) struct MountRequest {
     pub(super) options: Options,
     pub(super) settings: MountSettings,
     /// Change a mount that there is.
@@ -22,7 +22,7 @@ pub struct MountRequest {
 
 impl MountRequest {
     /// Reads a source and mount options.
-    pub fn parse(source: &str, words: &[String], sloppy: bool) -> anyhow::Result<MountRequest> {
+    pub(crate) fn parse(source: &str, words: &[String], sloppy: bool) -> anyhow::Result<MountRequest> {
         let Source { mgs, fsname, subtree } = parse_source(source)?;
         let root = rustix::process::geteuid().is_root();
         let mut settings = MountSettings {
@@ -144,7 +144,7 @@ impl MountRequest {
     }
 
     /// The same with another table of faults: that of the process, if it serves, too.
-    pub fn with_faults(mut self, faults: stdx::Faults) -> MountRequest {
+    pub(crate) fn with_faults(mut self, faults: stdx::Faults) -> MountRequest {
         self.options.faults = faults;
         self
     }
@@ -187,7 +187,7 @@ fn why_not(key: &str) -> &'static str {
 
 /// What to mount.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// Where the MGS is.
     pub mgs: Vec<Nid>,
     /// The file system.
@@ -197,7 +197,7 @@ pub struct Source {
 }
 
 /// `NID[:NID...]:/FSNAME[/DIRECTORY]` into its parts.
-pub fn parse_source(source: &str) -> anyhow::Result<Source> {
+pub(crate) fn parse_source(source: &str) -> anyhow::Result<Source> {
     let bad = || {
         anyhow::anyhow!(
             "'{source}' is not a file system; expected NID[:NID...]:/FSNAME[/DIRECTORY], for example 127.0.0.1:7988:/adamant"

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Process;
 
 /// A mount without a process.
-pub struct DeadMount {
+pub(crate) struct DeadMount {
     /// What was mounted, `127.0.0.1:7988:/demo`.
     pub source: String,
     /// Where.
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl DeadMount {
     /// Those of this machine that are `meant`. Mounts of processes that run are not asked: that could keep them busy.
-    pub fn all(running: &[Process], meant: impl Fn(&DeadMount) -> bool) -> Vec<DeadMount> {
+    pub(crate) fn all(running: &[Process], meant: impl Fn(&DeadMount) -> bool) -> Vec<DeadMount> {
         let known = |place: &Path| running.iter().any(|process| process.role == "mount" && process.is_at(place));
         let listed = fuse::mounts().into_iter().filter(|mount| !known(&mount.place));
         let listed = listed.map(|mount| DeadMount { source: mount.source, place: mount.place });
@@ -42,19 +42,19 @@ impl DeadMount {
     }
 
     /// Whether its MGS was at one of these addresses.
-    pub fn is_mounted_from(&self, nids: &[String]) -> bool {
+    pub(crate) fn is_mounted_from(&self, nids: &[String]) -> bool {
         nids.iter().any(|nid| self.source.strip_prefix(nid.as_str()).is_some_and(|rest| rest.starts_with(':')))
     }
 
     /// The file system.
-    pub fn fsname(&self) -> &str {
+    pub(crate) fn fsname(&self) -> &str {
         let path = self.source.rsplit_once(":/").map_or("", |(_, path)| path);
         path.split('/').next().unwrap_or_default()
     }
 }
 
 /// Whether what is mounted here has lost its process.
-pub fn is_dead(place: &Path) -> bool {
+pub(crate) fn is_dead(place: &Path) -> bool {
     rustix::fs::statfs(place).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
 }
 

@@ -12,7 +12,7 @@ use crate::output::{self, human, say};
 
 /// Requests that targets had answered when they were shown last.
 #[derive(Default)]
-pub struct Pace {
+pub(super) struct Pace {
     last: BTreeMap<String, (Instant, u64)>,
 }
 
@@ -46,7 +46,7 @@ struct Row {
 }
 
 /// Shows what runs; whether anything does.
-pub fn print(arguments: &Arguments, pace: &mut Pace) -> anyhow::Result<bool> {
+pub(super) fn print(arguments: &Arguments, pace: &mut Pace) -> anyhow::Result<bool> {
     let rows = rows(arguments, pace)?;
     if arguments.json {
         let list: Vec<Value> = rows.iter().map(Row::json).collect();

@@ -17,7 +17,7 @@ use crate::commands::status::dead::DeadMount;
 use crate::commands::status::{self, Process};
 
 /// See the module.
-pub struct Home {
+pub(crate) struct Home {
     dir: PathBuf,
     list: List,
 }
@@ -32,7 +32,7 @@ struct List {
 
 /// A target that belongs to the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Its folder.
     pub folder: String,
     /// What it is.
@@ -48,7 +48,7 @@ const HEAD: &str = "# The targets of this file system, kept by 'adamant up': one
 
 impl Home {
     /// The file system of a directory, which need not be there.
-    pub fn new(dir: &Path) -> anyhow::Result<Home> {
+    pub(crate) fn new(dir: &Path) -> anyhow::Result<Home> {
         let dir = std::path::absolute(dir)?;
         let file = dir.join(LIST);
         let list = match std::fs::read_to_string(&file) {
@@ -60,12 +60,12 @@ impl Home {
     }
 
     /// The directory.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Where its servers listen: a Unix socket with a short name that follows from the directory.
-    pub fn listen(&self) -> Nid {
+    pub(crate) fn listen(&self) -> Nid {
         let mut hasher = DefaultHasher::new();
         self.dir.hash(&mut hasher);
         let name = format!("up-{:08x}", hasher.finish() as u32);
@@ -73,7 +73,7 @@ impl Home {
     }
 
     /// The processes that serve its targets, and those that mount it.
-    pub fn processes(&self) -> (Vec<Process>, Vec<Process>) {
+    pub(crate) fn processes(&self) -> (Vec<Process>, Vec<Process>) {
         let (mut mounts, mut servers): (Vec<Process>, Vec<Process>) =
             status::processes().into_iter().partition(|process| process.role == "mount");
         servers.retain(|process| process.serves(&self.dir));
@@ -84,18 +84,18 @@ impl Home {
     }
 
     /// Its mounts whose process has died.
-    pub fn dead_mounts(&self, running: &[Process]) -> Vec<DeadMount> {
+    pub(crate) fn dead_mounts(&self, running: &[Process]) -> Vec<DeadMount> {
         let nid = [self.listen().to_string()];
         DeadMount::all(running, |mount| mount.is_mounted_from(&nid))
     }
 
     /// Its targets as the list has them: name and folder.
-    pub fn known(&self) -> Vec<(String, PathBuf)> {
+    pub(crate) fn known(&self) -> Vec<(String, PathBuf)> {
         self.list.targets.iter().map(|(name, folder)| (name.clone(), self.dir.join(folder))).collect()
     }
 
     /// The name of the file system, if it has one. `server` serves it: what it holds open cannot be read.
-    pub fn fsname(&self, server: Option<&Process>) -> Option<String> {
+    pub(crate) fn fsname(&self, server: Option<&Process>) -> Option<String> {
         let served = || server.and_then(|server| server.fsnames().into_iter().next());
         let stored = || {
             let mdt = Place::Directory(self.dir.join("mdt0"));
@@ -109,7 +109,7 @@ impl Home {
     ///
     /// # Errors
     /// One that was there is not: which.
-    pub fn wanted(&self, osts: u32) -> anyhow::Result<Vec<Wanted>> {
+    pub(crate) fn wanted(&self, osts: u32) -> anyhow::Result<Vec<Wanted>> {
         let is_there = |folder: &str| is_filled(&self.dir.join(folder));
         let known = self.list.targets.iter().map(|(_, folder)| folder.clone());
         let found = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
@@ -141,7 +141,7 @@ impl Home {
     }
 
     /// A target was made, or found.
-    pub fn remember(&mut self, fsname: &str, name: &str, folder: &str) -> anyhow::Result<()> {
+    pub(crate) fn remember(&mut self, fsname: &str, name: &str, folder: &str) -> anyhow::Result<()> {
         if self.list.targets.iter().any(|(_, known)| known == folder) && self.list.fsname.is_some() {
             return Ok(());
         }

@@ -108,7 +108,7 @@ struct Unwritten {
 
 /// What the eviction clock found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Evicted {
+pub(crate) enum Evicted {
     /// Nothing of the entry is left: forget it.
     Gone,
     /// It was used: keep the entry for another round.
@@ -119,7 +119,7 @@ pub enum Evicted {
 
 impl Pages {
     /// Bytes by state.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
@@ -224,7 +224,7 @@ impl Pages {
     fn look(&self) {}
 
     /// Forgets everything in `range`, dirty bytes too. Requests in flight stay in flight.
-    pub fn cut(&mut self, range: &Range<u64>) {
+    pub(crate) fn cut(&mut self, range: &Range<u64>) {
         if range.is_empty() || self.map.is_empty() {
             return;
         }
@@ -236,7 +236,7 @@ impl Pages {
     }
 
     /// Forgets the clean bytes in `range`.
-    pub fn cut_clean(&mut self, range: &Range<u64>) {
+    pub(crate) fn cut_clean(&mut self, range: &Range<u64>) {
         if self.counts.clean == 0 {
             return;
         }
@@ -248,7 +248,7 @@ impl Pages {
     }
 
     /// Forgets the dirty bytes that are in no request.
-    pub fn cut_dirty(&mut self) {
+    pub(crate) fn cut_dirty(&mut self) {
         let dirty = self.unwritten.as_ref().map(|unwritten| unwritten.dirty.clone());
         for start in dirty.unwrap_or_default() {
             self.take_out(start);
@@ -256,7 +256,7 @@ impl Pages {
     }
 
     /// A program wrote `data` at `offset`.
-    pub fn write(&mut self, offset: u64, data: Bytes) {
+    pub(crate) fn write(&mut self, offset: u64, data: Bytes) {
         let end = offset + data.len() as u64;
         if data.is_empty() {
             return;
@@ -302,7 +302,7 @@ impl Pages {
     }
 
     /// Bytes came from the target: they fill what is not cached. `mark` is their entry in the eviction clock.
-    pub fn fill(&mut self, offset: u64, data: &Bytes, mark: u64) {
+    pub(crate) fn fill(&mut self, offset: u64, data: &Bytes, mark: u64) {
         let range = offset..offset + data.len() as u64;
         for gap in self.missing(&range) {
             let part = data.slice((gap.start - offset) as usize..(gap.end - offset) as usize);
@@ -311,7 +311,7 @@ impl Pages {
     }
 
     /// The parts of `range` that are not cached.
-    pub fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
         for (part, _, _) in self.covered(range) {
@@ -327,7 +327,7 @@ impl Pages {
     }
 
     /// The cached bytes of `range`, in order, as (offset, bytes); gaps are left out.
-    pub fn read(&mut self, range: &Range<u64>, mut give: impl FnMut(u64, Bytes)) {
+    pub(crate) fn read(&mut self, range: &Range<u64>, mut give: impl FnMut(u64, Bytes)) {
         let mut clean: Vec<u64> = Vec::new();
         for (part, start, segment) in self.covered(range) {
             if segment.state == State::Clean && !segment.used {
@@ -344,7 +344,7 @@ impl Pages {
 
     /// Takes the next run of dirty bytes in `range` for a request: at most `max` bytes, not across a multiple of `max`.
     /// With `full_only`, only the run from the multiple at which `range` begins to the next one.
-    pub fn take(&mut self, range: &Range<u64>, max: u64, full_only: bool, id: u64) -> Option<(u64, Bytes)> {
+    pub(crate) fn take(&mut self, range: &Range<u64>, max: u64, full_only: bool, id: u64) -> Option<(u64, Bytes)> {
         if self.counts.dirty == 0 {
             return None;
         }
@@ -406,7 +406,7 @@ impl Pages {
     }
 
     /// Request `id` was answered: its bytes are clean, with `mark` as their entry in the eviction clock. Gives its range.
-    pub fn written(&mut self, id: u64, mark: u64) -> Option<Range<u64>> {
+    pub(crate) fn written(&mut self, id: u64, mark: u64) -> Option<Range<u64>> {
         self.finish(id, |segment| {
             segment.state = State::Clean;
             segment.mark = mark;
@@ -415,7 +415,7 @@ impl Pages {
     }
 
     /// Request `id` failed and is to be tried again: its bytes are dirty. Gives its range.
-    pub fn again(&mut self, id: u64) -> Option<Range<u64>> {
+    pub(crate) fn again(&mut self, id: u64) -> Option<Range<u64>> {
         self.finish(id, |segment| {
             segment.state = State::Dirty;
             true
@@ -423,7 +423,7 @@ impl Pages {
     }
 
     /// Forgets the dirty bytes in `range` that are in no request. Gives where they were, in order.
-    pub fn give_up(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn give_up(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let dirty: Vec<Range<u64>> = self.dirty_parts(range).collect();
         for part in &dirty {
             self.cut(part);
@@ -432,20 +432,20 @@ impl Pages {
     }
 
     /// Where bytes are dirty or in a request in flight, in order.
-    pub fn unwritten_parts(&self) -> Vec<Range<u64>> {
+    pub(crate) fn unwritten_parts(&self) -> Vec<Range<u64>> {
         let unwritten = |segment: &Segment| matches!(segment.state, State::Dirty | State::Writing(_));
         let parts = self.covered(&(0..u64::MAX)).filter(|(.., segment)| unwritten(segment));
         parts.map(|(part, ..)| part).collect()
     }
 
     /// End of the last byte that is buffered here and not known to be written; 0 if there is none.
-    pub fn buffered_end(&self) -> u64 {
+    pub(crate) fn buffered_end(&self) -> u64 {
         self.unwritten_parts().last().map_or(0, |part| part.end)
     }
 
     /// Request `id` failed for good: its bytes are lost. Gives where they were, in order: what was cut or written over meanwhile
     /// is not among them.
-    pub fn lost(&mut self, id: u64) -> Vec<Range<u64>> {
+    pub(crate) fn lost(&mut self, id: u64) -> Vec<Range<u64>> {
         let range = self.busy_of(id).unwrap_or(0..0);
         let of_it = |segment: &Segment| segment.state == State::Writing(id);
         let parts = self.covered(&range).filter(|(.., segment)| of_it(segment)).map(|(part, ..)| part).collect();
@@ -472,34 +472,34 @@ impl Pages {
     }
 
     /// Whether any byte of `range` is dirty or part of a request in flight.
-    pub fn unwritten_in(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn unwritten_in(&self, range: &Range<u64>) -> bool {
         self.writing_in(range) || self.dirty_in(range)
     }
 
     /// Whether any byte of `range` is dirty.
-    pub fn dirty_in(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn dirty_in(&self, range: &Range<u64>) -> bool {
         self.dirty_parts(range).next().is_some()
     }
 
     /// Whether a request in flight touches `range`.
-    pub fn writing_in(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn writing_in(&self, range: &Range<u64>) -> bool {
         self.busy_from(range.start).is_some_and(|busy| busy.start < range.end && !range.is_empty())
     }
 
     /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`]. Once it is done the
     /// object reaches to `reach` at least; 0 if it moves no end, or cuts.
-    pub fn begin(&mut self, id: u64, range: Range<u64>, reach: u64) {
+    pub(crate) fn begin(&mut self, id: u64, range: Range<u64>, reach: u64) {
         self.sent(id, range);
         self.unwritten.get_or_insert_default().changes.insert(id, reach);
     }
 
     /// Whether such a request is in flight.
-    pub fn is_changing(&self) -> bool {
+    pub(crate) fn is_changing(&self) -> bool {
         self.unwritten.as_ref().is_some_and(|unwritten| !unwritten.changes.is_empty())
     }
 
     /// How far the object may reach at its target already because of such requests; 0 if there is none that moves its end.
-    pub fn changes_reach(&self) -> u64 {
+    pub(crate) fn changes_reach(&self) -> u64 {
         self.unwritten.as_ref().and_then(|unwritten| unwritten.changes.values().max().copied()).unwrap_or(0)
     }
 
@@ -511,7 +511,7 @@ impl Pages {
     }
 
     /// It was answered. Gives its range.
-    pub fn end(&mut self, id: u64) -> Option<Range<u64>> {
+    pub(crate) fn end(&mut self, id: u64) -> Option<Range<u64>> {
         self.settled(|unwritten| {
             let range = unwritten.writing.remove(&id)?;
             unwritten.busy.remove(&range.start);
@@ -521,18 +521,18 @@ impl Pages {
     }
 
     /// The lowest number of a request in flight.
-    pub fn oldest_in_flight(&self) -> Option<u64> {
+    pub(crate) fn oldest_in_flight(&self) -> Option<u64> {
         self.unwritten.as_ref()?.writing.first_key_value().map(|(id, _)| *id)
     }
 
     /// Whether the eviction clock's entry `mark` of `range` stands for anything.
-    pub fn has_mark(&self, range: &Range<u64>, mark: u64) -> bool {
+    pub(crate) fn has_mark(&self, range: &Range<u64>, mark: u64) -> bool {
         self.covered(range).any(|(_, _, s)| s.state == State::Clean && s.mark == mark)
     }
 
     /// End of the last cached byte that is dirty or in flight; 0 if there is none. Not that of a request that is not made of cached
     /// bytes: a cut, a hole, or zeros behind the end do not move it, and a write does when it is answered.
-    pub fn unwritten_end(&self) -> u64 {
+    pub(crate) fn unwritten_end(&self) -> u64 {
         let Some(unwritten) = &self.unwritten else { return 0 };
         let last = unwritten.dirty.last().and_then(|start| Some(start + self.map.get(start)?.data.len()));
         let mut cached = unwritten.busy.values().rev().filter(|(_, id)| !unwritten.changes.contains_key(id));
@@ -540,7 +540,7 @@ impl Pages {
     }
 
     /// The eviction clock comes by the entry `mark` of `range`.
-    pub fn evict(&mut self, range: &Range<u64>, mark: u64) -> Evicted {
+    pub(crate) fn evict(&mut self, range: &Range<u64>, mark: u64) -> Evicted {
         let mut found: Vec<(u64, bool)> = Vec::new();
         for (_, start, segment) in self.covered(range) {
             if segment.state == State::Clean && segment.mark == mark {

@@ -130,7 +130,7 @@ const WAITING: u64 = 1 << 63;
 
 /// A request with changes.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Batch {
+pub(crate) struct Batch {
     dest: Dest,
     /// None: room is given back.
     changes: Vec<Change>,

@@ -17,7 +17,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub fn of(processes: &[Vec<Entry>], striped: bool) -> Pieces {
+    pub(super) fn of(processes: &[Vec<Entry>], striped: bool) -> Pieces {
         let mut bounds: BTreeSet<u64> = (0..=SIZE_MAX / PAGE).map(|page| page * PAGE).collect();
         let mut writes = Vec::new();
         for entry in processes.iter().flatten() {
@@ -108,7 +108,7 @@ impl Pieces {
     }
 
     /// What nobody can have seen in an order of all calls.
-    pub fn disorder(&self, processes: &[Vec<Entry>]) -> Option<String> {
+    pub(super) fn disorder(&self, processes: &[Vec<Entry>]) -> Option<String> {
         let mut places: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.count()];
         let mut sizes: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.parts.len()];
         let all =
@@ -218,7 +218,7 @@ impl Pieces {
     }
 
     /// What was synced, and is not there, or what is there and was never written.
-    pub fn lost(&self, processes: &[Vec<Entry>], left: &Left) -> Option<String> {
+    pub(super) fn lost(&self, processes: &[Vec<Entry>], left: &Left) -> Option<String> {
         let entries = || processes.iter().flatten();
         let is_durable = |entry: &&Entry| {
             let before = |sync: &Entry| {

@@ -15,7 +15,7 @@ use super::condition::{Attributes, Facts, Trouble, shown};
 use crate::commands::lfs::layout::Shown;
 
 /// See the module.
-pub struct Candidate<'a> {
+pub(super) struct Candidate<'a> {
     /// The directory that `place` is looked up in.
     pub at: BorrowedFd<'a>,
     /// Its name there.
@@ -40,7 +40,7 @@ impl Candidate<'_> {
     ///
     /// # Errors
     /// See [`Trouble`].
-    pub fn fid(&mut self) -> Result<Option<String>, Trouble> {
+    pub(super) fn fid(&mut self) -> Result<Option<String>, Trouble> {
         match self.kind()? {
             FileType::RegularFile | FileType::Directory => {
                 let text = ioctl::ask_at(self.at, self.place, Verb::PathToFid, &[]).map_err(of_layout)?;
@@ -105,7 +105,7 @@ impl Facts for Candidate<'_> {
 ///
 /// # Errors
 /// As statx(2).
-pub fn stat(at: BorrowedFd<'_>, place: &OsStr, lazy: bool, flags: AtFlags) -> Result<Attributes, Errno> {
+pub(super) fn stat(at: BorrowedFd<'_>, place: &OsStr, lazy: bool, flags: AtFlags) -> Result<Attributes, Errno> {
     let sync = if lazy { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     rustix::fs::statx(at, place.as_bytes(), flags | sync, wanted).map(|found| attributes(&found))
@@ -129,7 +129,7 @@ fn attributes(found: &Statx) -> Attributes {
 }
 
 /// What an error about a name in a directory that was just listed means. `ESTALE`: removed while it was looked up.
-pub fn of_name(error: Errno) -> Trouble {
+pub(super) fn of_name(error: Errno) -> Trouble {
     match error {
         Errno::NOENT | Errno::STALE => Trouble::Gone,
         error => Trouble::Failed(error.into()),

@@ -11,11 +11,11 @@ use super::number::Range;
 use crate::commands::lfs::layout::Shown;
 
 /// A point of time: seconds since 1970 and nanoseconds.
-pub type Moment = (i64, u32);
+pub(super) type Moment = (i64, u32);
 
 /// Which of a file's times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stamp {
+pub(super) enum Stamp {
     Access,
     Birth,
     Change,
@@ -24,7 +24,7 @@ pub enum Stamp {
 
 /// What stat knows.
 #[derive(Clone, Debug)]
-pub struct Attributes {
+pub(super) struct Attributes {
     pub kind: FileType,
     pub mode: u32,
     pub links: u32,
@@ -42,7 +42,7 @@ pub struct Attributes {
 
 impl Attributes {
     /// One of the times.
-    pub fn time(&self, stamp: Stamp) -> Option<Moment> {
+    pub(super) fn time(&self, stamp: Stamp) -> Option<Moment> {
         match stamp {
             Stamp::Access => Some(self.access),
             Stamp::Birth => self.birth,
@@ -54,7 +54,7 @@ impl Attributes {
 
 /// Why something is not known of a name.
 #[derive(Debug)]
-pub enum Trouble {
+pub(super) enum Trouble {
     /// It was removed meanwhile.
     Gone,
     /// It lies on another file system, where files have no layouts.
@@ -64,7 +64,7 @@ pub enum Trouble {
 }
 
 /// What tests ask of a name. Each fact is looked up when a test needs it.
-pub trait Facts {
+pub(super) trait Facts {
     /// The last part of its path.
     fn name(&self) -> &[u8];
     /// How far below the path that the command was given.
@@ -88,7 +88,7 @@ pub trait Facts {
 
 /// A kind of layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pattern {
+pub(super) enum Pattern {
     /// The data lies on the metadata target.
     Mdt,
     /// On object targets.
@@ -99,7 +99,7 @@ pub enum Pattern {
 
 /// A test.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Test {
+pub(super) enum Test {
     Name(Glob),
     DepthAtLeast(usize),
     Kind(FileType),
@@ -122,7 +122,7 @@ pub enum Test {
 
 /// What a test must know.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Cost {
+pub(super) enum Cost {
     /// What the directory says.
     Entry,
     /// What stat knows.
@@ -197,21 +197,21 @@ impl Test {
 
 /// A test, or its opposite.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Condition {
+pub(super) struct Condition {
     pub test: Test,
     pub not: bool,
 }
 
 /// All that must hold: the cheap tests first, so that what costs a request is asked of few.
 #[derive(Clone, Default, Debug)]
-pub struct Conditions {
+pub(super) struct Conditions {
     all: Vec<Condition>,
     now: i64,
 }
 
 impl Conditions {
     /// Ages are counted back from `now`, in seconds since 1970.
-    pub fn new(mut all: Vec<Condition>, now: i64) -> Conditions {
+    pub(super) fn new(mut all: Vec<Condition>, now: i64) -> Conditions {
         all.sort_by_key(|condition| condition.test.cost());
         Conditions { all, now }
     }
@@ -220,7 +220,7 @@ impl Conditions {
     ///
     /// # Errors
     /// A fact that could not be had.
-    pub fn hold(&self, facts: &mut impl Facts) -> Result<bool, Trouble> {
+    pub(super) fn hold(&self, facts: &mut impl Facts) -> Result<bool, Trouble> {
         for Condition { test, not } in &self.all {
             if test.holds(facts, self.now)? == *not {
                 return Ok(false);
@@ -231,7 +231,7 @@ impl Conditions {
 }
 
 /// A layout as `lfs getstripe` shows it.
-pub fn shown(layout: Layout, kind: FileType) -> Shown {
+pub(super) fn shown(layout: Layout, kind: FileType) -> Shown {
     Shown::new(layout, kind == FileType::Directory)
 }
 

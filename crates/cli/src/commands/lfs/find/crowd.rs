@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::{Condvar, Mutex};
 
 /// What the threads share.
-pub struct Crowd<W> {
+pub(super) struct Crowd<W> {
     shared: Mutex<VecDeque<W>>,
     wake: Condvar,
     threads: usize,
@@ -21,7 +21,7 @@ pub struct Crowd<W> {
 }
 
 /// One thread's work.
-pub struct Stack<'a, W> {
+pub(super) struct Stack<'a, W> {
     crowd: &'a Crowd<W>,
     own: VecDeque<W>,
 }
@@ -29,7 +29,7 @@ pub struct Stack<'a, W> {
 impl<W: Send> Crowd<W> {
     /// Does `work` and all that it leads to, with so many threads. `worker` makes what each thread needs, `act` does one piece
     /// and pushes what it finds, `rest` is called when a thread has nothing to do.
-    pub fn run<S>(
+    pub(super) fn run<S>(
         threads: usize,
         work: impl IntoIterator<Item = W>,
         worker: impl Fn() -> S + Sync,
@@ -99,13 +99,13 @@ impl<W: Send> Crowd<W> {
 
 impl<W> Stack<'_, W> {
     /// More work.
-    pub fn push(&mut self, work: W) {
+    pub(super) fn push(&mut self, work: W) {
         self.own.push_back(work);
         self.share();
     }
 
     /// Ends the work of all.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let _shared = self.crowd.shared.lock();
         self.crowd.ended.store(true, Ordering::Relaxed);
         self.crowd.wake.notify_all();

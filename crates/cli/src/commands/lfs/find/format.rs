@@ -11,7 +11,7 @@ use super::condition::{Facts, Moment, Stamp, Trouble};
 
 /// A format, read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Format(Vec<Piece>);
+pub(super) struct Format(Vec<Piece>);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Piece {
@@ -29,7 +29,7 @@ enum Piece {
 impl Format {
     /// # Errors
     /// A sentence.
-    pub fn parse(text: &str) -> Result<Format, String> {
+    pub(super) fn parse(text: &str) -> Result<Format, String> {
         let mut pieces = Vec::new();
         let mut plain = Vec::new();
         let mut letters = text.chars().peekable();
@@ -60,7 +60,7 @@ impl Format {
     ///
     /// # Errors
     /// See [`Trouble`].
-    pub fn print(&self, name: &mut Candidate<'_>, out: &mut Vec<u8>) -> Result<(), Trouble> {
+    pub(super) fn print(&self, name: &mut Candidate<'_>, out: &mut Vec<u8>) -> Result<(), Trouble> {
         let before = out.len();
         for piece in &self.0 {
             if let Err(trouble) = piece.print(name, out) {

@@ -7,7 +7,7 @@ const STRAY: u32 = 0x11_0000;
 
 /// A pattern, read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Glob(Vec<Token>);
+pub(super) struct Glob(Vec<Token>);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Token {
@@ -21,7 +21,7 @@ type Class = fn(&char) -> bool;
 
 impl Glob {
     /// Every pattern means something: a bracket without its end is a bracket.
-    pub fn parse(pattern: &[u8]) -> Glob {
+    pub(super) fn parse(pattern: &[u8]) -> Glob {
         let pattern = units(pattern);
         let (mut tokens, mut rest) = (Vec::new(), &pattern[..]);
         while let Some((&unit, behind)) = rest.split_first() {
@@ -51,7 +51,7 @@ impl Glob {
     }
 
     /// Whether the whole name matches.
-    pub fn matches(&self, name: &[u8]) -> bool {
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
         let name = units(name);
         let (mut at, mut token) = (0, 0);
         // Where the last run stands, and where what follows it was tried last.

@@ -28,10 +28,10 @@ use candidate::Candidate;
 use condition::{Conditions, Trouble};
 use format::Format;
 use walk::{Visit, walk};
-pub use words::plain;
+pub(crate) use words::plain;
 
 /// What `lfs find` takes.
-pub struct Find(ArgMatches);
+pub(crate) struct Find(ArgMatches);
 
 impl FromArgMatches for Find {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Find, clap::Error> {
@@ -116,7 +116,7 @@ impl Visit for Search {
 }
 
 /// Runs `lfs find`.
-pub fn run(find: &Find) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(find: &Find) -> anyhow::Result<ExitCode> {
     let matches = &find.0;
     if let Some(name) = words::lacking(matches) {
         misuse!("find --{name}: not in this version; see limits");

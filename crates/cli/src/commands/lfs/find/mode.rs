@@ -2,7 +2,7 @@
 
 /// Which permissions are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Permissions {
+pub(super) enum Permissions {
     /// Exactly these.
     Exactly(u32),
     /// All of these.
@@ -14,7 +14,7 @@ pub enum Permissions {
 impl Permissions {
     /// # Errors
     /// A sentence.
-    pub fn parse(text: &str) -> Result<Permissions, String> {
+    pub(super) fn parse(text: &str) -> Result<Permissions, String> {
         let (kind, mode): (fn(u32) -> Permissions, &str) = match text.split_at_checked(1) {
             Some(("-", mode)) => (Permissions::All, mode),
             Some(("/", mode)) => (Permissions::Any, mode),
@@ -29,7 +29,7 @@ impl Permissions {
     }
 
     /// Whether a file's mode is so.
-    pub fn hold(self, mode: u32) -> bool {
+    pub(super) fn hold(self, mode: u32) -> bool {
         let mode = mode & 0o7777;
         match self {
             Permissions::Exactly(wanted) => mode == wanted,

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 /// More than, less than or equal to a number, within a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range {
+pub(super) struct Range {
     /// `Greater` for `+N`, `Less` for `-N`.
     side: Ordering,
     value: u64,
@@ -16,7 +16,7 @@ impl Range {
     ///
     /// # Errors
     /// A sentence.
-    pub fn plain(text: &str) -> Result<Range, String> {
+    pub(super) fn plain(text: &str) -> Result<Range, String> {
         let (side, number) = side(text);
         let value = digits(number).ok_or_else(|| format!("'{text}' is not a number; expected N, +N or -N"))?;
         Ok(Range { side, value, unit: 1 })
@@ -26,7 +26,7 @@ impl Range {
     ///
     /// # Errors
     /// A sentence.
-    pub fn size(text: &str, unit: u64) -> Result<Range, String> {
+    pub(super) fn size(text: &str, unit: u64) -> Result<Range, String> {
         let bad = || format!("'{text}' is not a size; expected [+-]N with an optional b, k, M, G, T, P or E");
         let (side, number) = side(text);
         let (number, unit) = match number.char_indices().next_back() {
@@ -54,7 +54,7 @@ impl Range {
     ///
     /// # Errors
     /// A sentence.
-    pub fn age(text: &str, unit: u64) -> Result<Range, String> {
+    pub(super) fn age(text: &str, unit: u64) -> Result<Range, String> {
         let bad = || format!("'{text}' is not an age; expected [+-]N with an optional s, m, h, d, w or y, as in 8h20m");
         let (side, mut rest) = side(text);
         let (mut value, mut smallest) = (0u64, None);
@@ -83,7 +83,7 @@ impl Range {
     }
 
     /// Whether a size (or a count) is in it: sizes are rounded up to the unit, so 1M is what takes a mebibyte and no more.
-    pub fn holds_size(self, size: u64) -> bool {
+    pub(super) fn holds_size(self, size: u64) -> bool {
         match self.side {
             Ordering::Equal => size <= self.value && self.value - size < self.unit,
             side => size.cmp(&self.value) == side,
@@ -92,7 +92,7 @@ impl Range {
 
     /// Whether an age in seconds is in it: ages are rounded down, so 3d is from three to four days. What is of the future is
     /// younger than all else.
-    pub fn holds_age(self, age: i64) -> bool {
+    pub(super) fn holds_age(self, age: i64) -> bool {
         match (u64::try_from(age), self.side) {
             (Ok(age), Ordering::Equal) => age >= self.value && age - self.value < self.unit,
             (Ok(age), side) => age.cmp(&self.value) == side,

@@ -26,7 +26,7 @@ const PIECE: usize = 32 << 10;
 const PATH_MAX: usize = 4095;
 
 /// What is done with each name, and how far the walk goes.
-pub trait Visit: Sync {
+pub(super) trait Visit: Sync {
     /// Levels below the paths.
     fn depth_max(&self) -> usize;
     /// See [`Candidate::lazy`].
@@ -77,7 +77,7 @@ struct Walk<'a, V> {
 }
 
 /// Visits all names. False if something failed that was told of.
-pub fn walk<V: Visit>(visit: &V, paths: &[PathBuf], threads: usize) -> bool {
+pub(super) fn walk<V: Visit>(visit: &V, paths: &[PathBuf], threads: usize) -> bool {
     let walk = Walk { visit, failed: AtomicBool::new(false), foreign: AtomicBool::new(false) };
     Crowd::run(
         threads,

@@ -128,7 +128,7 @@ fn pairs() -> impl Iterator<Item = String> {
 }
 
 /// The options, for clap: they also make the help, the man page and the completions.
-pub fn arguments() -> Vec<Arg> {
+pub(super) fn arguments() -> Vec<Arg> {
     let valued = |name: String, help: &'static str| {
         Arg::new(name.clone())
             .long(name)
@@ -181,7 +181,7 @@ pub fn arguments() -> Vec<Arg> {
 
 /// The words of `lfs find` as clap takes them, if `find` stands at `at`: `!` becomes `--not`, `-name` becomes `--name`. What is the
 /// value of an option stays as it is.
-pub fn plain(words: Vec<OsString>, at: usize) -> Vec<OsString> {
+pub(crate) fn plain(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if words.get(at).is_none_or(|word| word != "find") {
         return words;
     }
@@ -235,7 +235,7 @@ fn names(word: &Word) -> impl Iterator<Item = &'static str> {
 }
 
 /// An option that this version lacks, if one was given.
-pub fn lacking(matches: &ArgMatches) -> Option<&'static str> {
+pub(super) fn lacking(matches: &ArgMatches) -> Option<&'static str> {
     LACKING.iter().map(|(name, _)| *name).find(|name| matches.contains_id(name))
 }
 
@@ -243,7 +243,7 @@ pub fn lacking(matches: &ArgMatches) -> Option<&'static str> {
 ///
 /// # Errors
 /// A sentence.
-pub fn conditions(matches: &ArgMatches) -> Result<Vec<Condition>, String> {
+pub(super) fn conditions(matches: &ArgMatches) -> Result<Vec<Condition>, String> {
     let mut given: Vec<(usize, Option<(String, OsString)>)> = Vec::new();
     given.extend(matches.indices_of("not").into_iter().flatten().map(|at| (at, None)));
     let tests = TESTS.iter().map(|word| word.long.to_owned()).filter(|long| !SETTINGS.contains(&long.as_str()));
@@ -360,7 +360,7 @@ fn targets(text: &str, kind: &str) -> Result<Vec<u32>, String> {
 }
 
 /// The file systems that targets were named with: `demo` of `demo-OST0001`.
-pub fn file_systems(matches: &ArgMatches) -> Vec<String> {
+pub(super) fn file_systems(matches: &ArgMatches) -> Vec<String> {
     let values = ["ost", "mdt"].into_iter().flat_map(|name| matches.get_many::<OsString>(name).into_iter().flatten());
     let mut found: Vec<String> = values
         .filter_map(|value| value.to_str())
@@ -418,7 +418,7 @@ fn date(text: &str, now: &Zoned) -> Option<Moment> {
 }
 
 /// How far, how, and with how many threads.
-pub struct Settings {
+pub(super) struct Settings {
     pub depth_max: usize,
     pub threads: usize,
     pub format: Option<Format>,
@@ -428,7 +428,7 @@ pub struct Settings {
 ///
 /// # Errors
 /// A sentence.
-pub fn settings(matches: &ArgMatches) -> Result<Settings, String> {
+pub(super) fn settings(matches: &ArgMatches) -> Result<Settings, String> {
     let last = |name: &str| match matches.get_many::<OsString>(name).and_then(Iterator::last) {
         Some(value) => match value.to_str() {
             Some(text) => Ok(Some(text)),

@@ -14,6 +14,7 @@ use proto::Opcode;
 
 use crate::far::Far;
 use crate::filler::Share;
+use crate::guardian;
 use crate::survey::Survey;
 
 /// A process of the cluster.
@@ -85,6 +86,7 @@ impl Process {
         let stderr = if until.is_some() { Stdio::piped() } else { Stdio::from(file.try_clone()?) };
         // A group of its own: Ctrl-C on the terminal is for the benchmark, which ends its processes in order.
         let mut child = Command::new(program).arg0("adamant").args(words).process_group(0).stderr(stderr).spawn()?;
+        guardian::watch_process(&child);
         let Some(until) = until else { return Ok(child) };
         let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
         let mut last = String::new();

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::Context;
+
+use crate::guardian;
 use bytes::BytesMut;
 use proto::{Decoder, Frame, Header, Xid};
 
@@ -117,6 +119,7 @@ impl EchoServer {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the echo server")?;
+        guardian::watch_process(&child);
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
         let port = line.trim().parse().context("the echo server does not say its port")?;

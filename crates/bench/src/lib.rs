@@ -9,7 +9,8 @@
 //! - [`far`]: a network that is farther away.
 //! - [`bare`]: the engine with the records of a create: what the store allows.
 //! - [`gather`], [`figures`], [`results`]: samples, medians, rows; [`chart`], [`page`]: what people look at.
-//! - [`many`], [`mdtest`], [`survey`]: the tools of the field; [`stop`]: the wish to end early.
+//! - [`many`], [`mdtest`], [`survey`]: the tools of the field; [`stop`]: the wish to end early; [`guardian`]: what cleans up after a
+//!   run that was killed.
 //!
 //! A figure without its yardstick says nothing on a busy machine, so each round measures all of them in turn, and what is
 //! printed is the median over the rounds.
@@ -22,6 +23,7 @@ pub mod far;
 pub mod figures;
 pub mod filler;
 pub mod gather;
+pub mod guardian;
 pub mod load;
 pub mod machine;
 pub mod many;

@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::filler::{Filler, Share};
+use crate::guardian;
 use crate::run::Run;
 
 /// What to do with each file or directory.
@@ -208,6 +209,7 @@ impl Pool {
                 .stdout(Stdio::piped())
                 .spawn()
                 .context("cannot start a worker")?;
+            guardian::watch_process(&child);
             let (input, output) = (child.stdin.take().context("no input")?, child.stdout.take().context("no output")?);
             pool.workers.push(Worker { child, input });
             let sender = sender.clone();

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use crate::cluster::{self, Cluster, Usage};
+use crate::guardian::{self, Ward};
 use crate::load::{Job, Pool, Task, Took};
 use crate::nothing::{self, Data};
 use crate::run::Run;
@@ -108,6 +109,7 @@ pub fn do_nothing_over_device(run: &Run, name: &str) -> anyhow::Result<Option<Lo
 /// What it says.
 pub fn up(run: &Run) -> anyhow::Result<Local> {
     let (targets, root) = (run.folder("up-targets")?, run.folder("up")?);
+    guardian::watch(&Ward::Up(targets.clone()));
     let local = Local { name: UP, root, kind: Kind::Up(targets.clone()) };
     adamant("up", &[("--dir", &targets), ("--mount", &local.root)])?;
     Ok(local)
@@ -138,6 +140,7 @@ pub fn tmpfs() -> Result<Local, String> {
         return Err(format!("{SHARED} is no tmpfs here"));
     }
     let root = Path::new(SHARED).join(format!("adamant-bench-{}", std::process::id()));
+    guardian::watch(&Ward::Folder(root.clone()));
     std::fs::create_dir_all(&root).map_err(|error| format!("{}: {error}", root.display()))?;
     Ok(Local { name: TMPFS, root, kind: Kind::Folder })
 }

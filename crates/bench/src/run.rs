@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::guardian::{self, Ward};
+
 /// How far a run is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
@@ -30,7 +32,9 @@ impl Run {
     pub fn new(parent: &Path, is_stopped: fn() -> bool, say: impl Fn(Progress<'_>) + 'static) -> anyhow::Result<Run> {
         let scratch = parent.join(format!("adamant-bench-{}", std::process::id()));
         std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create '{}'", scratch.display()))?;
-        Ok(Run { scratch: std::fs::canonicalize(scratch)?, is_stopped, say: Box::new(say) })
+        let scratch = std::fs::canonicalize(scratch)?;
+        guardian::watch(&Ward::Folder(scratch.clone()));
+        Ok(Run { scratch, is_stopped, say: Box::new(say) })
     }
 
     /// A directory of the run's own.

@@ -2,10 +2,11 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use e2e::{Outcome, Story, adamant, binary, command, needs_root, older, skip};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const BOUND: Duration = Duration::from_secs(120);
@@ -30,20 +31,39 @@ fn rows(figures: &Value) -> Vec<&Value> {
 
 /// What a run leaves: its figures, and no mount, directory or process.
 fn leaves_nothing(story: &Story) {
+    if let Err(left) = has_left_nothing(story) {
+        panic!("{left}");
+    }
+}
+
+/// What a run has left that it should not have.
+fn has_left_nothing(story: &Story) -> Result<(), String> {
     let left: Vec<PathBuf> = std::fs::read_dir(story.folder())
         .expect("the folder")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("adamant-bench-")))
         .collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
+    if !left.is_empty() {
+        return Err(format!("left behind: {left:?}"));
+    }
     let place = story.folder().display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
-    assert!(!mounts.contains(&place), "still mounted:\n{mounts}");
-    for process in std::fs::read_dir("/proc").expect("processes").flatten() {
-        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let words = String::from_utf8_lossy(&words).replace('\0', " ");
-        assert!(!words.contains(&format!("{place}/adamant-bench-")), "still runs: {words}");
+    if mounts.contains(&place) {
+        return Err(format!("still mounted:\n{mounts}"));
     }
+    processes(story).first().map_or(Ok(()), |(_, words)| Err(format!("still runs: {words}")))
+}
+
+/// The processes of a run, with their command lines.
+fn processes(story: &Story) -> Vec<(Pid, String)> {
+    let place = format!("{}/adamant-bench-", story.folder().display());
+    let of = |process: std::fs::DirEntry| {
+        let words = std::fs::read(process.path().join("cmdline")).ok()?;
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        Some((Pid::from_raw(process.file_name().to_str()?.parse().ok()?)?, words))
+    };
+    let all = std::fs::read_dir("/proc").expect("processes").flatten().filter_map(of);
+    all.filter(|(_, words)| words.contains(&place)).collect()
 }
 
 #[test]
@@ -173,38 +193,104 @@ fn wrong_words_give_a_line_and_status_2() {
     outcome.refused_with(&["/nonexistent", "measure first"]);
 }
 
+/// A run in the background.
+struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    fn start(story: &Story, words: &[&str]) -> Running {
+        let log = story.folder().join("log");
+        let child = Command::new(binary())
+            .arg("bench")
+            .args(words)
+            .args(["--out", &out(story), "--scratch", &story.folder().display().to_string()])
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).expect("a log"))
+            .spawn()
+            .expect("a run");
+        Running { child, log }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has said this.
+    fn until(&self, words: &str) {
+        let start = Instant::now();
+        while !self.said().contains(words) {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not get on:\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("a signal");
+    }
+
+    fn ends(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("its status") {
+                return status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "it does not end:\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Waits until nothing is left of a run that could not clean up itself.
+fn goes_away(story: &Story) {
+    let start = Instant::now();
+    while let Err(left) = has_left_nothing(story) {
+        assert!(start.elapsed() < Duration::from_secs(30), "{left}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_nothing() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("bench, killed", Duration::from_secs(120));
+    // The first kill meets the servers at their start, the second a run with everything that it can have.
+    for words in ["starting servers", "1 of 3: listings"] {
+        let mut run = Running::start(&story, &["ceiling", "--rounds", "3", "--files", "50", "--mib", "1"]);
+        run.until(words);
+        run.send(Signal::KILL);
+        run.ends();
+        goes_away(&story);
+    }
+    // A second signal ends a run at once, though one of its servers does not end.
+    let mut run = Running::start(&story, &["smallfile", "--files", "200", "--rounds", "1000"]);
+    run.until("\n3 of ");
+    let (server, _) = processes(&story).into_iter().find(|(_, words)| words.ends_with("/mdt0 ")).expect("its server");
+    kill_process(server, Signal::STOP).expect("a signal");
+    run.send(Signal::TERM);
+    std::thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    run.send(Signal::TERM);
+    assert_eq!(run.ends().code(), Some(1), "{}", run.said());
+    assert!(start.elapsed() < Duration::from_secs(5), "it waited for the server");
+    goes_away(&story);
+}
+
 #[test]
 fn an_interrupted_run_keeps_its_figures_and_leaves_nothing() {
     if !needs_root() {
         return;
     }
     let story = Story::begin("bench, interrupted", Duration::from_secs(120));
-    let log = story.folder().join("log");
-    let file = std::fs::File::create(&log).expect("a log");
-    let (place, scratch) = (out(&story), story.folder().display().to_string());
-    let mut child = Command::new(binary())
-        .args(["bench", "smallfile", "--files", "200", "--rounds", "1000", "--out", &place, "--scratch", &scratch])
-        .process_group(0)
-        .stdout(Stdio::null())
-        .stderr(file)
-        .spawn()
-        .expect("a run");
-    let start = Instant::now();
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    while !said().contains("\n3 of ") {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not get on:\n{}", said());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal");
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("its status") {
-            break status;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "it does not end:\n{}", said());
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let mut run = Running::start(&story, &["smallfile", "--files", "200", "--rounds", "1000"]);
+    run.until("\n3 of ");
+    run.send(Signal::INT);
+    let status = run.ends();
+    let said = || run.said();
     assert_eq!(status.code(), Some(1), "{}", said());
     assert!(said().contains("ended early") && said().contains("stopped by a signal"), "{}", said());
     let figures = figures(&story, "smallfile");

@@ -15,6 +15,7 @@ use crate::bare::Bare;
 use crate::cluster::Cluster;
 use crate::figures::Figure;
 use crate::gather::{Gathered, Measure};
+use crate::guardian;
 use crate::load::{Job, Pool};
 use crate::nothing::Data;
 use crate::places::{self, ADAMANT, Local, NOTHING, Sample, Spread, phase};
@@ -221,6 +222,7 @@ fn timed(run: &Run, command: &mut Command) -> anyhow::Result<f64> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start '{name}'"))?;
+    guardian::watch_process(&child);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use bench::guardian::Guardian;
 use bench::results::Results;
 use bench::run::{Progress, Run};
 use bench::suites::{ceiling, meta, millions, native, recovery, slots, smallfile};
@@ -143,6 +144,9 @@ enum Command {
     /// A program at work
     #[command(hide = true)]
     Worker,
+    /// What cleans up after a run that was killed
+    #[command(hide = true)]
+    Guardian,
 }
 
 #[derive(Args)]
@@ -187,6 +191,10 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Worker => {
             bench::load::work(std::io::stdin().lock(), std::io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Guardian => {
+            bench::guardian::guard(std::io::stdin().lock());
             Ok(ExitCode::SUCCESS)
         }
         Command::Slots { common, files, processes, mut slots, older } => {
@@ -298,6 +306,8 @@ fn measure(common: &Common, suite: impl FnOnce(&Run, &str) -> Results) -> anyhow
     daemon::end_tools_on_signal(true)?;
     let words: Vec<String> = std::env::args().skip(1).collect();
     let results = {
+        // Goes after the run: it sees to what that leaves.
+        let _guardian = Guardian::start()?;
         let run = Run::new(&common.scratch, bench::stop::requested, progress())?;
         suite(&run, &format!("adamant {}", words.join(" ")))
     };

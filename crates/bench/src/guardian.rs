@@ -1,0 +1,169 @@
+//! A process that cleans up after a run which could not do it itself: killed, or ended at once by a second signal.
+//!
+//! The run tells it, over a pipe, of each process, directory and embedded file system that it starts. The pipe closes when the run
+//! ends, in whatever way. The guardian then ends what is left in the reverse order, so mounts go before their servers, and removes
+//! the directories. After a run that has cleaned up there is nothing left to do. Without [`Guardian::start`] (unit tests), [`watch`]
+//! does nothing.
+
+use std::io::{BufRead, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster;
+
+/// What a run leaves behind if it is killed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ward {
+    /// A process.
+    Process(u32),
+    /// What `adamant up` started for these targets.
+    Up(PathBuf),
+    /// A directory, with what is mounted in it.
+    Folder(PathBuf),
+}
+
+static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
+
+/// What a process may take to end in order.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Hands something over to the guardian. It stays there: what has ended by itself is left alone.
+pub fn watch(ward: &Ward) {
+    let mut pipe = PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(pipe) = &mut *pipe {
+        // A guardian that was killed leaves the run as it would be without one.
+        let _ = serde_json::to_string(ward).map(|line| writeln!(pipe, "{line}"));
+    }
+}
+
+/// The same for a child, at once after its start.
+pub fn watch_process(child: &Child) {
+    watch(&Ward::Process(child.id()));
+}
+
+/// The guardian of this process.
+#[derive(Debug)]
+pub struct Guardian {
+    child: Child,
+}
+
+impl Guardian {
+    /// Starts it, out of reach of the terminal's signals.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start() -> anyhow::Result<Guardian> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg0("adamant")
+            .args(["bench", "guardian"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start the process that cleans up after this one")?;
+        *PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = child.stdin.take();
+        Ok(Guardian { child })
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        *PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// The guardian's own work: takes wards until the pipe closes, and then cleans up.
+pub fn guard(input: impl BufRead) {
+    let mut wards = Vec::new();
+    for line in input.lines().map_while(Result::ok) {
+        let Ok(ward) = serde_json::from_str::<Ward>(&line) else { continue };
+        // A handle, because the number may be another process's by the time of the cleaning up.
+        let handle = match ward {
+            Ward::Process(id) => open(id),
+            Ward::Up(_) | Ward::Folder(_) => None,
+        };
+        wards.push((ward, handle));
+    }
+    for (ward, handle) in wards.iter().rev() {
+        match ward {
+            Ward::Process(_) => handle.iter().for_each(end),
+            Ward::Up(targets) if targets.exists() => {
+                let Ok(program) = std::env::current_exe() else { continue };
+                let _ = Command::new(program).arg0("adamant").args(["down", "--dir"]).arg(targets).output();
+            }
+            Ward::Folder(folder) if folder.exists() => remove(folder),
+            Ward::Up(_) | Ward::Folder(_) => {}
+        }
+    }
+}
+
+fn open(id: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(i32::try_from(id).ok()?)?, PidfdFlags::empty()).ok()
+}
+
+fn end(process: &OwnedFd) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        if pidfd_send_signal(process, signal).is_err() {
+            return;
+        }
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        if !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)), Ok(0)) {
+            return;
+        }
+    }
+}
+
+/// Removes a directory, after all that is mounted in it. Nothing is removed from a mount that stays.
+fn remove(folder: &Path) {
+    let inside = || fusewire::mounts().into_iter().map(|mount| mount.place).filter(|place| place.starts_with(folder));
+    for place in inside() {
+        cluster::unmount(&place);
+    }
+    if inside().next().is_none() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_goes_in_the_reverse_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("scratch");
+        std::fs::create_dir(&place).unwrap();
+        let mark = folder.path().join("order");
+        // Each writes its number when it is told to end.
+        let start = |number: u8| {
+            let line =
+                format!("trap 'echo {number} >> {}; exit' TERM; echo; while :; do sleep 0.01; done", mark.display());
+            let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
+            let mut ready = String::new();
+            std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+            child
+        };
+        let mut children = [start(1), start(2)];
+        let mut wards = vec![Ward::Folder(place.clone())];
+        wards.extend(children.iter().map(|child| Ward::Process(child.id())));
+        // One that is no more, and a line that says nothing.
+        wards.push(Ward::Process(u32::MAX));
+        let lines: Vec<String> = wards.iter().map(|ward| serde_json::to_string(ward).unwrap()).collect();
+        guard(format!("{}\nnothing\n", lines.join("\n")).as_bytes());
+        for child in &mut children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(std::fs::read_to_string(&mark).unwrap(), "2\n1\n");
+        assert!(!place.exists());
+    }
+}

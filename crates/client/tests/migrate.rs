@@ -2,6 +2,8 @@
 
 mod cluster;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle, SetStat};
@@ -288,6 +290,42 @@ fn a_stat_beside_a_move_sees_one_layout() {
         }
         assert_eq!(c.answer(a, moved), Ok(Answer::Done), "seed {seed}");
     }
+}
+
+/// The swap is on its way for long, so an object target takes the locks of the client that moves the file away, and another writes.
+#[test]
+fn a_client_that_has_lost_the_objects_does_not_swap() {
+    let mut c = Cluster::new(3);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, fh) = striped(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, ino, 2).unwrap();
+    assert_eq!(read(&mut c, b, other), content(1));
+    let lost = Rc::new(Cell::new(true));
+    let (loses, mut changes) = (lost.clone(), 0);
+    c.tamper = Some(Box::new(move |to_client, client, frame| {
+        if !to_client && client == a && frame.header.opcode == Opcode::MdsReint as u16 {
+            changes += 1;
+            if changes > 1 && loses.get() {
+                return vec![];
+            }
+        }
+        vec![frame]
+    }));
+    let moved = c.send_quietly(a, cluster::cred(0), migrate(ino, &[2]));
+    c.pass(Duration::from_secs(1));
+    assert_eq!(c.write(b, other, 10, b"from b"), Ok(6));
+    c.call(b, Call::Fsync { fh: other, data_only: false }).unwrap();
+    assert!(c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
+    lost.set(false);
+    c.pass(Duration::from_secs(300));
+    assert!(matches!(c.answer(a, moved), Ok(Answer::Done) | Err(Errno::EIO)));
+    for (at, fh) in [(a, fh), (b, other)] {
+        assert_eq!(&c.read(at, fh, 10, 6).unwrap()[..], b"from b");
+    }
+    let left = objects(&mut c).iter().sum::<usize>();
+    assert_eq!(left, layout(&mut c, b, ino).osts.len(), "the copy that did not become the file is gone");
+    assert!(marks::count("swap_after_others_confirmed") > 0);
 }
 
 /// Two clients move one file, and an object target goes away: nobody is evicted for that.

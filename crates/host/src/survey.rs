@@ -463,7 +463,7 @@ impl Survey {
                 return self.frame(index, Opcode::MdsLookup, 0, &request);
             }
             Stage::Run(Test::MdGetattr) => {
-                let request = GetattrReq { fid, want: None, cred };
+                let request = GetattrReq { fid, cred, ..GetattrReq::default() };
                 return self.frame(index, Opcode::MdsGetattr, 0, &request);
             }
             Stage::MakeFolders => Reint::Create(CreateOp {

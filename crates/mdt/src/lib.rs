@@ -35,6 +35,7 @@ pub mod osts;
 mod params;
 mod promises;
 pub mod resident;
+mod swaps;
 pub mod tasks;
 pub mod tree;
 pub mod xattrs;
@@ -56,6 +57,7 @@ use proto::connect::features;
 use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
 use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
 use std::collections::BTreeSet;
+use swaps::Swaps;
 use target::grants::Grants;
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
@@ -72,6 +74,7 @@ pub struct Mdt {
     known: KnownDirs,
     listings: Listings,
     moves: Moves,
+    swaps: Swaps,
     osts: Osts,
     destroys: Destroys,
     promises: Promises,
@@ -107,6 +110,7 @@ impl Mdt {
             known: KnownDirs::new(KNOWN_NAMES_MAX),
             listings: Listings::default(),
             moves: Moves::default(),
+            swaps: Swaps::default(),
             osts: Osts::default(),
             destroys: Destroys::default(),
             promises: Promises::default(),
@@ -183,7 +187,7 @@ impl Service for Mdt {
             }
             Opcode::MdsGetattr => {
                 let body = cx.body(request)?;
-                ops::getattr::getattr(cx, &body)
+                ops::getattr::getattr(self, cx, &body)
             }
             Opcode::MdsReaddir => {
                 let body = cx.body(request)?;
@@ -307,6 +311,7 @@ impl Service for Mdt {
 
     fn export_gone(&mut self, cx: &mut Cx<'_>, export: ExportId) {
         self.space_grants.gone(export);
+        self.swaps.gone(export);
         self.promise_ends(export);
         tasks::export_gone(self, cx, export);
     }

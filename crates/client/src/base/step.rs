@@ -268,6 +268,12 @@ pub(crate) enum Step {
     MigrateWritten,
     /// The lock on the layout.
     MigrateLock,
+    /// The metadata target confirms the layout to the client that has all objects locked,
+    MigrateConfirm,
+    /// and has done so.
+    MigrateConfirmed,
+    /// An object target answers: the locks there were held after that.
+    MigrateAlive(u32),
     /// The copy becomes the file.
     MigrateSwap,
     /// Why a try failed.

@@ -195,7 +195,7 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg:
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
         let mut wants = Wants::default();
         let want = Some(wants.locks(w, dest, object, false, data.then_some(false)));
-        Request::new(&GetattrReq { fid, want, cred: Some((*op.cred).clone()) }).wanting(wants)
+        Request::new(&GetattrReq { fid, want, cred: Some((*op.cred).clone()), confirms_layout: false }).wanting(wants)
     }))
 }
 

@@ -470,7 +470,10 @@ impl Values<'_> {
                 BatchReq { changes: changes.into(), gives_back: false }.encode_to_vec()
             }
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
-            Opcode::MdsGetattr => GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred() }.encode_to_vec(),
+            Opcode::MdsGetattr => {
+                GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred(), confirms_layout: true }
+                    .encode_to_vec()
+            }
             Opcode::MdsLookup => {
                 LookupReq { parent: self.fid(), name: self.name(), want: self.want(), cred: self.cred() }
                     .encode_to_vec()

@@ -1,13 +1,18 @@
 //! Attributes by FID. A symbolic link's target comes along, so this is also `readlink`.
 
-use crate::{grants, tree};
-use proto::msg::{GetattrReq, ObjectRep};
+use crate::ops::setlayout;
+use crate::{Mdt, grants, tree};
+use proto::msg::{GetattrReq, ObjectRep, bits};
 use target::{Cx, Reply, Stop};
 
 /// See the module. Needs no permission: who knows the FID has been through its directories.
-pub fn getattr(cx: &mut Cx<'_>, request: &GetattrReq) -> Result<Reply, Stop> {
+pub fn getattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &GetattrReq) -> Result<Reply, Stop> {
     let node = tree::node(cx, request.fid)?;
     let attr = grants::fresh_attr(cx, &node)?;
     let locks = grants::grant(cx, &request.want.unwrap_or_default(), Some(&node.inode), None);
+    if request.confirms_layout && !node.inode.is_resident() {
+        let moves = setlayout::holds(cx, request.fid, bits::LAYOUT);
+        mdt.swaps.confirmed(request.fid, cx.export(), moves);
+    }
     Ok(Reply::new(&ObjectRep { attr: Some(attr), locks, symlink: node.inode.symlink, ..ObjectRep::default() }))
 }

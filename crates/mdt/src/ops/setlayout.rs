@@ -12,7 +12,7 @@ use crate::tree::{self, Node};
 use crate::{Mdt, layouts, tasks};
 use proto::connect::features;
 use proto::msg::{Layout, LockMode, ObjectRep, Policy, Pool, Resource, SetlayoutKind, SetlayoutOp, bits};
-use proto::{ClientUuid, Errno, Operation};
+use proto::{ClientUuid, Errno, Fid, Operation};
 use schema::{DestroyLog, ObjectsKey, SmallData};
 use target::{Cx, Reply, ShareKey, Stop, format_features};
 
@@ -167,12 +167,12 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
 
 /// Whether the sender has the data and the layout for itself.
 fn holds_all(cx: &Cx<'_>, op: &SetlayoutOp) -> bool {
-    holds(cx, op, bits::DOM | bits::LAYOUT)
+    holds(cx, op.fid, bits::DOM | bits::LAYOUT)
 }
 
 /// Whether the sender has these bits for itself.
-fn holds(cx: &Cx<'_>, op: &SetlayoutOp, wanted: u64) -> bool {
-    cx.locks().held_on(cx.export(), &Resource::inode(op.fid)).any(|held| {
+pub(crate) fn holds(cx: &Cx<'_>, fid: Fid, wanted: u64) -> bool {
+    cx.locks().held_on(cx.export(), &Resource::inode(fid)).any(|held| {
         let covers = matches!(held.policy, Policy::Bits(has) if has & wanted == wanted);
         held.mode == LockMode::Ex && covers
     })
@@ -286,7 +286,8 @@ fn begin_copy(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Layout
 
 /// Gives the objects that the file had.
 ///
-/// Errors: `ESTALE` if the file has another layout than the copy was made of, or the copy was given up.
+/// Errors: `ESTALE` if the file has another layout than the copy was made of, the copy was given up, or another client has
+/// confirmed the layout since the sender has.
 fn swap(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<ObjectsKey, Stop> {
     let ours = node.inode.layout.clone().unwrap_or_default();
     if !layouts::is_sound(copied) {
@@ -295,8 +296,12 @@ fn swap(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &
     if node.inode.is_resident() || ours.generation.checked_add(1) != Some(copied.generation) {
         return Err(Errno::ESTALE.into());
     }
-    if !cx.is_replay() && !holds(cx, op, bits::LAYOUT) {
+    if !cx.is_replay() && !holds(cx, op.fid, bits::LAYOUT) {
         return Err(Errno::ENOLCK.into());
+    }
+    if !cx.is_replay() && !mdt.swaps.may(op.fid, cx.export()) {
+        stdx::mark!("swap_after_others_confirmed");
+        return Err(Errno::ESTALE.into());
     }
     let copy = ObjectsKey { fid: node.fid(), first: copied.first_object };
     let log = cx.get::<DestroyLog>(&copy)?.ok_or(Errno::ESTALE)?;

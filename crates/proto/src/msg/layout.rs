@@ -82,7 +82,9 @@ pub enum SetlayoutKind {
     /// Swap. A file whose data is on the metadata target just gets other objects to grow to.
     Copy = 2,
     /// The copy is complete and durable: it is the file from now on, and the objects that it had go. Needs an EX lock with LAYOUT,
-    /// held by this client since before it saw that no other client had the data locked.
+    /// held by this client since before it saw that no other client had the data locked. `ESTALE` if another client has confirmed the
+    /// layout since this one has with that lock ([`GetattrReq::confirms_layout`](crate::msg::GetattrReq::confirms_layout)): an object
+    /// target may have given its locks to that client.
     Swap = 3,
     /// The client gives up its copies of this file: their objects go.
     Drop = 4,

@@ -138,6 +138,12 @@ pub struct GetattrReq {
     /// On whose behalf.
     #[prost(message, optional, tag = "3")]
     pub cred: Option<Cred>,
+    /// The sender has locks on objects of the file, and uses them if the layout in the answer is the one that it knows. Another
+    /// client that is about to replace the layout does not do so any more; see [`SetlayoutKind::Swap`].
+    ///
+    /// [`SetlayoutKind::Swap`]: crate::msg::SetlayoutKind::Swap
+    #[prost(bool, tag = "4")]
+    pub confirms_layout: bool,
 }
 
 /// Body of `MdsLookup`.

@@ -330,7 +330,7 @@ samples! {
     "Attr" = attr(1);
     "Layout" = layout(1);
     "WantLocks" = WantLocks { exclusive: true, ..want(1) };
-    "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)) };
+    "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)), confirms_layout: true };
     "LookupReq" = LookupReq { parent: fid(1), name: bytes("name"), want: Some(want(4)), cred: Some(cred(7)) };
     "ObjectRep" = ObjectRep {
         attr: Some(attr(1)),

@@ -38,10 +38,20 @@ pub(crate) fn load(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 /// after the locks that are held came. The answer is kept at its step: whoever no longer needs it, since it is put to use or the
 /// attributes came by another way, forgets the step. Else it would answer the next question, which is about a later moment.
 pub(crate) fn confirm_at(cx: &mut Cx<'_>, at: Step, ino: u64) -> Run<()> {
+    confirm(cx, at, ino, false)
+}
+
+/// The same by an operation that has locks on objects and uses them if the layout is as it was: from the answer on, no other client
+/// that is replacing the layout may still do so ([`GetattrReq::confirms_layout`]).
+pub(crate) fn confirm_layout_at(cx: &mut Cx<'_>, at: Step, ino: u64) -> Run<()> {
+    confirm(cx, at, ino, true)
+}
+
+fn confirm(cx: &mut Cx<'_>, at: Step, ino: u64, confirms_layout: bool) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     let rep = cx.rpc_object(at, dest, Opcode::MdsGetattr, |_, op| {
-        Request::new(&GetattrReq { fid, want: None, cred: Some((*op.cred).clone()) })
+        Request::new(&GetattrReq { fid, want: None, cred: Some((*op.cred).clone()), confirms_layout })
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::ESTALE)?;
     ensure(cx.w, fid);
@@ -50,7 +60,7 @@ pub(crate) fn confirm_at(cx: &mut Cx<'_>, at: Step, ino: u64) -> Run<()> {
         return Ok(());
     }
     cx.forget(at);
-    confirm_at(cx, at, ino)
+    confirm(cx, at, ino, confirms_layout)
 }
 
 /// One lock: pinned already, cached, being given back (a call of the kernel that came while its pages are being

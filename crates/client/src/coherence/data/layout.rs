@@ -1,12 +1,13 @@
 //! Whether the objects that are known are still the file's.
 //!
-//! The data of a file can move to other objects (`migrate`). Whoever moves it takes LAYOUT from all clients first, then every object
-//! as a whole, and only then swaps. So nobody can swap while somebody has a lock on one of the objects, and under such a lock a client
-//! may rely on a layout
+//! The data of a file can move to other objects (`migrate`). The client that moves it takes LAYOUT from all clients first, then every
+//! object as a whole, and only then swaps. So nobody swaps while another client has a lock on one of the objects, and under such a lock
+//! a client may rely on a layout
 //!
 //! ```text
 //! that came in under LAYOUT, which is still held           nobody has begun to swap
-//! that the metadata target has confirmed since             nobody has swapped before the lock came
+//! that the metadata target has confirmed since             nobody had swapped when the lock came; and a client whose locks on the
+//!                                                          objects were taken by an eviction cannot swap any more
 //! that was one of these, if since then a lock on an        nobody could have all objects
 //! object was held without a break (`layout_sure`)
 //! ```
@@ -41,7 +42,7 @@ pub(crate) fn holds(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
         stdx::mark!("layout_asked_for");
         let seen = cx.memo(Step::LayoutSeen).unwrap_or(now);
         cx.set_memo(Step::LayoutSeen, seen);
-        access::confirm_at(cx, Step::LayoutConfirm, ino)?;
+        access::confirm_layout_at(cx, Step::LayoutConfirm, ino)?;
         asked(cx);
         if generation(cx.w, ino) != seen {
             stdx::mark!("locked_after_a_swap");

@@ -7,6 +7,8 @@
 //! data copied, durable                       the locks on the old objects are not pinned: who wants to write may
 //! EX lock on LAYOUT, the turn, PW on all     nobody else uses the file, and nobody can begin to
 //! as before?                                 the first locks are still there, and nothing was written here: the copy is the file
+//! the layout is confirmed                    from here on, another client that gets a lock on an object ends this attempt
+//! every object target answers                none has evicted us, so nobody had a lock before that
 //! Setlayout Swap                             it becomes the file in one group, the old objects go
 //! ```
 //! If the file was written meanwhile, the copy is given up and all begins anew, some times. A crash of this client, or its
@@ -17,7 +19,7 @@ use core::time::Duration;
 use proto::connect::{BRW_SIZE_MAX, features};
 use proto::msg::{
     Extent, Layout, LockMode, Lvb, ObjectId, ObjectRep, Policy, ReadReq, Reint, Resource, SetlayoutKind, SetlayoutOp,
-    WriteReq, bits,
+    StatfsReq, WriteReq, bits,
 };
 use proto::{Bytes, Errno, Opcode};
 use std::sync::Arc;
@@ -33,8 +35,9 @@ use crate::coherence::data::leaving;
 use crate::coherence::data::state::{ensure, file, file_mut, node_key};
 use crate::coherence::data::{access, flush, layout};
 use crate::coherence::metadata_write_back;
-use crate::coherence::op::Memo;
+use crate::coherence::op::{Memo, OpState};
 use crate::coherence::request::Request;
+use crate::coherence::world::World;
 
 /// How often a file is copied that is written meanwhile.
 const TRIES_MAX: u64 = 5;
@@ -63,6 +66,7 @@ pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
             },
         };
         cx.set_memo(Step::MigrateFailed, failed.raw() as u64);
+        forget_proof(cx);
         if cx.memo(Step::MigrateDrop).is_none() && in_flight(cx) {
             return Err(Stop::Wait);
         }
@@ -98,6 +102,12 @@ fn is_write(step: &Step) -> bool {
     matches!(step, Step::MigrateWrite(_))
 }
 
+/// What [`prove`] has found so far counts no more. Its answers are not awaited: an object target may be away.
+fn forget_proof(cx: &mut Cx<'_>) {
+    let proof = |step: &Step| matches!(step, Step::MigrateConfirm | Step::MigrateConfirmed | Step::MigrateAlive(_));
+    begun(cx, proof).into_iter().for_each(|step| cx.forget(step));
+}
+
 /// Forgets everything of this attempt.
 fn anew(cx: &mut Cx<'_>) {
     begun(cx, Step::is_of_migration).into_iter().for_each(|step| cx.forget(step));
@@ -113,6 +123,7 @@ fn let_go(cx: &mut Cx<'_>, ino: u64) {
     layout::let_go(cx);
     cx.unlock(Step::MigrateLock);
     cx.forget(Step::MigrateWanted);
+    forget_proof(cx);
     begun(cx, |step| matches!(step, Step::MigrateNewPin(_))).into_iter().for_each(|pin| cx.unlock(pin));
     access::end_turn(cx, ino);
 }
@@ -422,10 +433,33 @@ fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
         return Err(cx.wait(node_key(ino)));
     }
     if as_noted(cx, ino) {
+        prove(cx, ino)?;
         return pin_new(cx, ino, copy);
     }
     stdx::mark!("written_while_migrated");
     Err(Errno::ESTALE.into())
+}
+
+/// An object target may have evicted this client, which does not know it yet, and have given its locks to others. So first the metadata
+/// target confirms the layout: if another client asks for that after us, we cannot swap any more. Then each object target answers
+/// anything: whoever gets a lock on an object after that asks after us.
+fn prove(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    if cx.memo(Step::MigrateConfirmed).is_none() {
+        access::confirm_layout_at(cx, Step::MigrateConfirm, ino)?;
+        cx.forget(Step::MigrateConfirm);
+        cx.set_memo(Step::MigrateConfirmed, 1);
+    }
+    let objects = file(cx.w, ino).map(|file| file.objects.iter().map(|object| object.dest).collect::<Vec<_>>());
+    let objects = objects.ok_or(Errno::ESTALE)?;
+    let mut answers = Answers::default();
+    for (dest, key) in objects.iter().zip(0..) {
+        if objects[..key as usize].contains(dest) {
+            continue;
+        }
+        let request = |_: &mut World, _: &mut OpState| Request::new(&StatfsReq::default());
+        answers.take(cx.start_rpc(Step::MigrateAlive(key), *dest, Opcode::ObjStatfs, request));
+    }
+    answers.all()
 }
 
 /// The locks on the new objects stay from here on: they will cover what the kernel has of the file.

@@ -1,4 +1,4 @@
-//! What a setattr does to an inode: [`rules::attrs`], and what hangs on the mode and the owner besides.
+//! The effect of a setattr on an inode: [`rules::attrs`], the access list and file capabilities.
 
 use proto::Errno;
 use proto::msg::SetattrOp;
@@ -6,10 +6,10 @@ use rules::Caller;
 use rules::acl::{self, Acl};
 use schema::Inode;
 
-/// File capabilities.
+/// The attribute with the file capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// See [`rules::attrs::set`].
+/// Applies a setattr to the inode. See [`rules::attrs::set`].
 pub fn change(
     caller: &Caller<'_>,
     inode: &mut Inode,
@@ -28,7 +28,7 @@ pub fn change(
     Ok(())
 }
 
-/// The access list that a chmod leaves in step with the mode.
+/// Updates the access list after a chmod.
 fn list_follows_mode(inode: &mut Inode) {
     for xattr in inode.xattrs.iter_mut().filter(|xattr| xattr.name == acl::ACCESS) {
         if let Ok(Some(mut list)) = Acl::parse(&xattr.value) {

@@ -1,4 +1,4 @@
-//! The records that a new metadata target begins with.
+//! The first records of a new metadata target.
 
 use proto::Fid;
 use proto::connect::DIR_SIZE;
@@ -8,7 +8,8 @@ use schema::{Inode, MdtState, Oi, Record};
 use store::Batch;
 use target::Format;
 
-/// A new store with an empty root directory that belongs to `owner` (user and group). Commit it, sealed with [`schema::formats`], as group 1 of an empty engine.
+/// The records of a new store, with an empty root directory that belongs to `owner` (user and group). The caller seals them
+/// with [`schema::formats`] and commits them as group 1 of an empty engine.
 pub fn format(format: &Format, owner: (u32, u32)) -> Batch {
     let mut batch = target::format(format);
     let root = Inode {

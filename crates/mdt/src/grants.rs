@@ -1,4 +1,4 @@
-//! Locks that come with a reply, and sizes that somebody else knows better.
+//! Locks that are granted with a reply, and glimpses: sizes of resident files from the clients that write them.
 
 use crate::tree::{self, Node};
 use proto::Fid;
@@ -6,7 +6,7 @@ use proto::msg::{Attr, LockGrant, LockMode, Lvb, Resource, WantLocks, bits};
 use schema::Inode;
 use target::{Cx, ShareKey, Stop};
 
-/// The locks that the request wants and that conflict with nobody. Among the last steps of an attempt.
+/// Grants those of the wanted locks that conflict with no other client. Among the last steps of an attempt.
 pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: Option<Fid>) -> Vec<LockGrant> {
     let mut grants = Vec::new();
     if let Some(parent) = parent {
@@ -26,19 +26,19 @@ pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: 
     grants
 }
 
-/// The lock on the entries of a directory: a lease, if that is wanted and nobody else has one.
+/// The lock on the entries of a directory: a lease if `exclusive` and no other client is in the way, otherwise a shared lock.
 fn entries(cx: &mut Cx<'_>, resource: Resource, cookie: u64, exclusive: bool) -> Option<LockGrant> {
     let mut grant = |mode| cx.try_grant(resource, mode, bits::UPDATE, bits::UPDATE, cookie);
     exclusive.then(|| grant(LockMode::Ex)).flatten().or_else(|| grant(LockMode::Pr))
 }
 
-/// What one lock on an object covers for a client that caches it.
+/// The bits of the one lock that a client needs to cache an object.
 pub fn cached(inode: &Inode) -> u64 {
     if inode.is_dir() { bits::CACHE_DIRECTORY } else { bits::CACHE }
 }
 
-/// Attributes with size and times as the writer knows them who has the data of a resident file under its lock; of a directory,
-/// when nobody has it leased.
+/// Up-to-date attributes. For a resident file, the client that holds a lock for writing its data is asked for size and times.
+/// For a directory, a lease is called back.
 pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
     let mut attr = attr_of(cx, &node.inode);
     if node.inode.is_dir() {
@@ -48,19 +48,19 @@ pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
     Ok(attr)
 }
 
-/// What the writer of a resident file knows of it, who has its data under a lock.
+/// Size and times of a resident file as known to the clients that hold a lock for writing its data.
 pub struct Written(Vec<Lvb>);
 
-/// Asks the writer. Last among what an attempt may wait for: the answer to a change of mode or owner tells the size, too, and the
-/// kernel believes it.
+/// Sends a glimpse to the writer of a resident file. An attempt waits for this last. Replies to changes of mode or owner need it,
+/// too, because they carry the size and the kernel takes it over.
 pub fn written(cx: &mut Cx<'_>, inode: &Inode) -> Result<Written, Stop> {
     let known = if inode.is_resident() { cx.glimpse(Resource::inode(inode.fid))? } else { Vec::new() };
     Ok(Written(known))
 }
 
 impl Written {
-    /// Puts it into what the target itself knows. Bytes that it has not written yet make the file longer, never shorter: of what else it
-    /// changes, a write past its cache or a cut, the target knows first.
+    /// Merges it into the target's own values. Bytes that the writer still buffers can only make the file longer. Other changes
+    /// of the size, by a direct write or a truncation, reach the target first.
     pub fn merge(&self, attr: &mut Attr) {
         for lvb in &self.0 {
             attr.size = attr.size.max(lvb.size);
@@ -70,8 +70,8 @@ impl Written {
     }
 }
 
-/// The attributes as they are here. An answer that tells where the data of a file lies waits until that cannot be undone, if another
-/// client has just moved it there.
+/// The attributes as the target has them. If another client has just moved the data of the file, the reply waits until the new
+/// layout is durable.
 pub fn attr_of(cx: &mut Cx<'_>, inode: &Inode) -> Attr {
     if inode.is_file() && !inode.is_resident() {
         cx.depends_on(ShareKey::layout(inode.fid));
@@ -79,12 +79,12 @@ pub fn attr_of(cx: &mut Cx<'_>, inode: &Inode) -> Attr {
     inode.attr()
 }
 
-/// What the target itself knows of a resident file's data.
+/// Size and times of a resident file as the target has them.
 pub fn lvb(inode: &Inode) -> Lvb {
     inode.lvb()
 }
 
-/// The same with what the writer knows.
+/// Size and times of a resident file, merged with those of its writer.
 pub fn fresh_lvb(cx: &mut Cx<'_>, inode: &Inode) -> Result<Lvb, Stop> {
     let mut lvb = lvb(inode);
     for held in written(cx, inode)?.0 {

@@ -1,22 +1,22 @@
-//! Directories whose every entry is known to be, or not to be, in the store: where a name is absent, nobody needs to look.
+//! Known directories: an index in memory of all entries of a directory, so that an absent name needs no read.
 //!
-//! A create must know that its name is free. The store could say so only after a read on the medium, because the record is
-//! not there. So for directories that were made, or were empty, while the target ran, the cookies that are taken are kept
-//! here. That is a cache: bounded, and dropped as a whole for the directory that was used least recently.
+//! A create must know that its name is free. For an absent record the store would have to read the medium. So for
+//! directories that were made, or were empty, while the target ran, this module keeps the cookies in use. It is a bounded
+//! cache, which drops the least recently used directory as a whole.
 //!
-//! Changed only by attempts that are certain to be accepted.
+//! Only attempts that are certain to be accepted change it.
 
 use std::collections::BTreeMap;
 use stdx::{Map, Set};
 
-/// A directory of which all cookies are known, tombstones included.
+/// All cookies in use in one directory, tombstones included.
 #[derive(Debug, Default)]
 struct Known {
     cookies: Set<u64>,
     used: u64,
 }
 
-/// See the module.
+/// The known directories.
 #[derive(Debug)]
 pub struct KnownDirs {
     dirs: Map<u64, Known>,
@@ -26,11 +26,11 @@ pub struct KnownDirs {
     limit: usize,
 }
 
-/// What one more directory costs, in cookies.
+/// The cost of a directory itself, in cookies.
 const DIR_COST: usize = 8;
 
 impl KnownDirs {
-    /// Keeps at most about `limit` cookies, of about 16 bytes each.
+    /// A cache of about `limit` cookies, of about 16 bytes each.
     pub fn new(limit: usize) -> KnownDirs {
         KnownDirs { dirs: Map::default(), by_use: BTreeMap::new(), clock: 0, total: 0, limit }
     }
@@ -40,12 +40,12 @@ impl KnownDirs {
         self.dirs.get(&dir).is_some_and(|known| !known.cookies.contains(&cookie))
     }
 
-    /// Whether everything is known of a directory.
+    /// Whether a directory is known.
     pub fn knows(&self, dir: u64) -> bool {
         self.dirs.contains_key(&dir)
     }
 
-    /// From now on everything is known of this directory: these cookies are taken.
+    /// Makes a directory known, with these cookies in use.
     pub fn learn(&mut self, dir: u64, cookies: impl IntoIterator<Item = u64>) {
         self.forget(dir);
         let known = Known { cookies: cookies.into_iter().collect(), used: 0 };
@@ -55,7 +55,7 @@ impl KnownDirs {
         self.shrink();
     }
 
-    /// A cookie is taken.
+    /// Marks a cookie as used.
     pub fn take(&mut self, dir: u64, cookie: u64) {
         let Some(known) = self.dirs.get_mut(&dir) else { return };
         self.total += usize::from(known.cookies.insert(cookie));
@@ -63,14 +63,14 @@ impl KnownDirs {
         self.shrink();
     }
 
-    /// A cookie is free.
+    /// Marks a cookie as free.
     pub fn free(&mut self, dir: u64, cookie: u64) {
         if let Some(known) = self.dirs.get_mut(&dir) {
             self.total -= usize::from(known.cookies.remove(&cookie));
         }
     }
 
-    /// The directory is gone.
+    /// Drops a directory.
     pub fn forget(&mut self, dir: u64) {
         if let Some(known) = self.dirs.remove(&dir) {
             self.total -= known.cookies.len() + DIR_COST;
@@ -97,23 +97,23 @@ impl KnownDirs {
     }
 }
 
-/// What an attempt of many changes has done to directories so far. It becomes known when the attempt is accepted; until then this goes
-/// before what is known.
+/// Entries that an attempt with several changes has made so far. [`KnownDirs`] gets them when the attempt is accepted; until
+/// then this takes precedence over it.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Directories that it has made: nothing is in them but what it has put there.
+    /// Directories that the attempt made: they have no entries but those in `used`.
     made: Set<u64>,
-    /// Cookies that it has used, by directory.
+    /// Entries that the attempt made: directory and cookie.
     used: Set<(u64, u64)>,
 }
 
 impl Pending {
-    /// It has made a directory.
+    /// Records a new directory.
     pub fn made(&mut self, dir: u64) {
         self.made.insert(dir);
     }
 
-    /// It has put an entry.
+    /// Records a new entry.
     pub fn took(&mut self, dir: u64, cookie: u64) {
         self.used.insert((dir, cookie));
     }

@@ -1,4 +1,4 @@
-//! Layouts: where a new file's data goes, and what a user may ask for.
+//! Layouts: where the data of a new file goes, and which layouts a user may set.
 
 use crate::osts::Osts;
 use prost::Message;
@@ -7,9 +7,9 @@ use proto::{Errno, Fid, TargetKind, TargetName};
 use std::collections::BTreeSet;
 use target::{Cx, Request, Stop};
 
-/// Stripe size where nobody said otherwise.
+/// Default stripe size, in bytes.
 pub const STRIPE_SIZE_DEFAULT: u32 = 1 << 20;
-/// Stripe sizes are multiples of this.
+/// Stripe sizes are multiples of this, in bytes.
 pub const STRIPE_SIZE_UNIT: u32 = 64 << 10;
 /// Most stripes of a file.
 pub const STRIPE_COUNT_MAX: usize = 2000;
@@ -23,12 +23,12 @@ pub fn osts_of(config: &Config) -> Vec<u32> {
     osts
 }
 
-/// What a directory's default, or nothing, makes of a new file. The first stripe goes round over the targets with the
-/// numbers that the client gives its files, as long as their space is about equal.
+/// The layout of a new file in a directory with this default. While the space of the targets is about equal, the first
+/// stripes of a client's files go round over them, by the numbers in the FIDs.
 pub fn of_new_file(default: Option<&Layout>, osts: &Osts, fid: Fid, resident: bool) -> Layout {
     let default = default.cloned().unwrap_or_default();
     let stripe_size = if default.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { default.stripe_size };
-    // Without object targets the data can only stay here.
+    // Without object targets the data can only be resident.
     let pool = if osts.members(&default.pool).is_some() { default.pool } else { String::new() };
     let layout = |chosen: Vec<u32>, pool| {
         let resident = resident || chosen.is_empty();
@@ -47,13 +47,13 @@ pub fn of_new_file(default: Option<&Layout>, osts: &Osts, fid: Fid, resident: bo
     layout(osts.choose(&pool, count, first, seed(fid)), pool)
 }
 
-/// Differs by one from one file of a client to the next.
+/// A seed for the choice, which grows by one from one file of a client to the next.
 fn seed(fid: Fid) -> u64 {
     fid.seq.wrapping_add(u64::from(fid.oid))
 }
 
-/// Where the data of a file goes that was made when no object target was known, or none was in its pool. No client's replay brings this choice, so it
-/// does not depend on what changes from one moment to the next.
+/// The layout of a file that was made when no object target was known or its pool was empty. No client replays this choice,
+/// so it does not depend on the current space of the targets.
 pub fn of_old_file(osts: &Osts, fid: Fid, pool: &str) -> Layout {
     let (all, pool) = match osts.members(pool) {
         Some(members) => (members.to_vec(), pool.to_owned()),
@@ -65,7 +65,7 @@ pub fn of_old_file(osts: &Osts, fid: Fid, pool: &str) -> Layout {
     Layout { stripe_size: STRIPE_SIZE_DEFAULT, osts, resident, pool, ..Layout::default() }
 }
 
-/// A default that a user asks for. `generation` 1 marks that it was set.
+/// Checks a default that a user sets, and completes it. `generation` 1 marks that it was set.
 pub fn checked_default(wanted: &Layout, osts: &Osts) -> Result<Layout, Errno> {
     let Layout { stripe_size, want_count, want_first, .. } = *wanted;
     let known = |first: i32| u32::try_from(first).is_ok_and(|first| osts.has(first));
@@ -81,7 +81,7 @@ pub fn checked_default(wanted: &Layout, osts: &Osts) -> Result<Layout, Errno> {
     let pool = wanted.pool.clone();
     let set = Layout { stripe_size, want_count, want_first, generation: 1, pool, ..Layout::default() };
     let Some(&first) = wanted.osts.first() else { return Ok(set) };
-    // A list says all: a count or a first target beside it must be the same.
+    // A list determines everything: a count or a first target beside it must agree.
     let count = wanted.osts.len() as i32;
     let distinct = wanted.osts.iter().collect::<BTreeSet<_>>().len() == wanted.osts.len();
     let agrees = (want_count == 0 || want_count == count) && (want_first == -1 || want_first == first as i32);
@@ -95,8 +95,8 @@ fn is_pool_or_none(name: &str) -> bool {
     name.is_empty() || Pool::name_is_valid(name)
 }
 
-/// Whether a default that names a pool draws from targets that are in it. `EINVAL`: there is no such pool, it has no targets, or
-/// a target that the default names is not in it.
+/// Checks the pool that a default names. `EINVAL` if there is no such pool, it has no targets, or the default names a target
+/// outside it.
 pub fn check_pool(default: &Layout, osts: &Osts) -> Result<(), Errno> {
     if default.pool.is_empty() {
         return Ok(());
@@ -107,7 +107,7 @@ pub fn check_pool(default: &Layout, osts: &Osts) -> Result<(), Errno> {
     if in_pool { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// Whether a layout of a file can be one at all: it came from outside.
+/// Whether a layout that a client sent is valid in itself.
 pub fn is_sound(layout: &Layout) -> bool {
     layout.osts.len() <= STRIPE_COUNT_MAX
         && layout.stripe_size > 0
@@ -115,8 +115,8 @@ pub fn is_sound(layout: &Layout) -> bool {
         && is_pool_or_none(&layout.pool)
 }
 
-/// What the answer to the first execution said, which a replay brings behind its body; `None` if this is no replay, or that
-/// of a client of version 0.1.0.
+/// The first reply to a request, which a replay carries after its body. `None` if this is no replay, or the client is of
+/// version 0.1.0.
 pub fn first_answer<M: Message + Default>(cx: &Cx<'_>, request: &Request) -> Result<Option<M>, Stop> {
     if !cx.is_replay() || request.bulk().is_empty() {
         return Ok(None);
@@ -124,13 +124,13 @@ pub fn first_answer<M: Message + Default>(cx: &Cx<'_>, request: &Request) -> Res
     M::decode(&request.bulk()[..]).map(Some).map_err(|_| Errno::EPROTO.into())
 }
 
-/// The layout that the first execution answered.
+/// The layout in the first reply to a request.
 pub fn answered(cx: &Cx<'_>, request: &Request) -> Result<Option<Layout>, Stop> {
     let answer = first_answer::<ObjectRep>(cx, request)?;
     checked_answer(answer.and_then(|rep| rep.attr).and_then(|attr| attr.layout))
 }
 
-/// A layout of an answer that a client brings back.
+/// Checks the layout of a first reply that a client sent back.
 pub fn checked_answer(layout: Option<Layout>) -> Result<Option<Layout>, Stop> {
     match layout {
         Some(layout) if !is_sound(&layout) => Err(Errno::EPROTO.into()),

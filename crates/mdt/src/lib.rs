@@ -1,26 +1,28 @@
-//! The metadata target: names, inodes, attributes, small files.
+//! The metadata target: names, inodes, attributes and the data of small files.
 //!
-//! [`Mdt`] is a [`target::Service`]: the machine of every target (crate `target`) gives it requests one after another, and
-//! it answers each with an attempt. One file per operation in [`ops`]; what they share:
+//! [`Mdt`] is a [`target::Service`]: the machine in crate `target` passes it one request at a time, and each runs as an
+//! attempt. [`ops`] has one file per operation. The operations share these modules:
 //!
-//! - [`attrs`], [`xattrs`]: who may do what, beside the crate [`rules`]. Pure.
-//! - [`layouts`], [`resident`]: where data lies, and the bytes of small files. Pure.
-//! - [`tree`]: objects, names and the writes that all operations share, as records.
-//! - [`grants`]: locks that come with replies.
+//! - [`attrs`], [`xattrs`]: rules for attributes that the crate [`rules`] does not have. Pure.
+//! - [`layouts`], [`resident`]: the location of a file's data, and the bytes of resident files. Pure.
+//! - [`tree`]: objects and names as records, and the writes that several operations need.
+//! - [`grants`]: locks that are granted with replies.
 //! - [`osts`]: which object targets new files may use.
-//! - [`opens`], [`known`], [`listings`]: what is only in memory: open files; directories of which every name is known; what listings
-//!   have shown so far.
-//! - [`moves`]: which resident files may have objects on object targets, whatever crashes.
-//! - `promises`: room for changes that clients make behind their programs' backs; [`target::grants`]: space for the data of
-//!   small files that clients write back later.
-//! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
+//! - [`opens`], [`known`], [`listings`]: state in memory only: open files, directories whose names are all known, and how
+//!   many names each listing has returned.
+//! - [`moves`]: which resident files may have objects on object targets, also after a crash.
+//! - `promises`: reserved room for changes that clients write back; [`target::grants`]: reserved space for the data of
+//!   small files that clients write back.
+//! - [`tasks`]: background work: orphans, objects to destroy, sequences.
 //!
 //! # Invariants
-//! - Every entry leads by its FID through the object index to an inode that carries that FID and names the entry in its
-//!   linkEA, and back (`lfsck` checks them all).
-//! - Link counts, entry counts and these are changed in one group with the entries.
-//! - An object without a name is open or an orphan; objects on object targets outlive their file only in the destroy log.
-//! - Memory is changed by attempts that are certain to be accepted, and can be lost: clients open again, tasks start again.
+//! - The FID of every entry leads through the object index to an inode that carries this FID and names the entry in its
+//!   linkEA, and the other way round (`lfsck` checks both directions).
+//! - Link counts, entry counts and linkEAs change in the same group as the entries.
+//! - An object without a name is open or an orphan. Objects on object targets that outlive their file are in the destroy
+//!   log.
+//! - Only an attempt that is certain to be accepted changes memory, and memory can be lost: clients open their files
+//!   again, tasks start again.
 
 pub mod attrs;
 mod format;
@@ -62,12 +64,12 @@ use target::grants::Grants;
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
 
-/// How much of the free room may be promised for data: so many parts of so many.
+/// The part of the free space that may be granted for data: numerator and denominator.
 const DATA_PARTS: (u64, u64) = (3, 4);
-/// How many names [`KnownDirs`] keeps: about 64 MiB.
+/// The most names that [`KnownDirs`] keeps: about 64 MiB.
 const KNOWN_NAMES_MAX: usize = 4 << 20;
 
-/// A metadata target's service.
+/// The service of a metadata target.
 pub struct Mdt {
     settings: Settings,
     opens: Opens,
@@ -78,26 +80,26 @@ pub struct Mdt {
     osts: Osts,
     destroys: Destroys,
     promises: Promises,
-    /// Space for the data of small files that clients have buffered or may buffer.
+    /// Space granted to clients for data of small files that they buffer.
     space_grants: Grants,
-    /// What the engine said last about its room, as `space_grants` knows it.
+    /// The engine's space that `space_grants` was last computed from.
     space: Option<store::Space>,
-    /// Object targets are asked for their space.
+    /// The object targets are polled for their space.
     watching: bool,
     /// A range of sequences is being fetched.
     fetching: bool,
-    /// Grants of clients that are gone will be looked for.
+    /// A walk over the sequences of clients that are gone is scheduled.
     forgetting: bool,
-    /// And objects of files that were lost with them: a recovery is just over.
+    /// After a recovery, until that walk is over: it also looks for strays.
     strays: Option<Strays>,
 }
 
-/// Objects of files that a crash undid are to be looked for: those of sequences whose client did not survive the recovery. It may have come
-/// again since, and does not know the sequences that it had.
+/// Which sequences may have strays: objects of files whose creation a crash undid. These are the sequences of clients that
+/// did not survive the recovery. Such a client may have connected again since, but does not know its old sequences.
 #[derive(Debug)]
 struct Strays {
     survivors: BTreeSet<ClientUuid>,
-    /// Sequences that were granted since.
+    /// Sequences granted since the recovery.
     granted: BTreeSet<u64>,
 }
 
@@ -123,8 +125,8 @@ impl Mdt {
         }
     }
 
-    /// Takes note of what the engine said last about its room. A part of it is left for the records that new files need besides
-    /// their data.
+    /// Takes over the engine's last report of its space. A part is left for the records that new files need besides their
+    /// data.
     fn note_space(&mut self, cx: &Cx<'_>) {
         let space = cx.space();
         if space != self.space {
@@ -136,7 +138,7 @@ impl Mdt {
         }
     }
 
-    /// Open files, for those who look at a target from outside.
+    /// The number of open files, for observers outside the target.
     pub fn open_count(&self) -> usize {
         self.opens.total()
     }
@@ -249,7 +251,7 @@ impl Service for Mdt {
 
     fn changes(&self, request: &Request) -> bool {
         match request.opcode {
-            // An open that only reads needs a handle, and a reply record with it.
+            // An open for reading needs a handle, and therefore a reply record, but changes nothing.
             Opcode::MdsReint => !request
                 .decode::<ReintReq>()
                 .is_ok_and(|reint| matches!(&reint.op, Some(Reint::Open(open)) if ops::open::only_reads(open.flags))),
@@ -259,7 +261,7 @@ impl Service for Mdt {
 
     fn records_max(&self, request: &Request) -> usize {
         match request.opcode {
-            // A close on the wire has this many bytes at least, and may remove an object.
+            // A close takes at least 16 bytes on the wire, and may remove an object.
             Opcode::MdsBatch => CHANGE_RECORDS + BATCH_MAX * 8,
             Opcode::MdsClose => CHANGE_RECORDS + request.frame.body.len() / 16 * 8,
             _ => CHANGE_RECORDS,
@@ -273,18 +275,18 @@ impl Service for Mdt {
     fn may_use_reserve(&self, request: &Request) -> bool {
         match request.opcode {
             Opcode::MdsClose => true,
-            // The data was buffered because there was space promised for it.
+            // The client has buffered the data within the space that it was granted.
             Opcode::ObjWrite => request.decode::<WriteReq>().is_ok_and(|write| {
                 write.grant_used >= request.bulk().len() as u64
                     && write.grant_used <= self.space_grants.of(request.export)
             }),
-            // It was answered already, as far as there was room promised for it.
+            // The client has answered these changes within the room that it was promised.
             Opcode::MdsBatch => request
                 .decode::<BatchReq>()
                 .is_ok_and(|batch| self.promises.cover(request.export, batch.iter().take(BATCH_MAX + 1).count())),
             Opcode::MdsReint => request.decode::<ReintReq>().is_ok_and(|reint| match reint.op {
                 Some(Reint::Unlink(_) | Reint::Setlayout(_)) => true,
-                // Opening what is there takes no more room than the client's record has.
+                // Opening an existing object takes no space beyond the client's reply record.
                 Some(Reint::Open(open)) => open.flags & ops::open::flags::CREAT == 0,
                 _ => false,
             }),

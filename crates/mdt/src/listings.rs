@@ -1,30 +1,30 @@
-//! How many names a listing has shown so far, to tell a lost record from a name that never was.
+//! Completeness check of directory listings: detects entries whose records are lost.
 //!
-//! A directory's inode counts its entries in the same group as they are written. A listing that reaches the end with fewer names than
-//! that has met a loss. Listings come in pages, and a page says only after which cookie it begins; so what a page ends with is kept
-//! here: up to this cookie, in this version of the directory, there are so many names. That is true whoever asked, so listings of
-//! several clients share it. A cache: bounded, and what was dropped, or a directory that changes while it is being listed, only means
-//! that nothing is compared.
+//! A directory's inode counts its entries in the same group as they are written. A listing that ends with fewer names has met
+//! a lost record. Listings come in pages, and the request for a page names only the cookie after which it starts. So this
+//! module remembers for the end of each page how many names the directory has up to that cookie, in that version. The number
+//! does not depend on the client, so the listings of all clients share it. It is a bounded cache: after an eviction, or if the
+//! directory changes during a listing, the listing is not checked.
 //!
-//! Example: a directory counts 5 names and one record is lost. Page 1 (after 0) shows three and ends with cookie 48: `(dir, 48)` has 3.
-//! Page 2 (after 48) shows one and reaches the end: 4 of 5. It says that there is more; `(dir, 64)` has 4. Page 3 (after 64) has no
-//! name, and is refused with `EIO`: all that is left was shown before the error.
+//! Example: a directory counts 5 names and one record is lost. Page 1 (after 0) has three names and ends with cookie 48:
+//! `(dir, 48)` has 3. Page 2 (after 48) has one name and reaches the end: 4 of 5. Its reply says that there is more; `(dir, 64)`
+//! has 4. Page 3 (after 64) has no name and is refused with `EIO`: the client got all remaining names before the error.
 
 use std::collections::VecDeque;
 use stdx::Map;
 
-/// Ends of pages that are kept.
+/// The most page ends that are kept.
 const PAGES_MAX: usize = 4096;
 
-/// Names of a directory up to the end of a page.
+/// The number of names of a directory up to the end of a page.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
-    /// The directory's version then.
+    /// The directory's version at that time.
     version: u64,
     names: u64,
 }
 
-/// See the module.
+/// The ends of pages, with the number of names up to each.
 #[derive(Debug, Default)]
 pub struct Listings {
     /// By directory and last cookie.
@@ -42,7 +42,7 @@ impl Listings {
         self.pages.get(&(dir, cookie)).filter(|page| page.version == version).map(|page| page.names)
     }
 
-    /// A page of a directory of this version ended with a cookie.
+    /// Records that a page of a directory of this version ended with a cookie, after `names` names.
     pub fn page_ended(&mut self, dir: u64, cookie: u64, version: u64, names: u64) {
         if self.pages.insert((dir, cookie), Counted { version, names }).is_some() {
             return;

@@ -1,23 +1,24 @@
-//! Which resident files may have objects on object targets.
+//! Moves of resident files to object targets: which resident files may have objects, also after a crash.
 //!
-//! A client copies the data of a resident file to objects before the inode says that it lies there. If the client dies and
-//! nothing durable says that there may be objects, they stay for ever. So a move begins, that is, its lock is answered, only when
-//! a range of FIDs that has the file is durably noted as [`Moving`]. Files that grow are often made one after another, so
-//! one answer in a thousand waits for a group. The inode itself is marked (`leaving`) soon after, without anybody waiting.
+//! A client copies the data of a resident file to objects before the inode names them. If the client dies and nothing durable
+//! says that there may be objects, they leak. So a move starts, that is, the target answers its lock request, only when a
+//! range of FIDs that includes the file is durably recorded as [`Moving`]. Files that grow are often made one after another,
+//! so about one answer in a thousand waits for a group. The inode itself is marked (`leaving`) soon after, and no client waits
+//! for that.
 //!
 //! ```text
-//! lock for moving 5       range 0 to 1023 noted in group 7; answered when 7 is durable
+//! lock for moving 5       range 0 to 1023 recorded in group 7; answered when 7 is durable
 //! lock for moving 6       answered at once
 //! 5 and 6 are marked      in group 8
-//! crash: 8 is lost        at the next start the range is in doubt: 5, 6 and all other resident files of it may have objects
-//! after the recovery      all resident files of the range are marked; then the note goes
+//! crash: 8 is lost        at the next start the range is in doubt: 5, 6 and all its other resident files may have objects
+//! after the recovery      all resident files of the range are marked; then the record is removed
 //! ```
 //!
-//! So does the answer for a file that was given another layout (`lfs setstripe`, `lfs migrate`) since the last group: the objects
-//! would be looked for where the old one says.
+//! The answer also waits if the file's layout was changed (`lfs setstripe`, `lfs migrate`) and that change is not durable: after
+//! a crash, the objects would be looked for where the old layout says.
 //!
-//! Without a crash the note goes when nobody has moved a file of the range for a minute: marks that were made since are in
-//! earlier groups than its removal, or in the same.
+//! Without a crash the record is removed when no file of the range has moved for a minute. Marks are then in the same group as
+//! the removal, or in earlier ones.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -29,42 +30,42 @@ use schema::{Inode, Moving, Oi, Record};
 use store::KeyRange;
 use target::{Cx, Stop, Task};
 
-/// Ranges that are remembered; moves of files in further ones wait for the mark of the file itself.
+/// The most ranges that are recorded. The move of a file outside them waits for the mark of the file itself.
 const RANGES_MAX: usize = 1 << 16;
-/// A range in which nothing moved for so long is forgotten.
+/// How long a range stays recorded after its last move.
 const IDLE: Duration = Duration::from_secs(60);
-/// Ranges that are forgotten in one step.
+/// Ranges that are removed in one step.
 const FORGET_STEP: usize = 4096;
-/// Files that are looked at in one step, when a range is resolved.
+/// Files that are checked in one step, when a range is resolved.
 const STEP: usize = 256;
 
-/// The ranges that the store has notes of, by their first FID.
+/// The recorded ranges, by their first FID.
 #[derive(Default, Debug)]
 pub struct Moves {
     ranges: BTreeMap<Fid, Range>,
     /// The last durable group.
     durable: u64,
-    /// Ranges in which nothing moves are looked for.
+    /// A check for idle ranges is scheduled.
     watching: bool,
 }
 
 #[derive(Default, Debug)]
 struct Range {
-    /// The group of the note.
+    /// The group that has the record.
     group: u64,
-    /// Something was moved since the last look.
+    /// A file was moved since the last check.
     used: bool,
-    /// Files that are about to be marked.
+    /// The number of files that are about to be marked.
     marking: u32,
     /// A crash may have lost marks of its files.
     in_doubt: bool,
 }
 
-/// Marks a file as about to move.
+/// Marks a file whose data is about to move.
 struct Mark(Fid);
 /// Marks the resident files of a range, from this one on.
 struct Resolve(Fid);
-/// Forgets ranges in which nothing moves.
+/// Removes idle ranges.
 struct Forget;
 
 impl Moves {
@@ -73,14 +74,14 @@ impl Moves {
         self.durable = self.durable.max(group);
     }
 
-    /// Whether a file may have objects: it lies there, is about to, or was when a crash came.
+    /// Whether a file may have objects: its data is there, it is marked, or a crash may have undone its mark.
     pub fn may_have_objects(&self, inode: &Inode) -> bool {
         let in_doubt = || self.ranges.get(&Moving::range_of(inode.fid)).is_some_and(|range| range.in_doubt);
         inode.is_file() && (!inode.is_resident() || inode.leaving || in_doubt())
     }
 }
 
-/// Takes the notes of an earlier run from the store: all are in doubt.
+/// Reads the ranges of an earlier run from the store: all are in doubt.
 pub fn start(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
     let found = cx.scan::<Moving>(&Moving::all(), RANGES_MAX)?;
     let doubt = |(fid, _)| (fid, Range { in_doubt: true, ..Range::default() });
@@ -88,24 +89,23 @@ pub fn start(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Recovery is over: nobody will say any more that he moves a file.
+/// Recovery is over: clients have replayed their locks, so no further moves will be reported.
 pub fn recovered(mdt: &Mdt, cx: &mut Cx<'_>) {
     for (range, _) in mdt.moves.ranges.iter().filter(|(_, range)| range.in_doubt) {
         cx.spawn(Task::new("moves", Resolve(*range)));
     }
 }
 
-/// A client was granted the lock for moving a file: its answer leaves when a crash cannot make us forget that. The last step
-/// of an attempt.
+/// A client was granted the lock for moving a file. The reply waits until that is durable. The last step of an attempt.
 pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
     let marked = node.inode.leaving && !mdt.lacks_osts(&node.inode);
-    number(mdt, cx, &mut node);
+    renumber(mdt, cx, &mut node);
     let range = Moving::range_of(node.fid());
     if !mdt.moves.ranges.contains_key(&range) {
         if marked {
             return;
         }
-        // A note makes no change of this request: nothing of it is replayed.
+        // The record does not make this request a change: the client replays nothing of it.
         cx.changes_nothing();
         if mdt.moves.ranges.len() >= RANGES_MAX {
             mark(mdt, cx, &mut node);
@@ -133,11 +133,11 @@ pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
     watch(mdt, cx);
 }
 
-/// An object target was replaced since the file was made: its objects are new.
-fn number(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut tree::Node) {
+/// Gives the future objects of the file higher numbers if an object target was replaced since the file was made.
+fn renumber(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut tree::Node) {
     let first = mdt.osts.first_object;
     let Some(layout) = node.inode.layout.as_mut().filter(|layout| layout.first_object < first) else { return };
-    // What there may be of an earlier attempt is looked for under the old numbers.
+    // Objects of an earlier move, if any, are found only under the old numbers.
     if node.inode.leaving {
         return;
     }
@@ -149,15 +149,14 @@ fn number(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut tree::Node) {
     cx.hold_until_durable();
 }
 
-/// Whether a crash could give the file back the layout that it had before: then nobody would know of objects that are where the
-/// present one says.
+/// Whether a crash could undo the last change of the file's layout. Objects that the current layout names would then leak.
 fn layout_may_be_lost(cx: &Cx<'_>, inode: &Inode) -> bool {
     let was_changed = inode.layout.as_ref().is_some_and(|layout| layout.generation > 0);
     was_changed && tree::version_of(inode) > cx.last_committed().0
 }
 
-/// A client that came back goes on with a move: the mark may have been lost.
-pub fn goes_on(mdt: &mut Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
+/// A client continues a move after recovery. A crash may have undone the mark of the file, so it is marked again.
+pub fn resume(mdt: &mut Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
     if node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
         mark_later(mdt, cx, node.fid());
     }
@@ -170,8 +169,8 @@ fn mark_later(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) {
     cx.spawn(Task::new("leaving", Mark(fid)));
 }
 
-/// A file that was made when no object target was known is also told where to go. No new version: this is not replayed, so
-/// no client's change may hang on it.
+/// Marks a file whose data is about to move, and chooses object targets for one that has none. The version stays: this is not
+/// replayed, so no client's change may depend on it.
 fn mark(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut tree::Node) {
     node.inode.leaving = true;
     if mdt.lacks_osts(&node.inode) {
@@ -187,7 +186,7 @@ fn watch(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     }
 }
 
-/// One attempt of a task, if it is one of these.
+/// Runs one attempt of a task, if it is a task of this module.
 pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Option<Result<(), Stop>> {
     if let Some(Mark(fid)) = task.get() {
         return Some(mark_now(mdt, cx, *fid));
@@ -211,7 +210,7 @@ fn mark_now(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
     Ok(())
 }
 
-/// One step: a record that cannot be read leaves the range in doubt.
+/// One step of resolving a range. If a record cannot be read, the range stays in doubt.
 fn resolve(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Fid) -> Result<(), Stop> {
     let range = Moving::range_of(from);
     let keys = KeyRange::new(Oi::key(&from), Oi::key(&Moving::last_of(range)).successor());
@@ -245,7 +244,7 @@ fn resolve(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Fid) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A resident file without a mark. Clients that hold its layout without targets give that back.
+/// The file, if it is resident and not marked. Calls back locks on a layout that has no targets yet.
 fn unmarked_file(mdt: &Mdt, cx: &mut Cx<'_>, ino: u64) -> Result<Option<tree::Node>, Stop> {
     let Some(inode) = cx.get::<Inode>(&ino)?.filter(|inode| inode.is_resident() && !inode.leaving) else {
         return Ok(None);

@@ -1,9 +1,9 @@
-//! Open files, in memory: who has what open. Clients open again after a restart.
+//! Open files, in memory only: clients open their files again after a restart.
 //!
-//! A handle is one that only the client can know (`Cx::open_handle`): an open that is replayed has the same again, and proves by it that
-//! it was answered. Where there is none, or it is in use (a request that opens a file twice), it is `instance << 40 | n`, so that
-//! no handle of an earlier start is taken for one of this. An open that is replayed also answers to the handle that it had before,
-//! because a close may have been sent with that one.
+//! A handle is derived so that only the client can know it (`Cx::open_handle`). A replayed open gets the same handle, which
+//! proves that the open was answered. If there is no such handle, or it is in use (a request that opens a file twice), the
+//! handle is `instance << 40 | n`, so that no handle of an earlier start is mistaken for a current one. A replayed open is also
+//! found by its old handle, because a close may have been sent with it.
 
 use proto::Fid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +13,11 @@ use target::ExportId;
 /// An open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFile {
-    /// Whose.
+    /// The client that opened it.
     pub export: ExportId,
-    /// Of what.
+    /// The object.
     pub fid: Fid,
-    /// For writing.
+    /// It is open for writing.
     pub writes: bool,
     /// Its handle before the restart; 0 if there was none.
     pub old_handle: u64,
@@ -34,7 +34,7 @@ pub struct Opens {
 }
 
 impl Opens {
-    /// Opens; gives the handle. A replay that is replayed again takes the place of its first.
+    /// Adds an open file and returns its handle. A second replay of an open replaces the first.
     pub fn open(&mut self, instance: u64, handle: Option<u64>, file: OpenFile) -> u64 {
         if file.old_handle != 0
             && let Some(&earlier) = self.by_old_handle.get(&(file.export, file.old_handle))
@@ -61,14 +61,14 @@ impl Opens {
         }
     }
 
-    /// The open file that a client means by a handle, by its present handle or the one before the restart.
+    /// The open file of a client's handle, which may be the current one or the one from before the restart.
     pub fn find(&self, export: ExportId, handle: u64) -> Option<(u64, OpenFile)> {
         let present = self.by_old_handle.get(&(export, handle)).copied().unwrap_or(handle);
         let file = self.by_handle.get(&present)?;
         (file.export == export).then_some((present, *file))
     }
 
-    /// Closes by present handle.
+    /// Closes a file by its current handle.
     pub fn remove(&mut self, handle: u64) {
         let Some(file) = self.by_handle.remove(&handle) else { return };
         if file.old_handle != 0 {
@@ -93,7 +93,7 @@ impl Opens {
         self.counts.get(&fid).copied().unwrap_or(0)
     }
 
-    /// Closes everything of an export; gives the objects that nobody has open any more.
+    /// Closes all files of an export. Returns the objects that no client has open any more.
     pub fn export_gone(&mut self, export: ExportId) -> Vec<Fid> {
         let handles = self.by_export.get(&export).cloned().unwrap_or_default();
         let mut closed = BTreeSet::new();
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(opens.open(1, Some(9), file(1, 0)), 9);
         let twice = opens.open(1, Some(9), file(1, 0));
         assert_ne!(twice, 9, "each open has a handle of its own");
-        // After a restart, both replays come, and one of them twice.
+        // After a restart both opens are replayed, one of them twice.
         let mut opens = Opens::default();
         for _ in 0..2 {
             assert_eq!(opens.open(2, Some(9), file(1, 9)), 9);

@@ -1,30 +1,30 @@
-//! The object targets: which of them new files may use, and how much each gets.
+//! Allocation of object targets to new files: which targets they may use, and how large the share of each is.
 //!
-//! Every target is asked for its space at intervals. One that has not answered since the last question, or whose connection
-//! is lost, is away. New files avoid targets that are away, full or degraded, and use those that an administrator has taken
-//! out only if there is no other at all. While the free space of the usable targets is about equal, first stripes go round
-//! over them; otherwise targets are drawn with weights that grow with their free space. The draw is a function of the file's
-//! FID: this crate has no random source.
+//! Every target is polled for its space. A target that has not answered the last poll, or whose connection is lost, is away.
+//! New files avoid targets that are away, full or degraded. They use targets that an administrator has taken out only if
+//! there are no others. While the free space of the usable targets is about equal, first stripes go round over them.
+//! Otherwise targets are drawn with weights that grow with their free space. The draw is a function of the file's FID, because
+//! this crate has no random source.
 //!
-//! A file that names a pool lies on targets of that pool alone, by the same rules; where the pool has none, the file gets no
-//! target.
+//! A file that names a pool uses only targets of that pool, by the same rules. If the pool is empty, the file gets no target.
 //!
-//! What was chosen is answered to the client, and its replay carries it: the space is another then.
+//! The reply tells the client which targets were chosen, and a replay carries that choice, because the space may have
+//! changed in between.
 //!
-//! Costs: a choice allocates nothing but the list of stripes. All else is computed when an answer or a setting changes.
+//! Costs: a choice allocates only the list of stripes. Everything else is computed when an answer or a setting changes.
 
 use core::time::Duration;
 use proto::Errno;
 use proto::msg::{OST_DEGRADED, StatfsRep};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pause between two questions for space.
+/// Interval of the polls for space.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 /// A target with less space than this is full, in bytes: one stripe.
 const FULL_BYTES: u64 = 1 << 20;
-/// And one with less than this part of its size.
+/// A target with less space than its size divided by this is full.
 const FULL_PART: u64 = 1000;
-/// Lustre's default of `max_create_count`. Objects are not made in advance here: all that counts is whether it is 0.
+/// Lustre's default of `max_create_count`. Objects are not precreated, so it only matters whether the value is 0.
 const MAX_CREATE_COUNT: u32 = 20_000;
 
 /// One object target.
@@ -32,15 +32,15 @@ const MAX_CREATE_COUNT: u32 = 20_000;
 pub struct Ost {
     /// Its index.
     pub index: u32,
-    /// An administrator's word: `osp.*.active`.
+    /// The administrator's setting `osp.*.active`.
     pub active: bool,
-    /// An administrator's word: `osp.*.max_create_count`; 0: no new objects.
+    /// The administrator's setting `osp.*.max_create_count`; 0: no new objects.
     pub max_create_count: u32,
-    /// What it answered last.
+    /// Its last answer.
     pub space: Option<StatfsRep>,
-    /// It was asked and has not answered yet.
+    /// A poll is in flight.
     asked: bool,
-    /// It has not answered for long, or its connection is lost.
+    /// It has not answered the last poll in time, or its connection is lost.
     away: bool,
 }
 
@@ -57,7 +57,7 @@ impl Ost {
         self.space.as_ref().map_or(0, |space| space.available)
     }
 
-    /// Of one that has not answered yet nothing is known.
+    /// Whether it is full. One that has never answered is not.
     fn is_full(&self) -> bool {
         self.space.as_ref().is_some_and(|space| space.available < FULL_BYTES.max(space.total / FULL_PART))
     }
@@ -67,17 +67,17 @@ impl Ost {
     }
 }
 
-/// A pool.
+/// A pool of object targets.
 #[derive(Clone, Debug)]
 struct Pool {
     /// Indexes of its targets, ascending.
     members: Vec<u32>,
-    /// Those of them that new files use.
+    /// Those targets that new files use.
     usable: Usable,
 }
 
 impl Pool {
-    /// Computes which are usable. `all`: by index.
+    /// Computes the usable targets. `all`: all targets, by index.
     fn settle(&mut self, all: &[Ost], threshold_rr: u8, prio_free: u8) {
         let place = |index: &u32| all.binary_search_by_key(index, |ost| ost.index).ok();
         let osts: Vec<&Ost> = self.members.iter().filter_map(place).map(|at| &all[at]).collect();
@@ -90,14 +90,14 @@ impl Pool {
 pub struct Osts {
     /// By index.
     all: Vec<Ost>,
-    /// Those that new files use that name no pool.
+    /// Those that new files without a pool use.
     everywhere: Usable,
     /// The pools, by name.
     pools: BTreeMap<String, Pool>,
-    /// `lod.*.qos_threshold_rr`: first stripes go round as long as the emptiest target has less than this more than the
-    /// fullest one, in percent.
+    /// `lod.*.qos_threshold_rr`, in percent: first stripes go round while the target with the least available space has at most
+    /// this much less than the one with the most.
     pub qos_threshold_rr: u8,
-    /// `lod.*.qos_prio_free`: how much free space counts against an even spread, in percent.
+    /// `lod.*.qos_prio_free`, in percent: the weight of free space against an even spread.
     pub qos_prio_free: u8,
     /// Number of the first object of a new file ([`proto::msg::Layout::first_number`]).
     pub first_object: u32,
@@ -111,7 +111,7 @@ impl Default for Osts {
 }
 
 impl Osts {
-    /// The configuration has these, in order. Gives those that are new.
+    /// Takes over the targets of the configuration, ascending. Returns the new ones.
     pub fn configure(&mut self, indexes: &[u32]) -> Vec<u32> {
         let known = core::mem::take(&mut self.all);
         let mut new = Vec::new();
@@ -126,12 +126,12 @@ impl Osts {
         new
     }
 
-    /// Whether the file system has none.
+    /// Whether the file system has no object targets.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// All, by index.
+    /// All targets, by index.
     pub fn iter(&self) -> impl Iterator<Item = &Ost> {
         self.all.iter()
     }
@@ -140,12 +140,12 @@ impl Osts {
         self.all.binary_search_by_key(&index, |ost| ost.index).ok()
     }
 
-    /// Whether there is one of this index.
+    /// Whether there is a target with this index.
     pub fn has(&self, index: u32) -> bool {
         self.place(index).is_some()
     }
 
-    /// Whether this one can take objects, if somebody wants it to: it is there, not full and not taken out.
+    /// Whether a target takes objects when it is named: it is neither away nor full nor taken out.
     pub fn takes_objects(&self, index: u32) -> bool {
         self.place(index).is_some_and(|at| {
             let ost = &self.all[at];
@@ -153,12 +153,12 @@ impl Osts {
         })
     }
 
-    /// Those that new files may use, by index.
+    /// The targets that new files without a pool may use, by index.
     pub fn usable(&self) -> &[u32] {
         &self.everywhere.indexes
     }
 
-    /// The configuration has these pools.
+    /// Takes over the pools of the configuration.
     pub fn set_pools(&mut self, pools: &[proto::msg::Pool]) {
         let members = |osts: &[u32]| {
             let members: BTreeSet<u32> = osts.iter().copied().filter(|&ost| self.has(ost)).collect();
@@ -169,7 +169,7 @@ impl Osts {
     }
 
     fn pool(&self, name: &str) -> Option<&Pool> {
-        // Most files name none.
+        // Most files name no pool.
         if name.is_empty() { None } else { self.pools.get(name) }
     }
 
@@ -183,7 +183,7 @@ impl Osts {
         self.pools.iter().map(|(name, pool)| (name.as_str(), &pool.members[..]))
     }
 
-    /// Changes one, if it is there.
+    /// Changes a target and updates the usable targets. `None` if there is no such target.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ost)) -> Option<()> {
         let at = self.place(index)?;
         change(&mut self.all[at]);
@@ -195,23 +195,23 @@ impl Osts {
         Some(())
     }
 
-    /// An administrator's word. `ENOENT`: there is no such target.
+    /// Sets `osp.*.active`. `ENOENT`: there is no such target.
     pub fn set_active(&mut self, index: u32, active: bool) -> Result<(), Errno> {
         self.change(index, |ost| ost.active = active).ok_or(Errno::ENOENT)
     }
 
-    /// An administrator's word. `ENOENT`: there is no such target.
+    /// Sets `osp.*.max_create_count`. `ENOENT`: there is no such target.
     pub fn set_max_create_count(&mut self, index: u32, count: u32) -> Result<(), Errno> {
         self.change(index, |ost| ost.max_create_count = count).ok_or(Errno::ENOENT)
     }
 
-    /// Percentages of the choice.
+    /// Sets the percentages of the choice.
     pub fn set_qos(&mut self, threshold_rr: u8, prio_free: u8) {
         (self.qos_threshold_rr, self.qos_prio_free) = (threshold_rr, prio_free);
         self.settle();
     }
 
-    /// Time for the next questions: gives those that are to be asked. Who still owes the last answer is away.
+    /// The next poll is due: returns the targets to poll. A target that has not answered the last poll is away.
     pub fn ask(&mut self) -> Vec<u32> {
         let mut due = Vec::new();
         for ost in &mut self.all {
@@ -225,7 +225,7 @@ impl Osts {
         due
     }
 
-    /// One has answered; an error says nothing about its space.
+    /// A poll of a target has ended; `None`: with an error, which leaves its space as it was.
     pub fn answered(&mut self, index: u32, space: Option<StatfsRep>) {
         self.change(index, |ost| {
             ost.asked = false;
@@ -234,12 +234,12 @@ impl Osts {
         });
     }
 
-    /// The connection to one is lost.
+    /// The connection to a target is lost.
     pub fn away(&mut self, index: u32) {
         self.change(index, |ost| ost.away = true);
     }
 
-    /// Computes which are usable, of all and in each pool.
+    /// Computes the usable targets, overall and for each pool.
     fn settle(&mut self) {
         let (threshold, prio) = (self.qos_threshold_rr, self.qos_prio_free);
         self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), threshold, prio);
@@ -248,9 +248,9 @@ impl Osts {
         }
     }
 
-    /// Different targets of a pool for `count` stripes, fewer if there are not as many; of a pool that is not there (any more), as
-    /// of the empty name, all targets. `first`: the index to begin with, if it is usable. `seed` differs from file to file, by one
-    /// from one file of a client to its next.
+    /// Chooses different targets of a pool for `count` stripes, or fewer if there are not enough. For the empty name and a pool
+    /// that does not exist, all targets are candidates. `first`: the index of the first stripe's target, if it is usable. `seed`
+    /// grows by one from one file of a client to the next.
     pub fn choose(&self, pool: &str, count: usize, first: Option<u32>, seed: u64) -> Vec<u32> {
         self.pool(pool).map_or(&self.everywhere, |pool| &pool.usable).choose(count, first, seed)
     }
@@ -261,12 +261,12 @@ impl Osts {
 struct Usable {
     /// Their indexes, ascending.
     indexes: Vec<u32>,
-    /// With each the sum of the weights up to it; empty while first stripes go round.
+    /// For each, the sum of the weights up to it. Empty while first stripes go round.
     weights: Vec<u64>,
 }
 
 impl Usable {
-    /// The best of these.
+    /// The best of these targets.
     fn of(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Usable {
         let tiers: [fn(&Ost) -> bool; 4] = [
             |ost| ost.allowed() && !ost.away && !ost.is_full() && !ost.is_degraded(),
@@ -276,7 +276,7 @@ impl Usable {
         ];
         let of_tier = |tier: &fn(&Ost) -> bool| -> Vec<&Ost> { osts.iter().filter(|ost| tier(ost)).copied().collect() };
         let best = tiers.iter().map(of_tier).find(|found| !found.is_empty());
-        // Where all are taken out, there is no other place for data.
+        // If all are taken out, they are used nevertheless.
         let best = best.unwrap_or_else(|| osts.to_vec());
         let weights = weights(&best, threshold_rr, prio_free);
         Usable { indexes: best.iter().map(|ost| ost.index).collect(), weights }
@@ -296,7 +296,7 @@ impl Usable {
         self.draw(count, seed)
     }
 
-    /// Draws different targets by weight. What luck does not give in some draws is taken in order.
+    /// Draws different targets by weight. If the draws do not yield enough, the rest is taken in order.
     fn draw(&self, count: usize, seed: u64) -> Vec<u32> {
         let total = self.weights.last().copied().unwrap_or(0).max(1);
         let mut chosen = Vec::with_capacity(count);
@@ -322,7 +322,7 @@ impl Usable {
     }
 }
 
-/// Sums of the weights; empty if the space is about equal, or nothing is known of that of one.
+/// Cumulative weights. Empty if the space is about equal, or unknown for any target.
 fn weights(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Vec<u64> {
     let most = osts.iter().map(|ost| ost.available()).max().unwrap_or(0);
     let least = osts.iter().map(|ost| ost.available()).min().unwrap_or(0);
@@ -331,7 +331,7 @@ fn weights(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Vec<u64> {
     if unknown || balanced {
         return Vec::new();
     }
-    // In MiB, so that no sum over all targets can overflow.
+    // In MiB, so that the sum over all targets does not overflow.
     let mib = |bytes: u64| bytes >> 20;
     let mean = osts.iter().map(|ost| mib(ost.available())).sum::<u64>() / osts.len().max(1) as u64;
     let prio = u64::from(prio_free.min(100));
@@ -358,7 +358,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Targets of 100 GiB with so many GiB available each.
+    /// Targets of 100 GiB each, with these numbers of GiB available.
     fn with_space(available: &[u64]) -> Osts {
         let mut osts = Osts::default();
         let indexes: Vec<u32> = (0..available.len() as u32).collect();

@@ -1,11 +1,12 @@
-//! Room that clients are promised for changes that they make behind their programs' backs.
+//! Promised room: how many changes each client may have outstanding with metadata write-back.
 //!
-//! Such a change has been answered before it comes: there must be room for it, however full the store is by then. So clients
-//! are told how many they may have outstanding, and all these together fit into half of what the store keeps in reserve. When
-//! what is not in reserve gets short nobody is promised any more, and every change asks before it is answered.
+//! A client answers such a change before it sends it, so there must be space for it however full the store is by then. So
+//! the target promises each client room for a number of changes, and all promises together fit into half of the store's
+//! reserve. When the free space outside the reserve runs short, the target makes no new promises, and every change becomes
+//! a request that the program waits for.
 //!
-//! Each client may have a quarter of what the others leave: with n clients at work each comes to have 1/(n + 3) of all. Who has not used
-//! his room for a while gives it back, and is promised anew with the answer to his next change.
+//! Each client gets a quarter of what the others leave, so with n active clients each gets 1/(n + 3) of all. A client that
+//! has not used its room for a while gives it back, and gets a new promise with the reply to its next change.
 
 use crate::Mdt;
 use proto::msg::ObjectRep;
@@ -13,26 +14,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::Space;
 use target::{Cx, ExportId, Reply};
 
-/// What the records of one such change can cost on the medium, in bytes: entry, inode and index on pages of their own, each
-/// split.
+/// The most that the records of one change can cost on the medium, in bytes: entry, inode and index on different pages, each
+/// of which splits.
 const CHANGE_COST: u64 = 24 << 10;
-/// Most changes that one client is promised room for.
+/// The most changes that one client is promised room for.
 pub(crate) const PROMISE_MAX: u32 = 1024;
 
-/// Changes that there is room for.
+/// The promises to all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
-    /// By client: what it was told last, or what is left of what it was told before.
+    /// By client: the last promise, or the rest of an earlier, larger one.
     by_client: BTreeMap<ExportId, u32>,
-    /// The sum of these.
+    /// The sum of all promises.
     all: u64,
-    /// Clients that give room back, and take what answers to their changes offer.
+    /// Clients that give room back, and accept promises in replies to changes.
     shrinking: BTreeSet<ExportId>,
 }
 
 impl Promises {
-    /// A client has sent so many of its changes, and is promised anew: a part of what is left by the others, so that there is
-    /// something left for the next one.
+    /// A client has sent `sent` changes and gets a new promise: a part of what the others leave, so that some is left for the
+    /// next client.
     fn renew(&mut self, export: ExportId, room: u64, sent: u32) -> u32 {
         let before = self.by_client.get(&export).copied().unwrap_or(0);
         let others = self.all - u64::from(before);
@@ -43,7 +44,7 @@ impl Promises {
         count
     }
 
-    /// A client says what it was promised, perhaps before a restart: that is promised again, as far as there is `room` for all.
+    /// A client claims an earlier promise, perhaps from before a restart. It is renewed as far as `room` for all clients allows.
     fn again(&mut self, export: ExportId, room: u64, claim: u32) {
         let before = self.by_client.get(&export).copied().unwrap_or(0);
         let others = self.all - u64::from(before);
@@ -53,7 +54,7 @@ impl Promises {
         self.all = others + u64::from(now);
     }
 
-    /// What a client was promised is free for others.
+    /// Frees the promise to a client for others.
     fn take_back(&mut self, export: ExportId) {
         if let Some(before) = self.by_client.get_mut(&export) {
             self.all -= u64::from(core::mem::take(before));
@@ -65,31 +66,31 @@ impl Promises {
         self.all -= u64::from(self.by_client.remove(&export).unwrap_or(0));
     }
 
-    /// Whether there is room for so many changes of a client, whatever others do.
+    /// Whether the promise to a client covers this number of changes.
     pub(crate) fn cover(&self, export: ExportId, changes: usize) -> bool {
         self.by_client.get(&export).is_some_and(|count| changes <= *count as usize)
     }
 }
 
-/// How many changes there is room for, however full the store is.
+/// The number of changes that the reserve has room for.
 fn in_reserve(space: &Space) -> u64 {
     space.reserve / 2 / CHANGE_COST
 }
 
 impl Mdt {
-    /// A client has sent so many changes: how many it may have outstanding from now on.
+    /// A client has sent `sent` changes. Returns how many it may have outstanding from now on.
     pub(crate) fn promise(&mut self, cx: &Cx<'_>, export: ExportId, sent: usize) -> u32 {
         let Some(space) = cx.space() else { return 0 };
         let room = if space.free < space.reserve { 0 } else { in_reserve(&space) };
         self.promises.renew(export, room, u32::try_from(sent).unwrap_or(u32::MAX))
     }
 
-    /// A client that connects says how many changes it was promised room for.
+    /// A client that connects claims an earlier promise.
     pub(crate) fn promise_again(&mut self, cx: &Cx<'_>, export: ExportId, claim: u32) {
         self.promises.again(export, cx.space().map_or(u64::MAX, |space| in_reserve(&space)), claim);
     }
 
-    /// Whether a client that connects gives back what it does not need.
+    /// Notes whether a client that connects gives back room that it does not need.
     pub(crate) fn room_shrinks(&mut self, export: ExportId, shrinks: bool) {
         if shrinks {
             self.promises.shrinking.insert(export);
@@ -98,13 +99,13 @@ impl Mdt {
         }
     }
 
-    /// A client needs its room no more.
+    /// A client has given back its room.
     pub(crate) fn take_room_back(&mut self, export: ExportId) {
         self.promises.take_back(export);
     }
 
-    /// The answer to a change that was a request of its own: a client that makes others by metadata write-back learns for how many
-    /// there is room now.
+    /// Adds a promise to the reply to a change that was a request of its own, for a client that uses metadata write-back and may
+    /// have given back its room.
     pub(crate) fn with_room(&mut self, cx: &Cx<'_>, reply: Reply) -> Reply {
         if cx.is_replay() || !self.promises.shrinking.contains(&cx.export()) {
             return reply;
@@ -113,7 +114,7 @@ impl Mdt {
         if batch_room == 0 { reply } else { reply.and(&ObjectRep { batch_room, ..ObjectRep::default() }) }
     }
 
-    /// A client is gone, and what it was promised with it.
+    /// Drops the promise to a client that is gone.
     pub(crate) fn promise_ends(&mut self, export: ExportId) {
         self.promises.end(export);
     }
@@ -129,7 +130,7 @@ mod tests {
         promises.again(ExportId(1), 1500, 1000);
         promises.again(ExportId(2), 1500, 500);
         assert!(promises.cover(ExportId(1), 1000) && promises.cover(ExportId(2), 500));
-        // Who claims what nobody promised gets no more than there is room for, and never less than it has.
+        // A false claim gets no more than there is room for, and a client never gets less than it has.
         promises.again(ExportId(3), 1500, 2000);
         promises.again(ExportId(1), 1500, 2000);
         assert!(!promises.cover(ExportId(3), 1) && !promises.cover(ExportId(1), 1001));
@@ -150,7 +151,7 @@ mod tests {
         let told: Vec<u32> = (1..=40).map(|client| promises.renew(ExportId(client), 5461, 0)).collect();
         assert_eq!(told[..4], [1024, 1024, 853, 640]);
         assert!(told.iter().map(|count| u64::from(*count)).sum::<u64>() <= 5461);
-        // Room gets short: what was promised before is kept until it was used.
+        // Room runs short: earlier promises are kept until they are used.
         assert_eq!(promises.renew(ExportId(1), 0, 24), 0);
         assert!(promises.cover(ExportId(1), 1000) && !promises.cover(ExportId(1), 1001));
         assert_eq!(promises.renew(ExportId(1), 0, 1000), 0);

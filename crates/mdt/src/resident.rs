@@ -1,10 +1,10 @@
-//! The data of a resident file, as bytes: what a write, a truncate or a hole makes of it.
+//! The data of a resident file as bytes: the effect of writes, truncations and holes.
 //!
-//! A file may be longer than its bytes; the rest is a hole. No bytes, no record.
+//! A file may be longer than its bytes; the rest is a hole. A file without bytes has no record.
 
 use bytes::Bytes;
 
-/// What a read gives: cut at the end of the file, zeros in the hole.
+/// The bytes that a read returns: up to the end of the file, with zeros for the hole.
 pub fn read(data: &Bytes, size: u64, offset: u64, length: u32) -> Bytes {
     let end = offset.saturating_add(u64::from(length)).min(size);
     if offset >= end {
@@ -22,8 +22,8 @@ pub fn read(data: &Bytes, size: u64, offset: u64, length: u32) -> Bytes {
     out.into()
 }
 
-/// The bytes after a write; `None` if there is no memory for so many. The caller bounds where a file may end, but a record
-/// says where this one does.
+/// The bytes after a write; `None` if there is not enough memory. The caller limits the size of a file, but a damaged record
+/// may claim any size.
 pub fn write(data: &Bytes, offset: u64, new: &[u8]) -> Option<Bytes> {
     let offset = usize::try_from(offset).ok()?;
     let end = offset.checked_add(new.len())?;
@@ -44,7 +44,7 @@ pub fn truncate(data: &Bytes, size: u64) -> Bytes {
     Bytes::copy_from_slice(&data[..keep])
 }
 
-/// The bytes with zeros in a range. What would be zeros at the end is left to the hole.
+/// The bytes with zeros in a range. Zeros at the end become part of the hole.
 pub fn zero(data: &Bytes, start: u64, length: u64) -> Bytes {
     let have = data.len() as u64;
     let (start, end) = (start.min(have), start.saturating_add(length).min(have));
@@ -56,12 +56,12 @@ pub fn zero(data: &Bytes, start: u64, length: u64) -> Bytes {
     out.into()
 }
 
-/// Units of 512 bytes.
+/// The number of blocks of 512 bytes that the bytes take.
 pub fn blocks(data: &Bytes) -> u64 {
     (data.len() as u64).div_ceil(512)
 }
 
-/// `SEEK_DATA` or `SEEK_HOLE`; `None` behind the end, or if no data follows.
+/// The result of `SEEK_DATA` or `SEEK_HOLE`; `None` past the end of the file, or if no data follows.
 pub fn seek(data: &Bytes, size: u64, offset: u64, hole: bool) -> Option<u64> {
     let have = (data.len() as u64).min(size);
     match () {

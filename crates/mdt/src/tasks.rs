@@ -1,22 +1,24 @@
-//! Background work.
+//! Background tasks of the metadata target.
 //!
-//! - **Space.** The object targets are asked for theirs from time to time, so that new files go where there is some.
-//! - **Orphans.** An object without a name goes with its last close. What a client that is gone had open, and what nobody
-//!   opened again in recovery, is removed here.
-//! - **Destroys.** A file's objects on object targets are removed when the file's removal is durable: the destroy log has a
-//!   record from the group of the unlink on, and loses it when all targets have answered, which they do when it is durable
-//!   there. Doing it twice does no harm.
-//! - **Copies.** Objects to which a client copies a file's data are in the destroy log from before their first byte, and stay as
-//!   long as that client does; it takes them out when they become the file's.
-//! - **Moves.** A file whose data is about to be copied to object targets is marked, so that objects of a move that was never
-//!   finished go with the file: see [`moves`].
-//! - **Owners.** Objects on object targets have the owner of their file; a change of it is passed on.
-//! - **Sequences.** A range is fetched from the MGS before the last one is used up. What a client was granted is forgotten
-//!   when the client is: nobody else gets it, and one that comes back has a new one granted.
-//! - **Strays.** A client that did not come back after a restart may have written to objects of files whose creation was lost
-//!   with it. So a sequence whose client did not survive a recovery is not forgotten before the object targets have removed the
-//!   objects of all its files that are not there, also if the client is back: it does not know the sequences that it had. An older copy of the store would take files for lost that were made after
-//!   it, so nothing of the kind is removed before the MGS has compared counts of starts, nor while a client has seen more.
+//! - **Space.** The object targets are polled for their free space, which decides where new files go.
+//! - **Orphans.** The last close removes an object without a name. Tasks remove the orphans of clients that are gone, and
+//!   those that no client opened again in recovery.
+//! - **Destroys.** A file's objects on object targets are destroyed when the removal of the file is durable. The destroy log
+//!   has a record from the group of the unlink on, and keeps it until all targets have answered, which they do when the
+//!   destruction is durable there. Destroying twice does no harm.
+//! - **Copies.** Objects to which a client copies a file's data are in the destroy log from before their first byte until they
+//!   become the file's objects. They are destroyed if the client is gone before that.
+//! - **Moves.** A file whose data is about to be copied to object targets is marked, so that the objects of an unfinished
+//!   move are destroyed with the file: see [`moves`].
+//! - **Owners.** Objects on object targets have the owner of their file. A task sends them a changed owner.
+//! - **Sequences.** A range is fetched from the MGS before the last one is used up. The grants of a client that is gone are
+//!   dropped. No other client gets these sequences, and a client that returns gets new ones.
+//! - **Strays.** A client that did not return after a restart may have written to objects of files whose creation was lost
+//!   with it. So a sequence whose client did not survive a recovery stays recorded until the object targets have removed the
+//!   objects of all its files that do not exist. This holds even if the client has connected again, because it does not know
+//!   its old sequences. In an older copy of the store, files that were made after the copy look as if they were lost. So
+//!   strays and orphans are not removed before the MGS has compared the counts of starts, nor while a client has seen a later
+//!   state of the store.
 
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
@@ -36,26 +38,26 @@ use target::{Cx, ExportId, LogLevel, Stop, Task, format_features};
 const STEP: usize = 256;
 /// Files in one destroy task.
 const DESTROYS_STEP: usize = 256;
-/// How long grants of clients that are gone are kept at least. That is longer than a client waits between two tries to
-/// connect, so those that are alive have come back by then, and have said what they have seen.
+/// How long grants of clients that are gone are kept at least. That is longer than a client waits between two attempts to
+/// connect. So clients that are alive have connected by then, and have reported which state of the store they have seen.
 const FORGET_AFTER: Duration = Duration::from_secs(8);
-/// Files of a sequence that are looked at in one step of the removal of strays.
+/// Files of a sequence that one step of the removal of strays takes.
 const STRAYS_STEP: usize = 1024;
-/// Destroy tasks at a time: some may wait for a target that is away.
+/// Destroy tasks at a time: some may wait for a target that does not answer.
 const DESTROYS_IN_FLIGHT_MAX: usize = 64;
 
-/// Removals that wait to be durable, and those that are under way.
+/// Destroys that wait until they are durable in the log, and the number of those in flight.
 #[derive(Default, Debug)]
 pub struct Destroys {
     waiting: VecDeque<(Transno, ObjectsKey)>,
     in_flight: usize,
-    /// Those that were logged since the start, until the walk over the log is over.
+    /// Objects that were logged since the start of the target. Empty when the walk over the log has ended.
     logged: BTreeSet<ObjectsKey>,
     walked: bool,
 }
 
 impl Destroys {
-    /// Nobody needs these objects after this change.
+    /// Adds objects that the change with this transno gave up.
     pub fn add(&mut self, transno: Transno, objects: ObjectsKey) {
         self.waiting.push_back((transno, objects));
         if !self.walked {
@@ -63,18 +65,18 @@ impl Destroys {
         }
     }
 
-    /// Tasks under way.
+    /// Tasks in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// All that was logged before the start is known.
-    fn walk_ends(&mut self) {
+    /// The walk has found everything that was logged before the start.
+    fn end_walk(&mut self) {
         self.walked = true;
         self.logged = BTreeSet::new();
     }
 
-    /// The objects of the next task: given up durably, and not too many tasks under way.
+    /// The objects of the next task: those that were given up durably. `None` if there are none, or too many tasks are in flight.
     fn next(&mut self, committed: Transno) -> Option<Vec<ObjectsKey>> {
         if self.in_flight >= DESTROYS_IN_FLIGHT_MAX {
             return None;
@@ -88,34 +90,34 @@ impl Destroys {
     }
 }
 
-/// Walks the orphans, after this one.
+/// Walks the orphans after this one.
 struct OrphanWalk(Option<Fid>);
-/// Removes these, if nobody has them open.
+/// Removes those of these orphans that are not open.
 struct RemoveOrphans(Vec<Fid>);
-/// Walks the destroy log, after this record.
+/// Walks the destroy log after this record.
 struct DestroyWalk(Option<ObjectsKey>);
-/// Removes these objects.
+/// Destroys these objects.
 struct Destroy(Vec<ObjectsKey>);
 /// Gives up all copies of the data of a file.
 struct DropCopies(Fid);
-/// Walks the copies, after this record, and gives up those of clients that are gone.
+/// Walks the destroy log after this record, and gives up the copies of clients that are gone.
 struct CopiesWalk(Option<ObjectsKey>);
-/// Tells object targets who owns this file.
-struct TellOwner(Fid);
-/// Fetches sequences.
+/// Sends the owner of this file to its object targets.
+struct UpdateOwner(Fid);
+/// Fetches a range of sequences.
 struct Fetch;
-/// Forgets sequences of clients that are gone, after this one.
+/// Drops sequences of clients that are gone, after this one.
 struct ForgetGrants(Option<u64>);
-/// Removes objects of files that are not there, of a sequence that nobody has, from this number on.
+/// Removes strays of a sequence that no client has, from this object number on.
 struct RemoveStrays(u64, u32);
 
-/// Asks the object targets for their space, from time to time.
+/// Polls the object targets for their space.
 struct AskSpaces;
-/// Asks one for its space.
+/// Asks one object target for its space.
 struct AskSpace(u32);
 
 impl Mdt {
-    /// Takes the object targets and their pools from the configuration, with the persistent parameters of those that are new.
+    /// Takes the object targets and their pools from the configuration, with the persistent parameters of new targets.
     pub(crate) fn learn_osts(&mut self, cx: &mut Cx<'_>) {
         for index in self.osts.configure(&layouts::osts_of(cx.config())) {
             params::of_new_ost(self, cx, index);
@@ -124,8 +126,8 @@ impl Mdt {
         self.number_objects(cx);
     }
 
-    /// An object target was replaced: numbers of new objects tell them from those that the lost one had. Not before all clients
-    /// know of numbers.
+    /// After an object target was replaced, new objects get higher numbers, which tell them from the lost ones. Waits until all
+    /// clients know object numbers.
     fn number_objects(&mut self, cx: &mut Cx<'_>) {
         let first = Layout::first_number(cx.config().replaced);
         let known = cx.header().incompat & format_features::LAYOUT_SWAP != 0;
@@ -136,7 +138,7 @@ impl Mdt {
     }
 }
 
-/// Begins to ask the object targets for their space, as soon as there are some.
+/// Starts to poll the object targets for their space, once there are any.
 pub fn watch_osts(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     if !mdt.watching && !mdt.osts.is_empty() {
         mdt.watching = true;
@@ -163,7 +165,7 @@ fn ask_space(mdt: &mut Mdt, cx: &mut Cx<'_>, index: u32) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What must be there before a metadata target serves.
+/// Checks that the store has a root directory.
 pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
     match tree::find(cx, Fid::ROOT)? {
         Some(root) if root.inode.is_dir() => Ok(()),
@@ -175,7 +177,7 @@ pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
     }
 }
 
-/// Recovery is over: what nobody opened again goes, unfinished removals go on.
+/// Recovery is over: orphans that no client opened again are removed, and unfinished destroys continue.
 pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
@@ -185,12 +187,12 @@ pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     mdt.forget_grants_later(cx);
 }
 
-/// A file was closed without a look at whether it has a name.
+/// A file was closed without a check whether it still has a name.
 pub fn nobody_has_open(cx: &mut Cx<'_>, fid: Fid) {
     cx.spawn(Task::new("orphans", RemoveOrphans(vec![fid])));
 }
 
-/// An export is gone with its open files.
+/// An export is gone: its open files are closed.
 pub fn export_gone(mdt: &mut Mdt, cx: &mut Cx<'_>, export: ExportId) {
     let closed = mdt.opens.export_gone(export);
     for some in closed.chunks(STEP) {
@@ -203,7 +205,7 @@ pub fn export_gone(mdt: &mut Mdt, cx: &mut Cx<'_>, export: ExportId) {
 }
 
 impl Mdt {
-    /// Fetches a range of sequences, unless that is going on.
+    /// Starts to fetch a range of sequences, unless one is being fetched.
     pub(crate) fn prefetch_sequences(&mut self, cx: &mut Cx<'_>) {
         if !self.fetching {
             self.fetching = true;
@@ -211,7 +213,7 @@ impl Mdt {
         }
     }
 
-    /// Looks for grants of clients that are gone, a little later: often several go at once.
+    /// Schedules a walk over the grants of clients that are gone. It runs later, because often several clients go at once.
     fn forget_grants_later(&mut self, cx: &mut Cx<'_>) {
         if !self.forgetting {
             self.forgetting = true;
@@ -219,7 +221,7 @@ impl Mdt {
         }
     }
 
-    /// Starts the removal of objects of what is durably gone.
+    /// Starts destroys that are durable in the log.
     pub(crate) fn start_destroys(&mut self, cx: &mut Cx<'_>) {
         while let Some(objects) = self.destroys.next(cx.last_committed()) {
             cx.spawn(Task::new("destroy", Destroy(objects)));
@@ -227,7 +229,7 @@ impl Mdt {
     }
 }
 
-/// One attempt of a task.
+/// Runs one attempt of a task.
 pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if task.get::<AskSpaces>().is_some() {
         ask_spaces(mdt, cx);
@@ -257,8 +259,8 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(result) = moves::run(mdt, cx, task) {
         return result;
     }
-    if let Some(TellOwner(fid)) = task.get() {
-        return owner(cx, *fid);
+    if let Some(UpdateOwner(fid)) = task.get() {
+        return send_owner(cx, *fid);
     }
     if task.get::<Fetch>().is_some() {
         return fetch(mdt, cx);
@@ -272,7 +274,7 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The keys of a table after a record.
+/// The keys of a table after this record.
 fn after<R: Record>(id: Option<R::Id>) -> KeyRange {
     let all = R::all();
     match id {
@@ -309,7 +311,7 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
             && inode.nlink == 0
         {
             let node = tree::Node { ino, inode };
-            let gone = if tree::destroy(mdt, cx, &node)? { Gone::WithObjects } else { Gone::Here };
+            let gone = if tree::destroy(mdt, cx, &node)? { Gone::WithObjects } else { Gone::Destroyed };
             removed.push((node, gone));
         }
     }
@@ -322,10 +324,10 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
 fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<ObjectsKey>) -> Result<(), Stop> {
     let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP).inspect_err(|stop| {
         if *stop != Stop::Wait {
-            mdt.destroys.walk_ends();
+            mdt.destroys.end_walk();
         }
     })?;
-    // What was logged since the start waits to be durable already; the rest was durable before.
+    // Objects that were logged since the start are in `waiting` already. The others are durable in the log.
     for (objects, log) in found.iter().filter(|(objects, _)| !mdt.destroys.logged.contains(objects)) {
         if !is_copied_to(cx, log) {
             mdt.destroys.waiting.push_front((Transno(0), *objects));
@@ -333,13 +335,13 @@ fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<ObjectsKey>) -> Re
     }
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("destroys", DestroyWalk(Some(*last)))),
-        _ => mdt.destroys.walk_ends(),
+        _ => mdt.destroys.end_walk(),
     }
     mdt.start_destroys(cx);
     Ok(())
 }
 
-/// Whether a client that is there may be copying data to these objects.
+/// Whether a known client may be copying data to these objects.
 fn is_copied_to(cx: &Cx<'_>, log: &DestroyLog) -> bool {
     log.copier().is_some_and(|client| cx.knows_client(client))
 }
@@ -358,18 +360,18 @@ fn walk_copies(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<ObjectsKey>) -> Resu
     Ok(())
 }
 
-/// Nobody copies to these objects any more: they go.
+/// Gives up a copy: removes the client from the log record and destroys the objects.
 fn give_up_copy(mdt: &mut Mdt, cx: &mut Cx<'_>, objects: &ObjectsKey, log: &DestroyLog) {
     cx.put::<DestroyLog>(objects, &DestroyLog { osts: log.osts.clone(), ..DestroyLog::default() });
     mdt.destroys.add(cx.transno(), *objects);
 }
 
-/// The file is gone: so are the copies of its data.
+/// Schedules giving up all copies of the data of a file that is gone.
 pub fn drop_copies(cx: &mut Cx<'_>, fid: Fid) {
     cx.spawn(Task::new("copies", DropCopies(fid)));
 }
 
-/// The copies of the data of a file, of one client or of all, go.
+/// Gives up the copies of a file's data that one client made, or all of them.
 pub fn give_up_copies(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid, of: Option<ClientUuid>) -> Result<(), Stop> {
     let (first, last) = ObjectsKey::of_file(fid);
     let range = KeyRange::new(DestroyLog::key(&first), DestroyLog::key(&last).successor());
@@ -381,7 +383,7 @@ pub fn give_up_copies(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid, of: Option<Clien
     Ok(())
 }
 
-/// Asks every target for its part; the log is cleared when all have answered.
+/// Has the object targets destroy these objects, and removes them from the log when all have answered.
 fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<(), Stop> {
     let failed = match ask_targets(cx, doomed) {
         Ok(failed) => failed,
@@ -405,7 +407,7 @@ fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<(), 
     Ok(())
 }
 
-/// Who did not do it, if anybody.
+/// Sends the requests of a destroy. Returns a target that failed, if any.
 fn ask_targets(cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<Option<(TargetName, Errno)>, Stop> {
     let mut of_target: BTreeMap<u32, Vec<ObjectId>> = BTreeMap::new();
     for objects in doomed {
@@ -429,15 +431,14 @@ fn ask_targets(cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<Option<(TargetN
     if waits { Err(Stop::Wait) } else { Ok(failed) }
 }
 
-/// Has the objects of a file told who owns it.
-pub fn tell_owner(cx: &mut Cx<'_>, fid: Fid) {
-    cx.spawn(Task::new("owner", TellOwner(fid)));
+/// Schedules sending the owner of a file to its objects.
+pub fn update_owner(cx: &mut Cx<'_>, fid: Fid) {
+    cx.spawn(Task::new("owner", UpdateOwner(fid)));
 }
 
-/// Each attempt tells the owner as it is then, so that of several changes the last one stays. Objects that were never
-/// written get their owner with the first write. The owner of objects decides nothing, so what a crash of this target
-/// leaves undone harms nobody.
-fn owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
+/// Sends the current owner, so that the last of several changes wins. Objects that were never written get their owner with
+/// the first write. No permission depends on the owner of an object, so it does no harm if a crash leaves this undone.
+fn send_owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
     let Some(node) = tree::find(cx, fid)? else { return Ok(()) };
     let first = tree::objects_of(&node.inode).first;
     let osts = node.inode.layout.as_ref().map(|layout| layout.osts.clone()).unwrap_or_default();
@@ -457,7 +458,7 @@ fn owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
             }
         };
         if let Some(errno) = failed {
-            cx.log(LogLevel::Warn, format!("target '{name}' was not told of the new owner of {fid}: {errno}"));
+            cx.log(LogLevel::Warn, format!("target '{name}' did not get the new owner of {fid}: {errno}"));
         }
     }
     if waits { Err(Stop::Wait) } else { Ok(()) }
@@ -479,7 +480,7 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
         let may_have_strays =
             |look: &Strays| !look.granted.contains(seq) && !owner.is_some_and(|uuid| look.survivors.contains(&uuid));
         match owner {
-            // Nobody's from here on, whoever comes back.
+            // The sequence has no owner from here on, even if the client returns.
             _ if mdt.strays.as_ref().is_some_and(may_have_strays) => {
                 cx.put(seq, &SeqGrant { client: Bytes::new(), ..grant.clone() });
                 cx.spawn(Task::new("strays", RemoveStrays(*seq, 0)));
@@ -490,7 +491,7 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
             None => {}
         }
     }
-    // Whoever goes from here on asks for another look.
+    // For an export that goes after this, another walk is scheduled.
     mdt.forgetting = false;
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("grants", ForgetGrants(Some(*last)))),
@@ -499,8 +500,7 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
     Ok(())
 }
 
-/// One step of the removal of strays. Files whose objects are to be destroyed as soon as their removal is durable are not
-/// strays yet.
+/// One step of the removal of strays. Objects in the destroy log are not strays.
 fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), Stop> {
     if !cx.store_is_settled() {
         cx.spawn_after(FORGET_AFTER, Task::new("strays", RemoveStrays(seq, first)));
@@ -527,15 +527,15 @@ fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), St
         Ok(false) if last == Fid::OID_MAX => cx.delete::<SeqGrant>(&seq),
         Ok(false) => cx.spawn(Task::new("strays", RemoveStrays(seq, last + 1))),
         Err(Stop::Wait) => return Err(Stop::Wait),
-        // The grant stays: the next start tries again.
+        // The grant stays, so the next start tries again.
         Err(Stop::Errno(errno)) => {
-            cx.log(LogLevel::Warn, format!("objects of files of sequence {seq:#x} that are not there stay: {errno}"));
+            cx.log(LogLevel::Warn, format!("leaked objects of sequence {seq:#x} were not removed: {errno}"));
         }
     }
     Ok(())
 }
 
-/// Asks every object target; whether one has more to remove.
+/// Sends a request to all object targets. Returns whether any has more to remove.
 fn ask_all(mdt: &Mdt, cx: &mut Cx<'_>, request: &DestroyReq) -> Result<bool, Stop> {
     let fsname = cx.name().fsname.clone();
     let (mut more, mut stop) = (false, None);

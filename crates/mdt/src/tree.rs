@@ -1,8 +1,8 @@
-//! The namespace as records: objects by FID, names in directories, and the writes that all operations share.
+//! The namespace as records: objects by FID, names in directories, and the writes that several operations share.
 //!
-//! Reading is free of effects. Writing goes in two parts: the records, through `Cx`, which are taken back if the attempt
-//! ends otherwise than well, and what [`Mdt`] keeps in memory, which is changed last (see `Mdt::entry_taken` and the
-//! like), when nothing can fail any more.
+//! Reads have no side effects. Writes have two parts. Records are written through `Cx` and rolled back if the attempt does
+//! not succeed. State that [`Mdt`] keeps in memory (`Mdt::entry_taken` and the like) changes last, when nothing can fail
+//! any more.
 
 use crate::Mdt;
 use crate::known::Pending;
@@ -17,14 +17,14 @@ use schema::{
 };
 use target::{Cx, IDENTITY, Stop, format_features};
 
-/// So many records are read at most to find out whether a directory has a name.
+/// The most records that are read to find out whether a directory has a name.
 const TOMBSTONES_READ_MAX: usize = 1024;
 /// Links of a directory without directories below it: its name and its own `.`.
 const DIRECTORY_LINKS: u32 = 2;
-/// Version of what is not there.
+/// The version that stands for an absent entry.
 pub const NO_ENTRY: u64 = 1;
 
-/// An object and where its inode lies.
+/// An object: its inode and the inode's number.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Local inode number.
@@ -34,21 +34,21 @@ pub struct Node {
 }
 
 impl Node {
-    /// Identity.
+    /// The FID of the object.
     pub fn fid(&self) -> Fid {
         self.inode.fid
     }
 
-    /// Writes the inode, as changed by the present transno.
+    /// Writes the inode with the current transno as its version.
     pub fn put(&mut self, cx: &mut Cx<'_>) {
         self.inode.version = cx.transno().0;
         cx.put::<Inode>(&self.ino, &self.inode);
     }
 }
 
-/// The version of an object by which a replay knows whether it meets what its first execution met. Of a directory only its
-/// identity counts: what is in it are objects of their own, and creates in it do not hang on each other. Clients keep it over
-/// restarts: it follows from the FID alone.
+/// The version by which a replay checks that it finds the object as its first execution did. For a directory it is only the
+/// identity, because creates in one directory do not depend on each other. Clients keep it over restarts of the server, so
+/// it is computed from the FID alone.
 pub fn version_of(inode: &Inode) -> u64 {
     if inode.is_dir() { IDENTITY | inode.fid.ino() } else { inode.version }
 }
@@ -65,39 +65,39 @@ pub fn find(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<Node>, Stop> {
     }
 }
 
-/// The object of a FID; `ESTALE` if it is gone.
+/// The object of a FID; `ESTALE` if there is none.
 pub fn node(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     find(cx, fid)?.ok_or(Stop::Errno(Errno::ESTALE))
 }
 
-/// Whoever has leased a directory may have changed it behind our back: the lease is called back before its names or attributes
-/// are looked at.
+/// Calls back the lease of another client on a directory. The holder may have changed the directory in its own memory, so
+/// this comes before the target uses the directory's names or attributes.
 pub fn unleased(cx: &mut Cx<'_>, dir: Fid) -> Result<(), Stop> {
     cx.revoke(Resource::inode(dir), LockMode::Pr, Policy::Bits(bits::UPDATE))
 }
 
-/// The directory of a FID: `ENOTDIR` if it is none.
+/// The directory of a FID; `ENOTDIR` if the object is no directory.
 pub fn dir(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     let node = node(cx, fid)?;
     unleased(cx, fid)?;
     match () {
         () if !node.inode.is_dir() => Err(Stop::Errno(Errno::ENOTDIR)),
-        // Removed, and still open somewhere: nothing can be found or made in it.
+        // Removed but still open: names can neither be found nor made in it.
         () if node.inode.nlink == 0 => Err(Stop::Errno(Errno::ENOENT)),
         () => Ok(node),
     }
 }
 
-/// A directory in which an attempt makes or removes names, one or several.
+/// A directory in which an attempt makes or removes names.
 #[derive(Debug)]
 pub struct Dir {
-    /// As it is by now; [`Dir::write`] has still to be called.
+    /// The directory with the changes so far, which [`Dir::write`] writes.
     pub node: Node,
-    /// Nobody else's lock on its entries is in the way.
+    /// Conflicting locks on its entries have been called back.
     claimed: bool,
-    /// Differs from its record.
+    /// `node` differs from its record.
     changed: bool,
-    /// What the changes before in this attempt have done.
+    /// What earlier changes of this attempt did to entries.
     pub pending: Pending,
 }
 
@@ -107,7 +107,7 @@ impl Dir {
         Ok(Dir { node: dir(cx, fid)?, claimed: false, changed: false, pending: Pending::default() })
     }
 
-    /// Calls back what others have locked of its entries. After that, checks are over.
+    /// Calls back the locks of other clients on its entries. Comes after all checks.
     pub fn claim(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
         if !self.claimed {
             revoke(cx, &[(self.node.fid(), bits::UPDATE)])?;
@@ -116,13 +116,13 @@ impl Dir {
         Ok(())
     }
 
-    /// A name was made or removed in it.
+    /// A name was made or removed in the directory.
     pub fn entries_changed(&mut self, now_ns: i64) {
         self.node.inode.content_changed(now_ns);
         self.changed = true;
     }
 
-    /// Writes it, if it has changed.
+    /// Writes the inode if it has changed.
     pub fn write(&mut self, cx: &mut Cx<'_>) {
         if core::mem::take(&mut self.changed) {
             self.node.put(cx);
@@ -139,14 +139,14 @@ pub fn of_entry(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
         return Ok(Node { ino: entry.ino, inode });
     }
     find(cx, fid)?.ok_or_else(|| {
-        cx.log(target::LogLevel::Error, format!("an entry names object {fid}, which is not there: run lfsck"));
+        cx.log(target::LogLevel::Error, format!("an entry leads to object {fid}, which does not exist: run lfsck"));
         Stop::Errno(Errno::EIO)
     })
 }
 
-/// The object of an entry that is about to lose it: whether it may depends on the names in it and on its attributes, so whoever has leased
-/// it is asked first.
-pub fn leaving(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
+/// The object of an entry that is about to be removed. Whether a directory may lose its name depends on its entries and
+/// attributes, so a lease on it is called back first.
+pub fn losing_name(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     let node = of_entry(cx, entry)?;
     if node.inode.is_dir() {
         unleased(cx, node.fid())?;
@@ -154,24 +154,24 @@ pub fn leaving(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     Ok(node)
 }
 
-/// Where a name is in its directory, or where it would go.
+/// Where a name is in its directory, or where it would be put.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Key of the entry.
     pub key: EntryKey,
-    /// The entry, if there is one.
+    /// The entry, if the name exists.
     pub entry: Option<Entry>,
-    /// A tombstone lies there.
+    /// The key has a tombstone.
     pub tombstone: bool,
-    /// It is in the name's second chain.
+    /// The key is in the name's second chain.
     pub second: bool,
 }
 
-/// What a look into one chain has found.
+/// The result of a search in one chain.
 enum Looked {
-    /// The name, or where it would go.
-    There(Place),
-    /// Not the name, and no end of the chain: the first tombstone seen so far.
+    /// The name, or where it would be put.
+    Found(Place),
+    /// The chain is full and does not have the name: the first tombstone seen so far.
     Full(Option<Place>),
 }
 
@@ -181,24 +181,24 @@ impl Mdt {
         self.place_after(cx, &Pending::default(), dir, name)
     }
 
-    /// The same after what the attempt has done so far.
+    /// The same, with the changes that the attempt has made so far.
     pub(crate) fn place_after(&self, cx: &mut Cx<'_>, pending: &Pending, dir: u64, name: &[u8]) -> Result<Place, Stop> {
         let first = EntryKey { dir, cookie: first_cookie(cx.header(), name) };
         let free = match self.look_in_chain(cx, pending, first, name, false, None)? {
-            Looked::There(place) => return Ok(place),
-            // Names lie in second chains only where there is the feature.
+            Looked::Found(place) => return Ok(place),
+            // Without the feature there are no second chains.
             Looked::Full(Some(free)) if !cx.has_feature(format_features::FULL_CHAINS) => return Ok(free),
             Looked::Full(free) => free,
         };
         stdx::mark!("mdt.full_chain");
         let Some(cookie) = second_cookie(cx.header(), name) else { return Err(Errno::ENOSPC.into()) };
         match self.look_in_chain(cx, pending, EntryKey { dir, cookie }, name, true, free)? {
-            Looked::There(place) | Looked::Full(Some(place)) => Ok(place),
+            Looked::Found(place) | Looked::Full(Some(place)) => Ok(place),
             Looked::Full(None) => Err(Errno::ENOSPC.into()),
         }
     }
 
-    /// Looks for a name in one chain. `free`: where it would go by what was seen before.
+    /// Looks for a name in one chain. `free`: the place for it that an earlier chain offers.
     fn look_in_chain(
         &self,
         cx: &mut Cx<'_>,
@@ -214,18 +214,18 @@ impl Mdt {
             let free_by_memory = pending.is_free(&self.known, dir, cookie);
             let found = if free_by_memory { None } else { cx.get::<Entry>(&place.key)? };
             match found {
-                None => return Ok(Looked::There(free.unwrap_or(place))),
+                None => return Ok(Looked::Found(free.unwrap_or(place))),
                 Some(entry) if entry.is_tombstone() => drop(free.get_or_insert(Place { tombstone: true, ..place })),
-                Some(entry) if entry.name == name => return Ok(Looked::There(Place { entry: Some(entry), ..place })),
+                Some(entry) if entry.name == name => return Ok(Looked::Found(Place { entry: Some(entry), ..place })),
                 Some(_) => {}
             }
         }
         Ok(Looked::Full(free))
     }
 
-    /// Whether removing the entry of a place must leave a tombstone, because its chain goes on, or names lie elsewhere because it
-    /// was full.
-    pub(crate) fn chain_goes_on(&self, cx: &mut Cx<'_>, pending: &Pending, place: &Place) -> Result<bool, Stop> {
+    /// Whether removing an entry must leave a tombstone, because its chain continues, or continues in second chains because
+    /// it was full.
+    pub(crate) fn chain_continues(&self, cx: &mut Cx<'_>, pending: &Pending, place: &Place) -> Result<bool, Stop> {
         let EntryKey { dir, cookie } = place.key;
         if cookie % CHAIN_MAX == CHAIN_MAX - 1 {
             return Ok(cx.has_feature(format_features::FULL_CHAINS));
@@ -236,12 +236,12 @@ impl Mdt {
         cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 })
     }
 
-    /// Memory: entries of a directory came and went. The last step of an attempt.
+    /// Memory: a directory has an entry more. The last step of an attempt.
     pub(crate) fn entry_taken(&mut self, key: EntryKey) {
         self.known.take(key.dir, key.cookie);
     }
 
-    /// See [`Mdt::entry_taken`].
+    /// Memory: a directory has an entry less. See [`Mdt::entry_taken`].
     pub(crate) fn entry_freed(&mut self, key: EntryKey, tombstone: bool) {
         if !tombstone {
             self.known.free(key.dir, key.cookie);
@@ -249,7 +249,7 @@ impl Mdt {
     }
 }
 
-/// Writes an entry for an object and counts it in the directory, whose inode is left to be written.
+/// Writes an entry for an object and counts it in the directory. The caller writes the directory's inode.
 pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, to: &Node) {
     let entry = Entry { name: name.clone(), fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino };
     cx.put::<Entry>(&place.key, &entry);
@@ -273,7 +273,7 @@ pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, t
     }
 }
 
-/// Removes an entry and counts that.
+/// Removes an entry and counts that in the directory. The caller writes the directory's inode.
 pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: bool) {
     if tombstone {
         cx.put::<Entry>(&place.key, &Entry::tombstone());
@@ -283,7 +283,7 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
     }
     match dir.inode.dir.entries.checked_sub(1) {
         Some(left) => dir.inode.dir.entries = left,
-        // The name goes all the same: that it was there is certain.
+        // The name is removed all the same: it certainly existed.
         None => {
             let line =
                 format!("directory {} counts fewer names than it has: its record is wrong; run lfsck", dir.fid());
@@ -292,8 +292,8 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
     }
 }
 
-/// There are so many more directories in a directory, or fewer. A count that says that there was none is wrong, and stays as it is: the
-/// names count.
+/// Adds `more`, which may be negative, to the number of directories in a directory. A link count that leaves no room for
+/// the directory removed is wrong and stays as it is; the names decide.
 pub fn count_directories(cx: &mut Cx<'_>, dir: &mut Node, more: i32) {
     match dir.inode.nlink.checked_add_signed(more) {
         Some(links) if more >= 0 || links >= DIRECTORY_LINKS => dir.inode.nlink = links,
@@ -307,13 +307,13 @@ pub fn count_directories(cx: &mut Cx<'_>, dir: &mut Node, more: i32) {
     }
 }
 
-/// The line for a directory whose records are fewer than its names.
+/// The log line for a directory with fewer entries than it counts.
 pub fn lost_names(dir: &Node, lacking: u64) -> String {
     let counted = dir.inode.dir.entries;
     format!("directory {} lacks {lacking} of {counted} names: their records are lost; run lfsck", dir.fid())
 }
 
-/// Why a directory that counts names cannot be removed: they are there, or their records are lost.
+/// Why a directory that counts names cannot be removed: `ENOTEMPTY` if it has names, `EIO` if their records are lost.
 pub fn not_empty(cx: &mut Cx<'_>, dir: &Node) -> Stop {
     let limit = (dir.inode.dir.tombstones as usize + 1).min(TOMBSTONES_READ_MAX);
     match cx.scan::<Entry>(&Entry::of_dir(dir.ino), limit) {
@@ -326,11 +326,11 @@ pub fn not_empty(cx: &mut Cx<'_>, dir: &Node) -> Stop {
     }
 }
 
-/// A local inode number for a child of a directory, whose inode is left to be written.
+/// A local inode number for a child of a directory. The caller writes the directory's inode.
 pub fn allocate_ino(cx: &mut Cx<'_>, dir: &mut Node) -> Result<u64, Stop> {
     let state = &mut dir.inode.dir;
     if state.next_ino.trailing_zeros() >= REGION_BITS {
-        // No region yet, or the last number of one was given out.
+        // The directory has no region yet, or has used up the last one.
         let mut target = cx.get::<MdtState>(&())?.unwrap_or_default();
         target.next_region = target.next_region.max(1) + 1;
         cx.put::<MdtState>(&(), &target);
@@ -341,8 +341,8 @@ pub fn allocate_ino(cx: &mut Cx<'_>, dir: &mut Node) -> Result<u64, Stop> {
     Ok(ino)
 }
 
-/// Removes an object with everything that belongs to it. The answer is whether objects on other targets must go, which the
-/// destroy log now knows.
+/// Removes an object with all its records. Returns whether it may have objects on object targets, which are then in the
+/// destroy log.
 pub fn destroy(mdt: &Mdt, cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     let Node { ino, inode } = node;
     if inode.is_dir() && inode.dir.tombstones > 0 {
@@ -362,7 +362,7 @@ pub fn destroy(mdt: &Mdt, cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     Ok(doom_objects(mdt, cx, inode))
 }
 
-/// Notes that the objects of a file's layout must go, if there may be any.
+/// Puts the objects of a file's layout into the destroy log, if there may be any. Returns whether it did.
 pub fn doom_objects(mdt: &Mdt, cx: &mut Cx<'_>, inode: &Inode) -> bool {
     match &inode.layout {
         Some(layout) if mdt.moves.may_have_objects(inode) && !layout.osts.is_empty() => {
@@ -379,13 +379,13 @@ pub fn objects_of(inode: &Inode) -> ObjectsKey {
     ObjectsKey { fid: inode.fid, first: inode.layout.as_ref().map_or(0, |layout| layout.first_object) }
 }
 
-/// The object has no name any more, but is open: it waits as an orphan.
+/// Records an object as an orphan: it has no name any more but is open.
 pub fn make_orphan(cx: &mut Cx<'_>, node: &mut Node) {
     node.put(cx);
     cx.put::<Orphan>(&node.fid(), &Orphan { ino: node.ino });
 }
 
-/// Calls back locks of others, all at once.
+/// Calls back the locks of other clients, all at once.
 pub fn revoke(cx: &mut Cx<'_>, wanted: &[(Fid, u64)]) -> Result<(), Stop> {
     let mut result = Ok(());
     for &(fid, bits) in wanted {
@@ -395,13 +395,13 @@ pub fn revoke(cx: &mut Cx<'_>, wanted: &[(Fid, u64)]) -> Result<(), Stop> {
     result
 }
 
-/// Frees an object that is about to lose a name. A client opens files for reading under its lock on what their names lead to, and
-/// tells of that before the lock goes. So does the requester before it asks for a name to go, if it knows what has that name (`told`),
-/// and its programs see no more of the old attributes than others do; otherwise its lock goes as well.
-pub fn revoke_named(cx: &mut Cx<'_>, node: &Node, told: Option<Fid>) -> Result<(), Stop> {
+/// Calls back the locks on an object that is about to lose a name. A client opens files locally under its LOOKUP lock on
+/// them, and reports these opens before it gives the lock back. The requester has reported its own before the request if
+/// `reported` is this object, and drops the old attributes itself; otherwise its lock is called back, too.
+pub fn revoke_named(cx: &mut Cx<'_>, node: &Node, reported: Option<Fid>) -> Result<(), Stop> {
     let covering = bits::LOOKUP | bits::UPDATE;
     let others = revoke(cx, &[(node.fid(), covering)]);
-    if told != Some(node.fid()) {
+    if reported != Some(node.fid()) {
         cx.revoke_all(Resource::inode(node.fid()), LockMode::Ex, Policy::Bits(covering))?;
     }
     others

@@ -1,4 +1,4 @@
-//! Extended attributes: which names there are, who may read and write them. Pure.
+//! Rules of extended attributes: their namespaces, and who may read and write them. Pure.
 
 use proto::Errno;
 use rules::access::{READ, WRITE};
@@ -9,27 +9,27 @@ use schema::Inode;
 
 /// Longest name, in bytes, prefix included.
 pub const NAME_MAX: usize = 255;
-/// Values up to this lie in the inode, in bytes, as long as all of them fit in [`INLINE_TOTAL_MAX`].
+/// Longest value that is stored in the inode, in bytes, as long as all of them fit in [`INLINE_TOTAL_MAX`].
 pub const INLINE_MAX: usize = 256;
-/// All values in the inode together, in bytes.
+/// The most that all values in an inode may take, in bytes.
 pub const INLINE_TOTAL_MAX: usize = 1024;
-/// All names of an object, as `listxattr` gives them, in bytes.
+/// The most that all names of an object may take in the form of `listxattr`, in bytes.
 pub const NAMES_MAX: usize = 16 << 10;
 
-/// The kinds of names.
+/// The namespaces of extended attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Namespace {
-    /// Users'.
+    /// `user.`: for users.
     User,
-    /// Administrators'.
+    /// `trusted.`: for administrators.
     Trusted,
-    /// Security modules'.
+    /// `security.`: for security modules.
     Security,
-    /// An access list.
+    /// The two access lists.
     Acl,
 }
 
-/// The kind of a name; `EOPNOTSUPP` for others.
+/// The namespace of a name; `EOPNOTSUPP` if there is none.
 pub fn namespace(name: &[u8]) -> Result<Namespace, Errno> {
     if name.len() > NAME_MAX {
         return Err(Errno::ERANGE);
@@ -47,7 +47,7 @@ pub fn namespace(name: &[u8]) -> Result<Namespace, Errno> {
     }
 }
 
-/// Whether somebody may read an attribute of this kind. What is hidden is said not to be there.
+/// Whether the caller may read an attribute of this namespace. `ENODATA` hides one that the caller may not know of.
 pub fn may_read(caller: &Caller<'_>, inode: &Inode, kind: Namespace) -> Result<(), Errno> {
     match kind {
         Namespace::Trusted if !caller.capable(Capability::SysAdmin) => Err(Errno::ENODATA),
@@ -58,7 +58,7 @@ pub fn may_read(caller: &Caller<'_>, inode: &Inode, kind: Namespace) -> Result<(
     }
 }
 
-/// Whether somebody may write an attribute of this kind.
+/// Whether the caller may write this attribute.
 pub fn may_write(caller: &Caller<'_>, inode: &Inode, name: &[u8], kind: Namespace) -> Result<(), Errno> {
     match kind {
         Namespace::Trusted | Namespace::Security if !caller.capable(Capability::SysAdmin) => Err(Errno::EPERM),
@@ -77,7 +77,7 @@ fn has_user(inode: &Inode) -> bool {
     inode.is_file() || inode.is_dir()
 }
 
-/// Whether a listing shows a name.
+/// Whether `listxattr` shows a name to the caller.
 pub fn is_listed(caller: &Caller<'_>, name: &[u8]) -> bool {
     !name.starts_with(b"trusted.") || caller.capable(Capability::SysAdmin)
 }

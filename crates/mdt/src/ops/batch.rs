@@ -1,9 +1,11 @@
-//! Metadata write-back: changes that a client has made already, many in one request: one attempt, one transno, one reply record.
+//! Batches of metadata write-back: many changes that a client has already made, in one request with one attempt, one transno
+//! and one reply record.
 //!
-//! The client holds the directories exclusively, and only it can know the objects that it made there. So nothing here waits for
-//! anybody else, and what each change does was known before it came; one that fails nevertheless leaves the others be.
+//! The client holds the directories exclusively, and only it can know the objects that it made there. So a batch waits for
+//! no other client, and the client has predicted the result of each change. If a change fails nevertheless, the others still
+//! apply.
 //!
-//! Most changes of a batch are in the same directory: it is read before the first and written after the last of them.
+//! Most changes of a batch are in the same directory, which is read before the first and written after the last of them.
 //!
 //! The reply record has a bit for each change that failed.
 
@@ -24,13 +26,13 @@ use target::{Cx, Reply, Request, Stop};
 /// What a change of a batch did to the records.
 enum Done {
     Made(Box<Made>, Operation),
-    /// By the first execution.
-    There(Box<Node>),
+    /// The first execution made the object; this is a replay.
+    Existing(Box<Node>),
     Removed(Box<Removed>),
     Set,
 }
 
-/// See the module.
+/// Executes a batch.
 pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let changes = decode(&request.decode()?)?;
     if changes.is_empty() {
@@ -45,7 +47,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
     for change in &changes {
         let layout = layouts::checked_answer(first.next().and_then(|result| result.layout))?;
         leave(cx, &mut dir, &mut pending, change);
-        // What a later one misses is asked for together with this one's.
+        // A miss does not end the loop, so that the records which later changes miss are loaded at the same time.
         match cx.apart(|cx| one(mdt, cx, change, layout, &mut dir, &mut pending)) {
             Ok(did) => {
                 if let (Done::Made(made, _), Some(dir)) = (&did, &mut dir) {
@@ -68,7 +70,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
     {
         return Err((*errno).into());
     }
-    // What another client's changes have to do with it is settled by the leases.
+    // Leases keep the changes of other clients apart from these.
     cx.forget_versions();
     for (did, change) in done.iter().zip(&changes) {
         let Ok(did) = did else { continue };
@@ -80,7 +82,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
             }
             Done::Removed(removed) => mdt.removed(cx, removed),
             Done::Set => cx.count(Operation::Setattr),
-            Done::There(_) => {}
+            Done::Existing(_) => {}
         }
     }
     let gone: Vec<Fid> = done.iter().flatten().filter_map(Done::removed).collect();
@@ -100,7 +102,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
     }
     cx.of_job("");
     cx.count(Operation::Batch);
-    // What is replayed was answered before: it needs no promise, and what waits at the client needs its own.
+    // Replayed changes were answered before and use no promised room. The client's queue needs that room itself.
     let sent = if cx.is_replay() { 0 } else { changes.len() };
     let room = mdt.promise(cx, cx.export(), sent);
     Ok(Reply::new(&BatchRep { results, room }).with_record(failed))
@@ -110,7 +112,7 @@ impl Done {
     fn object(&self) -> Option<&Node> {
         match self {
             Done::Made(made, _) => Some(&made.child),
-            Done::There(node) => Some(node),
+            Done::Existing(node) => Some(node),
             Done::Removed(_) | Done::Set => None,
         }
     }
@@ -123,8 +125,7 @@ impl Done {
     }
 }
 
-/// What the first execution made of each change, in a replay that says so. The client replays only the changes that did not
-/// fail.
+/// The results of the first execution, in a replay that carries them. The client replays only the changes that did not fail.
 fn first_results(answer: Option<BatchRep>, changes: usize) -> Vec<BatchResult> {
     let mut results = answer.unwrap_or_default().results;
     if results.len() != changes {
@@ -133,7 +134,7 @@ fn first_results(answer: Option<BatchRep>, changes: usize) -> Vec<BatchResult> {
     if results.len() == changes { results } else { Vec::new() }
 }
 
-/// The changes, with whom each is for.
+/// The changes of a batch. A change without credentials gets those of the change before it.
 pub(super) fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
     let mut changes: Vec<ReintReq> = Vec::with_capacity(BATCH_MAX);
     for change in request.iter() {
@@ -149,7 +150,7 @@ pub(super) fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
     if changes.is_empty() == request.gives_back { Ok(changes) } else { Err(Errno::EINVAL) }
 }
 
-/// Writes the directory of the changes before, unless this change is in it, too.
+/// Writes the directory of the previous changes, unless this change is in the same one.
 fn leave(cx: &mut Cx<'_>, dir: &mut Option<Dir>, pending: &mut Pending, request: &ReintReq) {
     let parent = match &request.op {
         Some(Reint::Create(op)) => Some(op.parent),
@@ -162,7 +163,7 @@ fn leave(cx: &mut Cx<'_>, dir: &mut Option<Dir>, pending: &mut Pending, request:
     }
 }
 
-/// The directory of a change.
+/// The directory of a change, read unless the previous change was in it.
 fn enter<'a>(
     cx: &mut Cx<'_>,
     dir: &'a mut Option<Dir>,
@@ -179,7 +180,8 @@ fn enter<'a>(
     }
 }
 
-/// Checks one change and writes it, but for its directory. `layout`: what a new file got the first time, in a replay.
+/// Checks one change and writes all its records except that of the directory. `layout`: in a replay, the layout that a new
+/// file first got.
 fn one(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
@@ -194,7 +196,7 @@ fn one(
             let (dir, resident) = (enter(cx, dir, pending, op.parent)?, change.want.data_cookie != 0);
             let new = New { layout, ..New::of(op, resident) };
             Ok(match create::named(mdt, cx, &change, &new, op, dir)? {
-                Named::There(child) => Done::There(Box::new(child)),
+                Named::Existing(child) => Done::Existing(Box::new(child)),
                 Named::Made(made) => Done::Made(Box::new(made), create::statistic(op)),
             })
         }
@@ -207,7 +209,7 @@ fn one(
     }
 }
 
-/// What the client is told of a new object, and the locks on it that it counts on.
+/// The result for a new object, with the locks that the client has assumed on it.
 fn result(cx: &mut Cx<'_>, inode: &Inode, want: Option<&WantLocks>) -> BatchResult {
     let want = want.copied().unwrap_or_default();
     let resource = Resource::inode(inode.fid);
@@ -221,8 +223,8 @@ fn result(cx: &mut Cx<'_>, inode: &Inode, want: Option<&WantLocks>) -> BatchResu
     }
 }
 
-/// The answer to a batch that was executed, and whose answer was lost with the target's memory. Its locks were not replayed,
-/// for its client did not know their handles: they are granted now.
+/// The reply to a batch that was executed and whose reply was lost with the target's memory. The client could not replay the
+/// locks of the batch, because it did not know their handles, so they are granted now.
 pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq, failed: u64) -> Result<Reply, Stop> {
     let changes = decode(request)?;
     if changes.is_empty() {
@@ -252,7 +254,7 @@ pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq, failed: u
             None => BatchResult::default(),
         });
     }
-    // Their room was used when they were done.
+    // The first execution has already used up the promised room of these changes.
     let room = mdt.promise(cx, cx.export(), 0);
     Ok(Reply::new(&BatchRep { results, room }))
 }

@@ -1,4 +1,5 @@
-//! Closes of handles, many in one request. Waits for no lock, ever: whoever holds one may be waiting for this.
+//! Closes of open files, many in one request. A close never waits for a lock, because the holder of the lock may be waiting
+//! for the close.
 
 use crate::Mdt;
 use crate::ops::unlink::Gone;
@@ -8,16 +9,18 @@ use proto::{Errno, Fid, Operation};
 use schema::Orphan;
 use target::{Cx, Reply, ShareKey, Stop};
 
-/// What one close of a request finds.
+/// What one close of a request refers to.
 enum CloseTarget {
-    /// Nothing to close, or nothing that can be read.
+    /// The handle is unknown, or the object cannot be read.
     Failed(Errno),
-    /// An open file, by its present handle (0: it has none) and the object's FID. The object itself is with its first close, unless
-    /// it is gone.
+    /// An open file: its current handle (0: none) and the FID of the object. The first close of an object also has its
+    /// node, unless the object is gone.
     Open(u64, Fid, Option<Node>),
 }
 
-/// See the module. The handle 0 is that of an open that was not told of: there is nothing to close. Another one that is not known was closed before: `ESTALE`. An object without a name goes with its last close.
+/// Executes closes. Handle 0 stands for a local open that was never reported: there is nothing to close, but the access time
+/// counts. Any other unknown handle was closed before: `ESTALE`. The last close of an object without a name removes the
+/// object.
 ///
 /// The reply record has a bit for each close that failed.
 pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply, Stop> {
@@ -42,8 +45,8 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
                 if gone == Gone::No {
                     continue;
                 }
-                // Another client may have removed the last name. While that can be lost, the file can come back, and who is told that
-                // it is gone lets go of its locks and of what it has written.
+                // Another client may have removed the last name. This reply makes the client drop its locks on the file
+                // and its dirty data, so it must wait until no crash can undo that removal.
                 cx.depends_on_others(ShareKey::object(node.fid()));
                 changed.push((node, gone));
                 result.destroyed = true;
@@ -65,7 +68,7 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
     Ok(Reply::new(&rep).with_record(failed))
 }
 
-/// Looks everything up, so that all that is missing is asked for together.
+/// Looks up all handles and objects, so that all missing records are loaded together.
 fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<CloseTarget>, Stop> {
     let mut found: Vec<CloseTarget> = Vec::with_capacity(closes.len());
     let mut waits = false;
@@ -96,7 +99,7 @@ fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<CloseTarget>
     if waits { Err(Stop::Wait) } else { Ok(found) }
 }
 
-/// Writes what the closes of one object change.
+/// Writes the changes that all closes of one object make.
 fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &[CloseTarget]) -> Result<Gone, Stop> {
     let fid = node.fid();
     let own = |pair: &(&Close, &CloseTarget)| matches!(pair.1, CloseTarget::Open(_, other, _) if *other == fid);
@@ -107,10 +110,10 @@ fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &
     }
     if node.inode.nlink == 0 && count > 0 && mdt.opens.count(fid) == count {
         cx.delete::<Orphan>(&fid);
-        return Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Here });
+        return Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Destroyed });
     }
     if atime_ns != 0 && atime_ns > node.inode.atime_ns {
-        // No new version: nobody's change hangs on when somebody read last.
+        // The version stays: no change depends on the access time.
         node.inode.atime_ns = atime_ns;
         cx.put(&node.ino, &node.inode);
     }

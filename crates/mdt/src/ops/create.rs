@@ -1,5 +1,5 @@
-//! A new object with a name: directory, device, pipe, socket, symbolic link, regular file; and what an open that creates
-//! shares with that.
+//! Creation of an object with a name: directory, device, pipe, socket, symbolic link or regular file. Shared with an open
+//! that creates.
 
 use crate::known::Pending;
 use crate::ops::{Change, subjects};
@@ -14,29 +14,29 @@ use rules::{acl, names};
 use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
 use target::{Cx, Reply, Stop};
 
-/// What is to be made.
+/// The object to be made.
 #[derive(Debug)]
 pub struct New<'a> {
-    /// The name, for which `place` was found.
+    /// Its name.
     pub name: &'a Bytes,
-    /// The client's choice.
+    /// Its FID, chosen by the client.
     pub fid: Fid,
-    /// Type and permission bits, before umask and lists.
+    /// Type and permission bits, before umask and access lists.
     pub mode: u32,
-    /// Device nodes.
+    /// Device nodes: the device number.
     pub rdev: u64,
-    /// Symbolic links.
+    /// Symbolic links: the target.
     pub symlink: &'a Bytes,
-    /// Regular files, in a replay: the layout that it got the first time.
+    /// Regular files, in a replay: the layout that the first execution chose.
     pub layout: Option<Layout>,
-    /// Regular files: the client counts on its data lying here.
+    /// Regular files: the client relies on the data being resident.
     pub resident: bool,
 }
 
-/// What was made. `Mdt::made` is still to be told.
+/// A new object. The caller passes it to `Mdt::made`.
 #[derive(Debug)]
 pub struct Made {
-    /// Where the directory lies, and what its entries are after.
+    /// The directory's inode number, and the state of its entries after the create.
     parent: (u64, DirState),
     /// The object.
     pub child: Node,
@@ -45,7 +45,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// Further changes of the attempt find it there.
+    /// Makes the entry known to later changes of the same attempt.
     pub fn note(&self, pending: &mut Pending) {
         pending.took(self.place.key.dir, self.place.key.cookie);
         if self.child.inode.is_dir() {
@@ -54,7 +54,7 @@ impl Made {
     }
 }
 
-/// See the module.
+/// Executes a create.
 pub fn create(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
@@ -64,7 +64,7 @@ pub fn create(
 ) -> Result<Reply, Stop> {
     let mut parent = Dir::find(cx, op.parent)?;
     let made = match named(mdt, cx, change, &New { layout, ..New::of(op, false) }, op, &mut parent)? {
-        Named::There(child) => return Ok(reply(cx, change, &child, &parent.node)),
+        Named::Existing(child) => return Ok(reply(cx, change, &child, &parent.node)),
         Named::Made(made) => made,
     };
     parent.write(cx);
@@ -74,21 +74,22 @@ pub fn create(
     Ok(reply)
 }
 
-/// Under which name a create is counted.
+/// The operation that a create counts as in the statistics.
 pub fn statistic(op: &CreateOp) -> Operation {
     if op.mode & S_IFMT == S_IFDIR { Operation::Mkdir } else { Operation::Mknod }
 }
 
-/// What [`named`] did.
+/// The result of [`named`].
 #[derive(Debug)]
 pub enum Named {
-    /// A replay found it done: the object.
-    There(Node),
-    /// Records are written, but for the directory's.
+    /// A replay found the object that the first execution made.
+    Existing(Node),
+    /// All records except that of the directory are written.
     Made(Made),
 }
 
-/// Checks a create in `parent` and writes all but that; memory is untouched. `new`: what `op` asks for.
+/// Checks a create in `parent` and writes all records except that of `parent`. Memory does not change. `new`: the object
+/// that `op` describes.
 pub fn named(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
@@ -105,7 +106,7 @@ pub fn named(
     let place = mdt.place_after(cx, &parent.pending, parent.node.ino, &op.name)?;
     if let Some(entry) = &place.entry {
         if cx.is_replay() && entry.object() == op.fid {
-            return Ok(Named::There(tree::of_entry(cx, entry)?));
+            return Ok(Named::Existing(tree::of_entry(cx, entry)?));
         }
         return Err(Errno::EEXIST.into());
     }
@@ -114,13 +115,13 @@ pub fn named(
 }
 
 impl<'a> New<'a> {
-    /// What a create asks for, the first time.
+    /// The object that a create describes, without a layout from a first execution.
     pub fn of(op: &'a CreateOp, resident: bool) -> New<'a> {
         New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None, resident }
     }
 }
 
-/// The attributes of an object that was made here and is gone again.
+/// The attributes that the object of a create had, for one that is gone again: without links and layout.
 pub fn gone(mdt: &Mdt, change: &Change<'_>, parent: &Inode, op: &CreateOp) -> Attr {
     let made = new_inode(mdt, change, parent, &New::of(op, false));
     Attr { nlink: 0, layout: None, ..made.attr() }
@@ -136,7 +137,8 @@ fn reply(cx: &mut Cx<'_>, change: &Change<'_>, child: &Node, parent: &Node) -> R
     })
 }
 
-/// Checks whether the caller may create in the directory, takes the locks and writes the records, but for the directory's.
+/// Checks whether the caller may create in the directory, calls back conflicting locks, and writes all records except that
+/// of the directory.
 pub fn make(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
@@ -167,7 +169,7 @@ pub fn make(
     Ok(Made { parent, child, place })
 }
 
-/// Writes a new object, but for its name.
+/// Writes the records of a new object, except its entry.
 pub fn put_new(cx: &mut Cx<'_>, grant: &SeqGrant, node: &mut Node) {
     let fid = node.fid();
     cx.put::<SeqGrant>(&fid.seq, grant);
@@ -175,15 +177,15 @@ pub fn put_new(cx: &mut Cx<'_>, grant: &SeqGrant, node: &mut Node) {
     node.put(cx);
 }
 
-/// Whether the requester has made an object: its FID is of a sequence that was granted to it.
+/// Whether the requester made an object: its FID is from a sequence that was granted to the requester.
 pub fn is_of_requester(cx: &mut Cx<'_>, fid: Fid) -> Result<bool, Stop> {
     let uuid = cx.client();
     let grant = cx.get::<SeqGrant>(&fid.seq)?;
     Ok(grant.is_some_and(|grant| uuid.is_some_and(|uuid| grant.is_of(uuid))))
 }
 
-/// The grant of the FID's sequence with the FID marked as used. Refused: a sequence that was not granted to this client,
-/// and a FID that was used before.
+/// The grant of the FID's sequence, with the FID marked as used. `EPROTO` if the sequence was not granted to this client,
+/// or the FID was used before.
 pub fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<SeqGrant, Stop> {
     if !fid.is_normal() {
         return Err(Errno::EPROTO.into());
@@ -255,7 +257,7 @@ pub fn new_inode(mdt: &Mdt, change: &Change<'_>, parent: &Inode, new: &New<'_>) 
 }
 
 impl Mdt {
-    /// Memory: an object was made.
+    /// Memory: applies a create.
     pub(crate) fn made(&mut self, made: &Made) {
         let (ino, dir) = made.parent;
         if dir.entries == 1 && dir.tombstones == 0 && !made.place.tombstone && !self.known.knows(ino) {

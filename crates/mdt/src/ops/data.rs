@@ -1,7 +1,7 @@
-//! Data of resident files: the object operations, on stripe 0 of a file that lives here.
+//! Data of resident files: the object operations, on stripe 0 of a file whose data is on this target.
 //!
-//! A request comes under the sender's DOM lock, or without one; then others give theirs back first. A file that is not (or
-//! no longer) resident is `ESTALE`: the client looks at the layout again.
+//! The sender has a DOM lock, or the target first calls back conflicting locks of other clients. A file that is not, or no
+//! longer, resident gives `ESTALE`, and the client reads the layout again.
 
 use crate::tree::{self, Node};
 use crate::{Mdt, grants, resident};
@@ -25,8 +25,8 @@ fn file(cx: &mut Cx<'_>, object: &ObjectId) -> Result<Node, Stop> {
     Ok(node)
 }
 
-/// Makes sure that nobody else has the data under a lock that conflicts with `mode`; if the sender says that it has a lock,
-/// it must have one.
+/// Makes sure that no other client holds a lock on the data that conflicts with `mode`. If the request names a lock, the
+/// sender must hold one that suffices.
 fn under_lock(cx: &mut Cx<'_>, object: &ObjectId, lock: u64, mode: LockMode) -> Result<(), Stop> {
     if cx.is_replay() {
         return Ok(());
@@ -51,13 +51,13 @@ fn bytes_of(cx: &mut Cx<'_>, node: &Node) -> Result<Bytes, Stop> {
     match cx.get::<SmallData>(&node.ino)? {
         Some(SmallData(data)) => Ok(data),
         None => {
-            cx.log(target::LogLevel::Error, format!("the data of file {} is not there: run lfsck", node.fid()));
+            cx.log(target::LogLevel::Error, format!("the data of file {} is missing: run lfsck", node.fid()));
             Err(Errno::EIO.into())
         }
     }
 }
 
-/// Writes the bytes of a file that now has `size`. The inode is left to be written.
+/// Writes the bytes of a file that now has `size`. The caller writes the inode.
 fn put_bytes(cx: &mut Cx<'_>, node: &mut Node, data: Bytes, size: u64) {
     if !data.is_empty() {
         node.inode.blocks = resident::blocks(&data);
@@ -69,7 +69,7 @@ fn put_bytes(cx: &mut Cx<'_>, node: &mut Node, data: Bytes, size: u64) {
     node.inode.size = size;
 }
 
-/// Gives a resident file another size. The inode is left to be written.
+/// Sets the size of a resident file. The caller writes the inode.
 pub fn resize(cx: &mut Cx<'_>, node: &mut Node, size: u64) -> Result<(), Stop> {
     if size < node.inode.size {
         cx.cut(Resource::inode(node.fid()));
@@ -123,7 +123,7 @@ pub fn write(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &WriteReq, new: &Bytes) ->
     }
     set_times(&mut node, request.lvb.as_ref());
     mdt.note_space(cx);
-    // What a client holds when it comes back is told without what its replays paid before.
+    // The grant that a client claims when it reconnects does not include what its replays have spent.
     let paid = if cx.is_replay() { 0 } else { request.grant_used };
     mdt.space_grants.spend(cx.export(), new.len() as u64, paid);
     mdt.space_grants.raise(cx.export(), request.want_grant);
@@ -155,14 +155,14 @@ pub fn punch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &PunchReq) -> Result<Reply
             let data = bytes_of(cx, &node)?;
             put_bytes(cx, &mut node, resident::zero(&data, request.start, request.length), size);
         }
-        // The store has room for the whole limit: nothing is to be kept for it.
+        // No space is reserved: the size of a resident file is limited.
         PunchKind::Allocate => node.inode.size = size,
     }
     set_times(&mut node, request.lvb.as_ref());
     finish(mdt, cx, node, false)
 }
 
-/// `ObjSetattr`: times of the data; owner and group are the inode's business.
+/// `ObjSetattr`: times of the data. Owner and group are attributes of the inode, not of the data.
 pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ObjSetattrReq) -> Result<Reply, Stop> {
     let mut node = file(cx, &request.object)?;
     cx.pre_version(0, node.inode.version)?;
@@ -195,7 +195,7 @@ pub fn seek(cx: &mut Cx<'_>, request: &SeekReq) -> Result<Reply, Stop> {
     Ok(Reply::new(&SeekRep { offset }))
 }
 
-/// `ObjSync`: all is in the store, so what was answered is durable when the group is.
+/// `ObjSync`: the data is in the store, so the reply waits only for the group.
 pub fn sync(cx: &mut Cx<'_>, _request: &ObjSyncReq) -> Result<Reply, Stop> {
     cx.hold_until_durable();
     Ok(Reply::empty())

@@ -1,4 +1,4 @@
-//! The paths of a FID, from the names that each object carries (linkEA).
+//! `fid2path`: the paths of an object, from the linkEAs on the way to the root.
 
 use crate::tree;
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use rules::Caller;
 use rules::access::EXECUTE;
 use target::{Cx, Reply, Stop};
 
-/// Longest path that is built, in bytes.
+/// Longest path, in bytes.
 const PATH_MAX: usize = 4096;
 
-/// See the module. The caller must be allowed to search every directory on the way.
+/// Executes a fid2path. The caller needs search permission on every directory of each path.
 pub fn fid2path(cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let node = tree::find(cx, request.fid)?.ok_or(Errno::ENOENT)?;

@@ -1,11 +1,11 @@
-//! Attributes by FID. A symbolic link's target comes along, so this is also `readlink`.
+//! Attributes by FID. The reply has the target of a symbolic link, so this is also `readlink`.
 
 use crate::ops::setlayout;
 use crate::{Mdt, grants, tree};
 use proto::msg::{GetattrReq, ObjectRep, bits};
 use target::{Cx, Reply, Stop};
 
-/// See the module. Needs no permission: who knows the FID has been through its directories.
+/// Executes a getattr. Checks no permission: a client that knows the FID has walked the directories above.
 pub fn getattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &GetattrReq) -> Result<Reply, Stop> {
     let node = tree::node(cx, request.fid)?;
     let attr = grants::fresh_attr(cx, &node)?;

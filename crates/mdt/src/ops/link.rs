@@ -1,4 +1,4 @@
-//! A further name for an object.
+//! `link`: a further name for an object.
 
 use crate::ops::{Change, subjects};
 use crate::{Mdt, grants, tree};
@@ -10,7 +10,7 @@ use rules::access::{EXECUTE, WRITE};
 use rules::names;
 use target::{Cx, Reply, Stop};
 
-/// See the module.
+/// Executes a link.
 pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let mut parent = tree::dir(cx, op.parent)?;

@@ -1,5 +1,5 @@
-//! `LdlmEnqueue`: locks on inodes and record locks. Granting and waiting is the lock manager's; here only what a metadata
-//! target adds to it.
+//! `LdlmEnqueue` and `LdlmReplay`: locks on inodes, and record locks. The lock manager grants them and queues the waiters;
+//! this module adds the checks and the size of resident files.
 
 use crate::ops::create;
 use crate::{Mdt, grants, moves, tree};
@@ -7,7 +7,7 @@ use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, ReplayLocksReq, Resou
 use proto::{Errno, Operation};
 use target::{Cx, Reply, Stop};
 
-/// What a lock request here is about: the bits of an inode, none for a record lock.
+/// The inode bits that a lock request asks for; 0 for a record lock.
 fn wanted(request: &EnqueueReq) -> Result<u64, Stop> {
     match (ResourceKind::try_from(request.resource.kind), &request.policy) {
         (Ok(ResourceKind::Inode), Some(Policy::Bits(wanted))) => Ok(*wanted),
@@ -17,14 +17,15 @@ fn wanted(request: &EnqueueReq) -> Result<u64, Stop> {
     }
 }
 
-/// Whether a lock is for moving the data of a resident file away.
+/// Whether a lock is for moving the data of a resident file to object targets.
 fn is_for_moving(request: &EnqueueReq, wanted: u64) -> bool {
     const WITH: u64 = bits::DOM | bits::LAYOUT;
     request.mode == LockMode::Ex as i32 && wanted & WITH == WITH
 }
 
-/// What its holder saw of the object is there again, or was not lost: a change that somebody else made, whose answer had not
-/// arrived when this target crashed, is made anew only after the recovery, and may then turn out otherwise.
+/// Checks that the object has at least the version that the holder of a replayed lock has seen. The holder may have seen a
+/// change of another client that the crash undid. If that client had no reply yet, it sends the request again only after
+/// the recovery, and the result may be another.
 fn still_so(cx: &mut Cx<'_>, lock: &EnqueueReq) -> Result<(), Stop> {
     if lock.version == 0 || lock.resource.kind() != ResourceKind::Inode {
         return can_be_locked(cx, &lock.resource);
@@ -38,7 +39,8 @@ fn still_so(cx: &mut Cx<'_>, lock: &EnqueueReq) -> Result<(), Stop> {
     }
 }
 
-/// `LdlmReplay`: locks that were granted before this target restarted. The mark of a move may have been lost with it.
+/// `LdlmReplay`: locks that were granted before this target restarted. If a lock is for a move, the crash may have undone the
+/// mark of the file.
 pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Result<Reply, Stop> {
     let mut moving = Vec::new();
     let rep = cx.replay_locks(request, |cx, lock| {
@@ -48,16 +50,16 @@ pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Resul
         }
         Ok(())
     })?;
-    // Not before all locks are there: until then the attempt may be made again.
+    // Only after all locks are granted: until then the attempt may end with `Wait` and run again.
     for node in &moving {
-        moves::goes_on(mdt, cx, node);
+        moves::resume(mdt, cx, node);
     }
     cx.count(Operation::LockReplay);
     Ok(Reply::new(&rep))
 }
 
-/// Whether there can be something to lock: an object that is there, or one that the client itself may make. Nobody keeps others
-/// from making an object by a lock that came before it.
+/// Whether the object exists, or has a FID that the client itself may use for a new object. So no client can hold a lock on
+/// an object before another client makes it.
 fn can_be_locked(cx: &mut Cx<'_>, resource: &Resource) -> Result<(), Stop> {
     if tree::find(cx, resource.fid)?.is_none() && !create::is_of_requester(cx, resource.fid)? {
         return Err(Errno::ESTALE.into());
@@ -65,8 +67,8 @@ fn can_be_locked(cx: &mut Cx<'_>, resource: &Resource) -> Result<(), Stop> {
     Ok(())
 }
 
-/// See the module. Whoever locks the data of a resident file is told its size; whoever locks it for moving the data away
-/// leaves a mark, so that objects of a move that was never finished are found when the file goes.
+/// Executes an enqueue. A lock on the data of a resident file is answered with its size and times. A lock for moving the data is
+/// recorded, so that objects of an unfinished move are destroyed with the file.
 pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<Reply, Stop> {
     let resource = request.resource;
     let wanted = wanted(request)?;
@@ -84,7 +86,7 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
         && reply.grant.is_some()
         && let Some(node) = tree::find(cx, resource.fid)?
     {
-        // Without it, the data is not here (any more).
+        // No values in the reply: the data is not, or no longer, on this target.
         reply.lvb = node.inode.is_resident().then(|| grants::lvb(&node.inode));
         if is_for_moving(request, wanted) && node.inode.is_resident() {
             moves::begin(mdt, cx, node);

@@ -1,4 +1,4 @@
-//! A name in a directory: attributes, and locks to cache them and the name.
+//! Lookup of a name in a directory: attributes, and locks to cache them and the name.
 
 use crate::{Mdt, grants, tree};
 use proto::msg::{LookupReq, ObjectRep};
@@ -7,7 +7,7 @@ use rules::access::EXECUTE;
 use rules::names;
 use target::{Cx, Reply, Stop};
 
-/// See the module. A name that does not exist is a success without attributes, so that it can be cached, too.
+/// Executes a lookup. A name that does not exist gives a success without attributes, so that the client can cache that, too.
 pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let want = request.want.unwrap_or_default();

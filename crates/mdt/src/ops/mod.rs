@@ -1,7 +1,7 @@
-//! The operations, one file each: validate, resolve, check, write, reply.
+//! The operations of the metadata target, one file each: validate, resolve, check, write, reply.
 //!
-//! Errors, and which comes first where several fit, are Linux's VFS's. Every file follows the rules of an attempt (see
-//! [`target::service`]): what reads comes first, then calls for locks, then writes, and memory last.
+//! Errors and their precedence are those of Linux's VFS. Every operation follows the rules of an attempt (see
+//! [`target::service`]): first reads, then locks to call back, then writes, and memory last.
 
 pub mod batch;
 pub mod close;
@@ -33,19 +33,19 @@ use rules::Caller;
 use schema::Inode;
 use target::{Cx, Reply};
 
-/// What all changes have in common.
+/// The part that all changes have in common.
 #[derive(Debug)]
 pub struct Change<'a> {
-    /// On whose behalf.
+    /// The credentials that the change uses.
     pub caller: Caller<'a>,
-    /// The client's clock.
+    /// The time of the change by the client's clock.
     pub now_ns: i64,
     /// Locks wanted with the reply.
     pub want: WantLocks,
 }
 
 impl<'a> Change<'a> {
-    /// Of a request.
+    /// The common part of a request.
     pub fn new(request: &'a ReintReq) -> Change<'a> {
         Change {
             caller: Caller::new(request.cred.as_ref()),
@@ -55,15 +55,15 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The answer to a change of an object, and of the directory that it got a name in. Its mode goes into the record, for an answer
-/// that has to be rebuilt when the object is gone.
+/// The reply to a change of an object, and of the directory in which it got a name. The reply record keeps the mode, so
+/// that the reply can be rebuilt after the object is gone.
 fn changed(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode, parent: Option<&Inode>, written: &Written) -> Reply {
     let mut rep = described(cx, change, inode, parent);
     rep.attr.iter_mut().for_each(|attr| written.merge(attr));
     Reply::new(&rep).with_record(u64::from(inode.mode))
 }
 
-/// See [`changed`].
+/// The body of the reply, without what the writer of a resident file knows. See [`changed`].
 fn described(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode, parent: Option<&Inode>) -> ObjectRep {
     ObjectRep {
         attr: Some(inode.attr()),

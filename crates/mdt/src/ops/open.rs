@@ -1,9 +1,9 @@
-//! Open: by FID, or by name, with or without creating; one request for all of it.
+//! Open by FID or by name, with or without creating the file, in one request.
 //!
 //! # Replays
-//! The replay of an open brings the FID that was opened, the layout that a new file got and the handle of the first time.
-//! It opens by that FID; only if there is no such object does it create (then the create was lost with the group). If the
-//! open's change is durable, nothing is written and only the handle is made again.
+//! The replay of an open carries the FID that was opened, the layout that a new file got, and the first handle. It opens by
+//! that FID. Only if there is no such object does it create one: the create was lost with its group. If the open is
+//! durable, the replay writes nothing and only makes the handle again.
 
 use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
@@ -24,21 +24,21 @@ use target::{Cx, Reply, ShareKey, Stop};
 pub mod flags {
     /// Mask of the access mode: 0 reads, 1 writes, 2 both.
     pub const ACCMODE: u32 = 0o3;
-    /// For execution; the kernel's own.
+    /// Open for execution; internal to the kernel.
     pub const EXEC: u32 = 0o40;
-    /// Create if it is not there.
+    /// Create the file if it does not exist.
     pub const CREAT: u32 = 0o100;
-    /// It must not be there.
+    /// The file must not exist.
     pub const EXCL: u32 = 0o200;
-    /// Cut to nothing.
+    /// Truncate to zero bytes.
     pub const TRUNC: u32 = 0o1000;
-    /// Must be a directory.
+    /// The object must be a directory.
     pub const DIRECTORY: u32 = 0o200_000;
-    /// Must not be a symbolic link.
+    /// The object must not be a symbolic link.
     pub const NOFOLLOW: u32 = 0o400_000;
-    /// Reads leave the atime.
+    /// Reads do not update the atime.
     pub const NOATIME: u32 = 0o1_000_000;
-    /// Only a reference.
+    /// A reference without access to the data.
     pub const PATH: u32 = 0o10_000_000;
 }
 
@@ -47,12 +47,12 @@ pub fn writes(open_flags: u32) -> bool {
     open_flags & flags::ACCMODE != 0
 }
 
-/// Whether an open changes nothing, and allows no change.
+/// Whether an open neither changes the file nor allows writes through the handle.
 pub fn only_reads(open_flags: u32) -> bool {
     !writes(open_flags) && open_flags & (flags::CREAT | flags::TRUNC) == 0
 }
 
-/// See the module.
+/// Executes an open.
 pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) -> Result<Reply, Stop> {
     if mdt.opens.of_export(cx.export()) >= mdt.settings.open_files_max {
         return Err(Errno::EMFILE.into());
@@ -111,15 +111,15 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) ->
     }
 }
 
-/// The layout that a new file got the first time, as its replay says it. Version 0.1.0 says which one the file has by now:
-/// what changed it since is replayed, too, and wants to find it as it was.
-fn first_layout(said: Layout) -> Layout {
-    // Only a file whose data lies here has a layout that changes.
-    let later = said.generation > 0;
-    Layout { resident: said.resident || later, generation: 0, ..said }
+/// The layout that a new file first got, from its replay. A client of version 0.1.0 sends the layout that the file has now,
+/// with a generation above 0. The changes since are replayed, too, and need the file as it was before them.
+fn first_layout(replayed: Layout) -> Layout {
+    // Only the layout of a resident file changes.
+    let later = replayed.generation > 0;
+    Layout { resident: replayed.resident || later, generation: 0, ..replayed }
 }
 
-/// Opens an object that is there.
+/// Opens an existing object.
 fn existing(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
@@ -128,10 +128,10 @@ fn existing(
     mut node: Node,
     parent: Option<&Node>,
 ) -> Result<Reply, Stop> {
-    // An open that a client allowed when nobody else knew the file that it had made, and tells of now: mode and owner may
-    // have changed since.
-    let told = op.flags & flags::PATH != 0 && node.inode.is_file() && create::is_of_requester(cx, node.fid())?;
-    if !told {
+    // The client reports a local open of a file that it made. It checked the permission when it opened the file; mode and
+    // owner may have changed since.
+    let reported = op.flags & flags::PATH != 0 && node.inode.is_file() && create::is_of_requester(cx, node.fid())?;
+    if !reported {
         check(&change.caller, &node.inode, op)?;
     }
     cx.note_version(0, parent.map_or(0, |parent| parent.inode.version));
@@ -161,7 +161,7 @@ fn existing(
         cx.changed(ShareKey::object(node.fid()));
         node.put(cx);
     }
-    // What was written is newer than what was asked for.
+    // After a write, the inode is newer than the attributes that were read before.
     let attr = attr.filter(|_| revoked == 0).unwrap_or_else(|| node.inode.attr());
     let done = disposition::LOOKUP_POS | disposition::OPEN_OPEN;
     Ok(finish(mdt, cx, change, op, &node.inode, attr, parent, done))
@@ -175,17 +175,17 @@ fn truncate(cx: &mut Cx<'_>, change: &Change<'_>, node: &mut Node) -> Result<(),
     Ok(())
 }
 
-/// What a cut does to a file, but for its data.
+/// The effect of a truncation to zero on the inode, except for the data.
 fn emptied(caller: &Caller<'_>, inode: &mut Inode, now_ns: i64) {
     inode.mode = caller.mode_without_privileges(&*inode, true);
     inode.content_changed(now_ns);
 }
 
-/// Whether the caller may have been granted this open before the restart. If the object is as it was then, it is granted what it
-/// would be now; if mode or owner may have changed since, only who was answered knows the handle.
+/// Whether the caller may have been granted this open before the restart. If the object has not changed since, the check of
+/// today decides. If its mode or owner may have changed, the handle proves it: only the client that got the reply knows it.
 fn was_granted(cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, inode: &Inode) -> Result<(), Stop> {
     let Err(errno) = check(&change.caller, inode, op) else { return Ok(()) };
-    // The maker of a file may open it as its mode forbids.
+    // The creator of a file may open it in ways that its mode forbids.
     if create::is_of_requester(cx, inode.fid)? {
         return Ok(());
     }
@@ -194,7 +194,7 @@ fn was_granted(cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, inode: &Inode)
     if changed_since && proven { Ok(()) } else { Err(errno.into()) }
 }
 
-/// The replay of an open whose object is there.
+/// Replays an open of an existing object.
 fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, mut node: Node) -> Result<Reply, Stop> {
     was_granted(cx, change, op, &node.inode)?;
     if !cx.is_committed_replay() && op.flags & flags::TRUNC != 0 && node.inode.is_file() {
@@ -207,7 +207,8 @@ fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, mut 
     Ok(finish(mdt, cx, change, op, &node.inode, attr, None, done))
 }
 
-/// Whether the caller may open it so, with errors in the order of Linux's `do_open` and `may_open`.
+/// Checks whether the caller may open the object with these flags, with errors in the order of Linux's `do_open` and
+/// `may_open`.
 fn check(caller: &Caller<'_>, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
     let has = |bit| op.flags & bit != 0;
     if inode.is_symlink() && !has(flags::PATH) {
@@ -241,7 +242,7 @@ fn check(caller: &Caller<'_>, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The last step: the handle.
+/// The last step of an open: grants locks and makes the handle.
 fn finish(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
@@ -267,7 +268,7 @@ fn finish(
 }
 
 impl Mdt {
-    /// Memory: one more open file. `answered`: the transno of the first answer, if this is another.
+    /// Memory: adds an open file. `answered`: the transno of the first reply, when that reply is rebuilt.
     pub(crate) fn open_handle(&mut self, cx: &Cx<'_>, fid: Fid, op: &OpenOp, answered: Option<Transno>) -> u64 {
         let old_handle = if cx.is_replay() { op.old_handle } else { 0 };
         let file = OpenFile { export: cx.export(), fid, writes: writes(op.flags), old_handle };
@@ -275,7 +276,8 @@ impl Mdt {
         self.opens.open(cx.instance(), handle, file)
     }
 
-    /// Whether a file was made when no object target was known, or none was in its pool, and now there is one.
+    /// Whether a resident file still has no object targets although there are some by now. Such a file was made when no
+    /// object target was known or its pool was empty.
     pub(crate) fn lacks_osts(&self, inode: &Inode) -> bool {
         if self.osts.is_empty() || !inode.is_resident() {
             return false;
@@ -284,7 +286,7 @@ impl Mdt {
         layout.osts.is_empty() && self.osts.members(&layout.pool).is_none_or(|members| !members.is_empty())
     }
 
-    /// Says where the data of such a file will go when it grows.
+    /// Chooses the object targets for such a file.
     pub(crate) fn choose_osts(&self, inode: &mut Inode) {
         let old = inode.layout.take().unwrap_or_default();
         let mut layout = layouts::of_old_file(&self.osts, inode.fid, &old.pool);

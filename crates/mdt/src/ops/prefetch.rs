@@ -1,9 +1,9 @@
-//! What a replay will read, asked for while it waits for its turn.
+//! Prefetch of the records that a queued replay will read.
 //!
-//! Replays are executed one after another, and right after a restart nothing is in memory: a replay that found out by itself
-//! what it misses would make all others wait, for each record anew. So each asks in advance, as soon as it arrives, and what
-//! hundreds of them ask for is loaded together. This is a hint and no more: changes that are replayed before it may make or
-//! remove what it looks at, and what is not asked for is loaded in its turn.
+//! Replays run one after another, and right after a restart nothing is in memory. Without prefetch, each miss of a replay
+//! would make all later ones wait. So a replay requests its records as soon as it arrives, and the records for hundreds of
+//! replays are loaded together. This is only a hint: earlier replays may make or remove what this one prefetches, and a
+//! record that was not prefetched is loaded when its replay runs.
 
 use crate::ops::batch;
 use crate::ops::subjects::{self, Fate, Subject};
@@ -14,29 +14,29 @@ use proto::{Fid, Opcode};
 use schema::{Entry, EntryKey, Inode, Oi, SeqGrant, SmallData, first_cookie};
 use target::{Cx, Request, Stop};
 
-/// See the module.
+/// Prefetches the records of a replay.
 pub fn prefetch(mdt: &Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
-    let mut look = Look { mdt, cx, waits: false };
+    let mut look = Prefetch { mdt, cx, waits: false };
     match request.opcode {
         Opcode::MdsReint => look.change(&request.decode()?),
         Opcode::MdsBatch => batch::decode(&request.decode()?)?.iter().for_each(|change| look.change(change)),
         Opcode::ObjWrite => look.data(request.decode::<WriteReq>()?.object.fid),
         Opcode::ObjPunch => look.data(request.decode::<PunchReq>()?.object.fid),
         Opcode::ObjSetattr => look.object(request.decode::<ObjSetattrReq>()?.object.fid),
-        // A close finds what its open has looked at.
+        // A close reads the object that its open has prefetched.
         _ => {}
     }
     if look.waits { Err(Stop::Wait) } else { Ok(()) }
 }
 
-/// Looks at records, and notes whether one is missing, so that all that can be seen to be missing is asked for at once.
-struct Look<'a, 'b> {
+/// Reads records and notes whether any is missing. A miss does not stop it, so that all missing records are loaded at once.
+struct Prefetch<'a, 'b> {
     mdt: &'a Mdt,
     cx: &'a mut Cx<'b>,
     waits: bool,
 }
 
-impl Look<'_, '_> {
+impl Prefetch<'_, '_> {
     fn change(&mut self, request: &ReintReq) {
         for subject in request.op.iter().flat_map(subjects::of) {
             match subject {
@@ -47,7 +47,7 @@ impl Look<'_, '_> {
         }
     }
 
-    /// What was found; nothing if it is missing, or damaged: then the replay finds that out by itself.
+    /// The record, unless it is missing or damaged. The replay itself reports damage.
     fn found<T>(&mut self, found: Result<T, Stop>) -> Option<T> {
         self.waits |= matches!(found, Err(Stop::Wait));
         found.ok()
@@ -69,7 +69,7 @@ impl Look<'_, '_> {
         }
     }
 
-    /// An object that is to be made, so its FID must be free.
+    /// An object that the replay makes: its FID must be free.
     fn new_object(&mut self, fid: Fid) {
         let found = self.cx.exists::<SeqGrant>(&fid.seq);
         self.found(found);
@@ -77,7 +77,7 @@ impl Look<'_, '_> {
         self.found(found);
     }
 
-    /// A file whose bytes lie here.
+    /// A resident file and its data.
     fn data(&mut self, fid: Fid) {
         if let Some(ino) = self.place_of(fid) {
             self.inode(ino);
@@ -93,7 +93,7 @@ impl Look<'_, '_> {
         let place = self.mdt.place(self.cx, dir, name);
         let place = self.found(place);
         if fate == Fate::Freed {
-            // Whether its chain goes on.
+            // The next entry, which tells whether the chain continues.
             let cookie = place.as_ref().map_or_else(|| first_cookie(self.cx.header(), name), |place| place.key.cookie);
             let found = self.cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 });
             self.found(found);

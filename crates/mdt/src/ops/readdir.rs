@@ -1,4 +1,4 @@
-//! A run of directory entries, with or without attributes.
+//! A page of directory entries, with or without attributes.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use rules::access::READ;
 use schema::{Entry, Inode, Record};
 use target::{Cx, LogLevel, Reply, Stop};
 
-/// About what an entry takes in a reply beside its name, in bytes.
+/// About what an entry takes in a reply without its name, in bytes.
 const ENTRY_BYTES: usize = 32;
-/// And its attributes.
+/// About what its attributes take, in bytes.
 const ATTR_BYTES: usize = 160;
 /// Most entries in one reply.
 const ENTRIES_MAX: usize = 8192;
-/// One stripe of a layout, at most.
+/// The most that one stripe of a layout takes in a reply, in bytes.
 const STRIPE_BYTES: usize = 5;
-/// Most with attributes: each is a read.
+/// Most entries in one reply with attributes: each is a read.
 const PLUS_MAX: usize = 1024;
 
-/// See the module. Order and position are the entries' cookies, so they do not move when others come and go.
+/// Reads a page. Cookies give the entries' order and position, so an entry stays in place while others are made and removed.
 pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let dir = tree::dir(cx, request.fid)?;
@@ -61,8 +61,8 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
 }
 
-/// Whether a page that reaches the end leaves fewer names than the directory counts. The page is then said not to be the last, so that
-/// all names that are there are listed before the next one, which has none, is refused.
+/// Whether the listing that this page completes has fewer names than the directory counts. The reply then says that there
+/// is more, so that the client gets all names before the next page, which has none, is refused with `EIO`.
 fn lacks_names(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
@@ -76,7 +76,7 @@ fn lacks_names(
     let names = before + entries.len() as u64;
     let lacking = if end { dir.inode.dir.entries.saturating_sub(names) } else { 0 };
     match entries.last() {
-        // Pages that begin where this one ends have to know.
+        // The next page needs this count.
         Some(last) if !end || lacking > 0 => mdt.listings.page_ended(dir.ino, last.cookie, version, names),
         None if lacking > 0 => {
             cx.log(LogLevel::Error, tree::lost_names(dir, lacking));
@@ -87,14 +87,14 @@ fn lacks_names(
     Ok(lacking > 0)
 }
 
-/// Attributes, and the locks to cache them. All inodes that are not in memory are asked for at once. Lists of stripes
-/// together take `room` bytes at most.
+/// Adds attributes, and the locks to cache them. All inodes that are not in memory are loaded at once. `stripe_budget`: the
+/// most bytes that all lists of stripes together may take.
 fn add_attrs(
     cx: &mut Cx<'_>,
     request: &ReaddirReq,
     entries: &mut [DirEntry],
     hints: &[u64],
-    mut room: usize,
+    mut stripe_budget: usize,
 ) -> Result<(), Stop> {
     let mut missing = None;
     let mut inodes = Vec::with_capacity(entries.len());
@@ -114,16 +114,17 @@ fn add_attrs(
     let cookies = cookies(cx, request.entry_cookies, &inodes);
     for (at, (entry, inode)) in entries.iter_mut().zip(inodes).enumerate() {
         let Some(inode) = inode else { continue };
-        // Without attributes, the client asks for this one alone: the hint is wrong, or somebody else knows the size better.
+        // The entry gets no attributes if its hint is wrong, another client may know a newer size, or the budget is used up.
+        // The client then requests them separately.
         let resource = Resource::inode(inode.fid);
         let unsure = is_written_elsewhere(cx, &inode);
         let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES);
-        if inode.fid != entry.fid || unsure || stripes > room {
+        if inode.fid != entry.fid || unsure || stripes > stripe_budget {
             continue;
         }
-        room -= stripes;
+        stripe_budget -= stripes;
         if request.entry_cookies != 0 {
-            // With the size of a resident file, so that the attributes can be kept.
+            // Includes the lock on a resident file's data: without it the client could not cache the size.
             let size = if inode.is_resident() { bits::DOM } else { 0 };
             let wanted = grants::cached(&inode) | size;
             entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookies[at]);
@@ -133,8 +134,9 @@ fn add_attrs(
     Ok(())
 }
 
-/// Under which cookie of the run that begins with `first` each entry gets its lock; 0: none. If the answer to the same request was lost, an entry
-/// keeps the lock that it got then, of which nobody would hear otherwise: names have come and gone since, and the entry has another place.
+/// The cookie for the lock on each entry, from the range that starts at `first`; 0: no lock. If the reply to an earlier run
+/// of the same request was lost, the client does not know the locks that were granted with it. An entry that got one keeps
+/// its cookie, although it may now be at another position in the page.
 fn cookies(cx: &Cx<'_>, first: u64, inodes: &[Option<Inode>]) -> Vec<u64> {
     if first == 0 {
         return vec![0; inodes.len()];
@@ -150,7 +152,7 @@ fn cookies(cx: &Cx<'_>, first: u64, inodes: &[Option<Inode>]) -> Vec<u64> {
     before.iter().enumerate().map(|(at, before)| before.or_else(|| own(at)).unwrap_or(0)).collect()
 }
 
-/// Whether another client may know the size of a resident file better, or what is in a directory.
+/// Whether another client may know a newer size of a resident file, or newer entries of a directory.
 fn is_written_elsewhere(cx: &Cx<'_>, inode: &Inode) -> bool {
     let by = match () {
         () if inode.is_resident() => bits::DOM,
@@ -160,8 +162,8 @@ fn is_written_elsewhere(cx: &Cx<'_>, inode: &Inode) -> bool {
     cx.locks().conflicts(cx.export(), &Resource::inode(inode.fid), LockMode::Pr, &Policy::Bits(by))
 }
 
-/// Asks all clients at once that may know a size better. Those who are through with a file give its lock back with that, so
-/// that it is sure when the attempt runs again.
+/// Sends glimpses for all resident files that other clients may be writing, all at once. A holder that no longer uses a file
+/// gives its lock back with the answer, so its size is certain when the attempt runs again.
 fn ask_writers<'i>(cx: &mut Cx<'_>, inodes: impl Iterator<Item = &'i Inode>) -> Result<(), Stop> {
     let mut waits = None;
     for inode in inodes {

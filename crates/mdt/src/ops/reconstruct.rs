@@ -1,16 +1,16 @@
-//! Answers to requests that were executed, and whose replies were lost together with the target's memory.
+//! Reconstruction of replies to requests that were executed and whose replies were lost with the target's memory.
 //!
 //! | request | what is rebuilt |
 //! |---|---|
 //! | create | attributes of the object, by the FID that the client chose; if it is gone again, those that it had, without links |
-//! | setattr, setxattr, setlayout, link | attributes of the object; if it is gone, the mode that was recorded, without links; `ESTALE` if none was |
-//! | open | disposition as it was recorded; the object is opened again, by its FID if this client made it, otherwise by name |
-//! | unlink, rename | nothing more: the client drops what it knows |
-//! | close | the status of each, from the record; handles are gone with the memory, or a replay of the open made them again, and they go now |
-//! | write, punch | the state of the data now |
-//! | batch | the status of each change, from the record; the locks on objects that it made are granted |
+//! | setattr, setxattr, setlayout, link | attributes of the object; if it is gone, the recorded mode, without links; `ESTALE` if none was recorded |
+//! | open | the recorded disposition; the object is opened again, by its FID if this client made it, otherwise by name |
+//! | unlink, rename | nothing: the client drops what it has cached |
+//! | close | the recorded status of each close; if a replay of the open made the handle again, it is closed now |
+//! | write, punch | the current size and times of the data |
+//! | batch | the recorded status of each change; the locks on objects that it made are granted |
 //!
-//! Nothing is written here: what the request changed is durable already.
+//! Reconstruction writes nothing: the changes of the request are durable already.
 
 use crate::ops::{Change, create};
 use crate::{Mdt, grants, tasks, tree};
@@ -22,7 +22,7 @@ use proto::{Errno, Fid, Opcode};
 use rules::mode::S_IFMT;
 use target::{Cx, Executed, Reply, Request, Stop};
 
-/// See the module.
+/// Rebuilds a reply.
 pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
     let reply = match request.opcode {
         Opcode::MdsReint => reint(mdt, cx, &request.decode()?, executed)?,
@@ -55,7 +55,8 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
     }
 }
 
-/// A kernel believes no answer that says that another kind of object was made than it asked for.
+/// A kernel rejects a reply in which the kind of the new object is not what it asked for, so an object that is gone again gets
+/// the attributes that it had.
 fn created(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq, op: &CreateOp) -> Result<Reply, Stop> {
     let (attr, symlink) = match tree::find(cx, op.fid)? {
         Some(node) => (node.inode.attr(), node.inode.symlink),
@@ -67,7 +68,7 @@ fn created(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq, op: &CreateOp) -> Res
     Ok(Reply::new(&ObjectRep { attr: Some(attr), symlink, ..ObjectRep::default() }))
 }
 
-/// The record has a bit for each close that failed; whatever the reason was, nothing is open by that handle.
+/// The record has a bit for each close that failed. Whatever the error was, nothing is open under that handle.
 fn closed(failed: u64) -> Reply {
     let failed = (0..u64::BITS).filter(|index| failed & (1 << index) != 0);
     let results =
@@ -75,7 +76,7 @@ fn closed(failed: u64) -> Reply {
     Reply::new(&CloseRep { results })
 }
 
-/// Stands for an object that somebody has removed since. Older versions recorded nothing of what it was.
+/// Attributes for an object that was removed since, from the recorded mode. Older versions recorded no mode.
 fn gone(fid: Fid, executed: &Executed) -> Option<Attr> {
     let mode = u32::try_from(executed.record).ok().filter(|mode| mode & S_IFMT != 0)?;
     Some(Attr { fid, mode, ..Attr::default() })
@@ -96,14 +97,14 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
         }
         _ => tree::find(cx, op.fid)?,
     };
-    // Opened, then lost with the server, then removed by somebody else: there is nothing to give a handle for.
+    // The open was lost with the server's memory, and another client then removed the object: there is nothing to open.
     let Some(node) = node else { return Ok(Reply { status: -Errno::ESTALE.raw(), ..Reply::default() }) };
     let attr = grants::fresh_attr(cx, &node)?;
     let handle = mdt.open_handle(cx, node.fid(), op, Some(executed.transno));
     Ok(Reply::new(&ObjectRep { attr: Some(attr), handle, disposition: done, ..ObjectRep::default() }))
 }
 
-/// The client did not know that these closes were done, so it had the opens replayed.
+/// Closes handles that the client has replayed, because it did not know that these closes were done.
 fn close_again(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) {
     for close in &request.closes {
         if let Some((handle, file)) = mdt.opens.find(cx.export(), close.handle) {

@@ -1,4 +1,4 @@
-//! `rename`, also over an object, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, `RENAME_WHITEOUT`.
+//! `rename`, with or without an existing target, `RENAME_NOREPLACE`, `RENAME_EXCHANGE` and `RENAME_WHITEOUT`.
 
 use crate::known::Pending;
 use crate::ops::Change;
@@ -23,7 +23,7 @@ const WHITEOUT: u32 = 4;
 /// The one or two directories of a rename.
 struct Dirs {
     source: Node,
-    /// `None`: the same.
+    /// `None`: the same directory.
     target: Option<Node>,
 }
 
@@ -39,32 +39,32 @@ impl Dirs {
     }
 }
 
-/// What a rename is about, once all names are found.
+/// The directories, places and objects of a rename, after all names are resolved.
 struct Resolved {
     dirs: Dirs,
     source: Place,
     target: Place,
     moved: Node,
-    /// What has the target name.
+    /// The object that has the target name.
     other: Option<Node>,
-    /// What gets the source name.
+    /// The object that gets the source name.
     whiteout: Option<Node>,
 }
 
-/// See the module.
+/// Executes a rename.
 pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Result<Reply, Stop> {
     let mut found = resolve(mdt, cx, change, op)?;
     if found.other.as_ref().is_some_and(|other| other.fid() == found.moved.fid()) {
-        // Two names of one object: nothing happens, as POSIX has it.
+        // Both names belong to one object: POSIX wants no change.
         cx.changes_nothing();
         return Ok(reply(cx, change, &found, Gone::No));
     }
     let links = checked(change, op, &found)?;
-    // In one chain, the new entry may be what follows the old one; and it may be the first that was put elsewhere because the chain
-    // is full.
+    // The new entry may be in the same chain, after the old one. Or it may be the first in a second chain, because the old
+    // one's chain is full.
     let (from, to) = (found.source.key, found.target.key);
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
-    let tombstone = mdt.chain_goes_on(cx, &Pending::default(), &found.source)? || follows || found.target.second;
+    let tombstone = mdt.chain_continues(cx, &Pending::default(), &found.source)? || follows || found.target.second;
     let grant = if op.flags & WHITEOUT != 0 { Some(new_whiteout(mdt, cx, change, op, &mut found)?) } else { None };
     check_versions(cx, &found)?;
     revoke(cx, op, &found)?;
@@ -99,7 +99,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp
     Ok(reply)
 }
 
-/// Finds both names, in Linux's order of errors.
+/// Resolves both names, with errors in Linux's order.
 fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Result<Resolved, Stop> {
     if op.flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0 || op.flags & EXCHANGE != 0 && op.flags != EXCHANGE {
         return Err(Errno::EINVAL.into());
@@ -122,11 +122,11 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Re
     }
     let source = mdt.place(cx, dirs.source.ino, &op.source_name)?;
     let target = mdt.place(cx, dirs.target().ino, &op.target_name)?;
-    let moved = tree::leaving(cx, source.entry.as_ref().ok_or(Errno::ENOENT)?)?;
+    let moved = tree::losing_name(cx, source.entry.as_ref().ok_or(Errno::ENOENT)?)?;
     let other = match &target.entry {
         Some(_) if op.flags & NOREPLACE != 0 => return Err(Errno::EEXIST.into()),
         None if op.flags & EXCHANGE != 0 => return Err(Errno::ENOENT.into()),
-        Some(entry) => Some(tree::leaving(cx, entry)?),
+        Some(entry) => Some(tree::losing_name(cx, entry)?),
         None => None,
     };
     if dirs.differ() {
@@ -144,7 +144,7 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Re
     Ok(Resolved { dirs, source, target, moved, other, whiteout: None })
 }
 
-/// Makes the whiteout, but writes neither it nor its name. Gives the grant of its FID, to be written with it.
+/// Prepares the whiteout without writing it or its entry. Returns the grant of its FID, to be written with it.
 fn new_whiteout(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
@@ -170,7 +170,7 @@ fn new_whiteout(
     Ok(grant)
 }
 
-/// Whether a directory is `ancestor` or lies below it.
+/// Whether a directory is `ancestor` or below it.
 fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid) -> Result<bool, Stop> {
     let (mut fid, mut parent) = (dir.fid(), dir.inode.parent());
     loop {
@@ -185,7 +185,7 @@ fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid) -> Result<bool, Stop> {
     }
 }
 
-/// Checks it, and says what becomes of the directories' links.
+/// Checks the rename, and returns how the link counts of the directories change.
 fn checked(change: &Change<'_>, op: &RenameOp, found: &Resolved) -> Result<Links, Errno> {
     let Resolved { dirs, moved, other, .. } = found;
     let rename = names::Rename {

@@ -1,5 +1,5 @@
-//! A fresh sequence of FIDs for a client. Sequences come to this target in ranges from the MGS, which never gives one twice;
-//! a client gets one when the grant is durable.
+//! Allocation of FID sequences to clients. This target gets ranges of sequences from the MGS, which never gives one twice.
+//! The reply to a client waits until the grant is durable.
 
 use crate::Mdt;
 use bytes::Bytes;
@@ -9,10 +9,10 @@ use schema::mdt::SeqRange;
 use schema::{MdtState, SeqGrant};
 use target::{Cx, Reply, Stop};
 
-/// With fewer sequences left than this, a further range is fetched beforehand.
+/// Below this number of remaining sequences, the target prefetches another range.
 pub const LOW: u64 = 16;
 
-/// See the module.
+/// Grants a sequence to the client.
 pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     let uuid = cx.client().ok_or(Errno::ENOTCONN)?;
     let mut state = cx.get::<MdtState>(&())?.unwrap_or_default();
@@ -36,7 +36,8 @@ pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     Ok(Reply::new(&SeqAllocRep { seq, width: Fid::OID_MAX }))
 }
 
-/// Gives up the sequences that are left, for an older copy of the store: clients may have been granted them after it was made.
+/// Drops the remaining sequences when an older copy of the store is accepted. Clients may have been granted some of them after
+/// the copy was made.
 pub fn drop_ranges(cx: &mut Cx<'_>) -> Result<(), Stop> {
     if let Some(mut state) = cx.get::<MdtState>(&())?
         && !state.sequences.is_empty()
@@ -47,12 +48,12 @@ pub fn drop_ranges(cx: &mut Cx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// How many sequences can be granted without asking.
+/// The number of sequences that can be granted before another range is needed.
 pub fn left(state: &MdtState) -> u64 {
     state.sequences.iter().map(SeqRange::len).sum()
 }
 
-/// Asks the MGS for a range. `state` is left to be written.
+/// Fetches a range from the MGS into `state`, which the caller writes.
 pub fn fetch(cx: &mut Cx<'_>, state: &mut MdtState) -> Result<(), Stop> {
     let mgs = TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: TargetIndex(0) };
     let request = SeqRangeReq { target: cx.name().to_string() };

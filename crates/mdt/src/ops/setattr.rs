@@ -1,4 +1,4 @@
-//! Mode, owner, times, size.
+//! Changes of mode, owner, times and size.
 
 use crate::grants::{self, Written};
 use crate::ops::subjects::{self, Subject};
@@ -10,8 +10,8 @@ use proto::msg::{SetattrOp, bits, valid};
 use proto::{Errno, Operation};
 use target::{Cx, Reply, Stop};
 
-/// See the module. The size of a file whose data lies on object targets is cut there; here only permission, times and
-/// set-id bits are looked after.
+/// Executes a setattr. If a file's data is on object targets, the client truncates it there; this operation only checks the
+/// permission and changes times and set-id bits.
 pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> Result<Reply, Stop> {
     let (node, written) = set(mdt, cx, change, op)?;
     let reply = super::changed(cx, change, &node.inode, None, &written);
@@ -19,7 +19,8 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &Setattr
     Ok(reply)
 }
 
-/// Checks a change of attributes and writes it; memory is untouched. The object, after, and what its writer knows.
+/// Checks a change of attributes and writes it. Memory does not change. Returns the changed object, and what the client that
+/// writes its data knows of it.
 pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> Result<(Node, Written), Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let open = mdt.opens.find(cx.export(), op.handle).map(|(_, file)| file);
@@ -43,12 +44,12 @@ pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> R
     subjects::note(cx, &[Subject::Object(op.fid)]);
     node.put(cx);
     if (before.uid, before.gid) != (node.inode.uid, node.inode.gid) && !node.inode.is_resident() {
-        tasks::tell_owner(cx, op.fid);
+        tasks::update_owner(cx, op.fid);
     }
     Ok((node, written))
 }
 
-/// What others may no longer have cached.
+/// The lock bits to call back from other clients.
 fn bits_of(before: &schema::Inode, after: &schema::Inode, sized: bool) -> u64 {
     let mut wanted = bits::UPDATE;
     if (before.mode, before.uid, before.gid) != (after.mode, after.uid, after.gid) {
@@ -64,8 +65,8 @@ fn bits_of(before: &schema::Inode, after: &schema::Inode, sized: bool) -> u64 {
 }
 
 impl Mdt {
-    /// Whether a resident file may have this size here. `EFBIG`: it must move to object targets first. Clients keep to the
-    /// limit that they were told when they connected, which the setting may have left since: here only the greatest counts.
+    /// Checks whether a resident file may have this size. `EFBIG`: its data must move to object targets first. Clients use the
+    /// limit that was set when they connected. The setting may have changed since, so the target only enforces its maximum.
     pub(crate) fn check_growth(&self, inode: &schema::Inode, size: u64) -> Result<(), Errno> {
         match () {
             () if size <= inode.size.max(u64::from(DOM_SIZE_MAX)) => Ok(()),

@@ -1,10 +1,11 @@
-//! Layouts: a directory's default, a file's before it has data, the move of a file's data to object targets, and to others.
+//! Changes of layouts: the default of a directory, the layout of a file without data, the move of a resident file's data to
+//! object targets, and the migration of data between object targets.
 //!
 //! ```text
-//! Copy    new objects are chosen; the destroy log has them, with the client that fills them
+//! Copy    chooses new objects; the destroy log has them, with the client that fills them
 //! Swap    the layout names the new objects; the destroy log has the old ones instead
 //! ```
-//! So of old and new objects one set is always in the log, in the same group as the layout that says which.
+//! So either the old or the new objects are always in the log, and the log changes in the same group as the layout.
 
 use crate::ops::Change;
 use crate::ops::subjects::{self, Subject};
@@ -16,7 +17,7 @@ use proto::{ClientUuid, Errno, Fid, Operation};
 use schema::{DestroyLog, ObjectsKey, SmallData};
 use target::{Cx, Reply, ShareKey, Stop, format_features};
 
-/// See the module. `first`: the answer to the first execution, in a replay.
+/// Executes a setlayout. `first`: in a replay, the reply to the first execution.
 pub fn setlayout(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
@@ -63,7 +64,7 @@ pub fn setlayout(
 
     subjects::note(cx, &[Subject::Object(op.fid)]);
     if kind == SetlayoutKind::Leave {
-        // What others write to the objects would be nowhere if this were undone.
+        // If a crash undid this, nothing would lead to the data that other clients write to the objects.
         cx.touched(ShareKey::layout(op.fid));
     }
     node.put(cx);
@@ -75,9 +76,10 @@ pub fn setlayout(
     Ok(Reply::new(&rep).with_record(u64::from(node.inode.mode)))
 }
 
-/// `lfs setstripe`. A default without any wish removes the default. `first`: what a file got the first time, in a replay.
+/// Sets a layout (`lfs setstripe`). A default that asks for nothing removes the directory's default. `first`: in a replay, the
+/// layout that the file first got.
 ///
-/// Errors: `ENXIO` if a target that a file shall lie on takes no objects now.
+/// Errors: `ENXIO` if a target that is named for a file takes no objects now.
 fn set(
     mdt: &Mdt,
     replayed: bool,
@@ -94,7 +96,7 @@ fn set(
         return Err(Errno::EPERM);
     }
     let default = layouts::checked_default(wanted, &mdt.osts)?;
-    // When it was done the first time, the pool was there.
+    // The pool existed at the first execution.
     if !replayed {
         layouts::check_pool(&default, &mdt.osts)?;
     }
@@ -103,7 +105,7 @@ fn set(
         inode.layout = (!no_wish).then_some(default);
         return Ok(());
     }
-    // A replay was done when no move had begun, and others of its range say nothing about it.
+    // At the first execution no move of this file had started. That its range is in doubt after a crash does not count.
     let objects = if replayed { !inode.is_resident() || inode.leaving } else { mdt.moves.may_have_objects(inode) };
     if objects || inode.size > 0 {
         return Err(Errno::EEXIST);
@@ -121,7 +123,8 @@ fn set(
     Ok(())
 }
 
-/// The data has been copied to objects, which are durable: the copy here goes with this change.
+/// Ends the move of a resident file: the client has copied the data to objects, durably, so the copy on this target is
+/// deleted.
 fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<(), Stop> {
     if !node.inode.is_resident() {
         return Err(Errno::EALREADY.into());
@@ -133,8 +136,8 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
     if copied.generation != ours.generation || copied.first_object != ours.first_object {
         return Err(Errno::ESTALE.into());
     }
-    // In a replay, and after that of a create by a client of version 0.1.0, other targets may have been chosen here than those
-    // that the data was copied to.
+    // The data may have been copied to other targets than the inode names: in a replay, and after a client of version 0.1.0 has
+    // replayed the create.
     if !cx.is_replay() {
         if !copied.osts.iter().all(|&ost| mdt.osts.has(ost)) {
             return Err(Errno::ESTALE.into());
@@ -165,12 +168,12 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
     Ok(())
 }
 
-/// Whether the sender has the data and the layout for itself.
+/// Whether the sender holds exclusive locks on data and layout.
 fn holds_all(cx: &Cx<'_>, op: &SetlayoutOp) -> bool {
     holds(cx, op.fid, bits::DOM | bits::LAYOUT)
 }
 
-/// Whether the sender has these bits for itself.
+/// Whether the sender holds an exclusive lock with these bits.
 pub(crate) fn holds(cx: &Cx<'_>, fid: Fid, wanted: u64) -> bool {
     cx.locks().held_on(cx.export(), &Resource::inode(fid)).any(|held| {
         let covers = matches!(held.policy, Policy::Bits(has) if has & wanted == wanted);
@@ -182,7 +185,7 @@ fn client(cx: &Cx<'_>) -> Result<ClientUuid, Errno> {
     cx.export_info(cx.export()).map(|export| export.uuid).ok_or(Errno::ENOTCONN)
 }
 
-/// Errors: `EOPNOTSUPP` while a client is there that could not find the data of a file that moved.
+/// Errors: `EOPNOTSUPP` while there is a client that does not know swapped layouts, and so would not find the data.
 fn check_copy(cx: &Cx<'_>, change: &Change<'_>, node: &Node, wanted: &Layout) -> Result<(), Errno> {
     if !node.inode.is_file() {
         return Err(Errno::EINVAL);
@@ -200,11 +203,11 @@ fn check_copy(cx: &Cx<'_>, change: &Change<'_>, node: &Node, wanted: &Layout) ->
     Ok(())
 }
 
-/// Other objects for a file. What the wish leaves open is as it was; a file leaves its pool for [`Pool::NONE`], and for a target that
-/// is not in it. `first`: what was chosen the first time, in a replay.
+/// Chooses new objects for a file. Settings that `wanted` leaves open stay as they are. A file leaves its pool if `wanted` says
+/// [`Pool::NONE`], or names a target outside the pool. `first`: in a replay, the layout that was first chosen.
 ///
-/// Errors: `ENXIO` if a target that was asked for takes no objects now, `ENOSPC` if there is none that does, `EINVAL` as
-/// [`layouts::check_pool`] gives it.
+/// Errors: `ENXIO` if a named target takes no objects now, `ENOSPC` if no target does, `EINVAL` as in
+/// [`layouts::check_pool`].
 fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option<Layout>) -> Result<Layout, Errno> {
     let ours = node.inode.layout.clone().unwrap_or_default();
     let anywhere = wanted.pool == Pool::NONE;
@@ -216,7 +219,7 @@ fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option
     if wish.want_count == 0 {
         wish.want_count = ours.osts.len().max(1) as i32;
     }
-    // When it was done the first time, the pool was there.
+    // The pool existed at the first execution.
     if !replayed {
         layouts::check_pool(&wish, &mdt.osts)?;
     }
@@ -233,9 +236,9 @@ fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option
     if chosen.osts.is_empty() || !usable {
         return Err(Errno::ENOSPC);
     }
-    // Objects that may be there already keep their numbers.
+    // The new numbers come after those of objects that may already exist.
     let used = ours.first_object.checked_add(ours.osts.len() as u32).ok_or(Errno::EOVERFLOW)?;
-    // In a replay, also those that it had the first time.
+    // In a replay, at least those of the first execution.
     let first_object = used.max(node.inode.next_object).max(chosen.first_object);
     let generation = ours.generation.checked_add(1).ok_or(Errno::EOVERFLOW)?;
     first_object.checked_add(chosen.osts.len() as u32).ok_or(Errno::EOVERFLOW)?;
@@ -243,9 +246,10 @@ fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option
     Ok(Layout { stripe_size, osts, generation, first_object, pool, ..Layout::default() })
 }
 
-/// A resident file gets others to grow to. Gives the objects that it may have had and that go. `answered`: the number of its
-/// first object that the client was told the first time, in a replay. That stays: the client may copy its data there next. If it
-/// is the one that the file had, no move had begun, and others of its range say nothing about it.
+/// Gives a resident file other object targets for when it grows. Returns the objects that it may have on the old ones, which
+/// must be destroyed. `answered`: in a replay, the number of the first object in the first reply. It stays, because the client
+/// may copy the data there next. If it is the number that the file had before, no move had started at the first execution,
+/// so there is nothing to destroy even if the file's range is in doubt.
 fn grow_elsewhere(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
@@ -259,7 +263,7 @@ fn grow_elsewhere(
     if answered != Some(had.first) && tree::doom_objects(mdt, cx, &node.inode) {
         doomed = Some(had);
         layout.first_object = answered.unwrap_or(layout.first_object);
-        numbered(cx, node, &layout);
+        reserve_numbers(cx, node, &layout);
     } else {
         layout.first_object = answered.unwrap_or(had.first.max(mdt.osts.first_object));
     }
@@ -268,8 +272,8 @@ fn grow_elsewhere(
     Ok(doomed)
 }
 
-/// Numbers of objects are used: versions that do not know them must leave this target alone.
-fn numbered(cx: &mut Cx<'_>, node: &mut Node, layout: &Layout) {
+/// Reserves the object numbers of a layout. Versions that do not know object numbers must not use this target any more.
+fn reserve_numbers(cx: &mut Cx<'_>, node: &mut Node, layout: &Layout) {
     node.inode.next_object = layout.first_object.saturating_add(layout.osts.len() as u32);
     cx.set_incompat(format_features::LAYOUT_SWAP);
     cx.hold_until_durable();
@@ -278,16 +282,16 @@ fn numbered(cx: &mut Cx<'_>, node: &mut Node, layout: &Layout) {
 fn begin_copy(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Layout, Stop> {
     let client = client(cx)?;
     let objects = ObjectsKey { fid: node.fid(), first: chosen.first_object };
-    numbered(cx, node, &chosen);
+    reserve_numbers(cx, node, &chosen);
     let log = DestroyLog { osts: chosen.osts.clone(), client: client.0.to_be_bytes().to_vec().into() };
     cx.put::<DestroyLog>(&objects, &log);
     Ok(chosen)
 }
 
-/// Gives the objects that the file had.
+/// Makes the copied objects those of the file, and returns the old ones, which must be destroyed.
 ///
-/// Errors: `ESTALE` if the file has another layout than the copy was made of, the copy was given up, or another client has
-/// confirmed the layout since the sender has.
+/// Errors: `ESTALE` if the layout has changed since the copy was started, the copy was given up, or another client has confirmed the
+/// layout since the sender has ([`crate::swaps`]).
 fn swap(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<ObjectsKey, Stop> {
     let ours = node.inode.layout.clone().unwrap_or_default();
     if !layouts::is_sound(copied) {
@@ -308,7 +312,7 @@ fn swap(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &
     if log.copier() != Some(client(cx)?) || log.osts != copied.osts {
         return Err(Errno::ESTALE.into());
     }
-    // What others find in the new objects must not be undone.
+    // Other clients may read and write the new objects once this is answered, so no crash may undo it.
     cx.hold_until_durable();
     let old = tree::objects_of(&node.inode);
     cx.delete::<DestroyLog>(&copy);

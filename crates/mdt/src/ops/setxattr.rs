@@ -1,4 +1,4 @@
-//! Setting and removing extended attributes; access lists are checked and change the mode.
+//! Changes of extended attributes: set and remove. An access list is checked and changes the mode.
 
 use crate::grants;
 use crate::ops::Change;
@@ -18,7 +18,7 @@ use target::{Cx, Reply, Stop};
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
-/// See the module.
+/// Executes a setxattr.
 pub fn setxattr(cx: &mut Cx<'_>, change: &Change<'_>, op: &SetxattrOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let kind = xattrs::namespace(&op.name)?;
@@ -60,7 +60,7 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change<'_>, op: &SetxattrOp) -> Result
     Ok(reply)
 }
 
-/// Checks an access list and brings the mode in step; what remains to be kept, if it says more than the mode.
+/// Checks an access list and updates the mode from it. Returns the value to store, or `None` if the mode says all.
 fn set_list(change: &Change<'_>, node: &mut Node, op: &SetxattrOp) -> Result<Option<Bytes>, Errno> {
     let Some(list) = acl::Acl::parse(&op.value)? else { return Ok(None) };
     if op.name == acl::DEFAULT {
@@ -72,7 +72,7 @@ fn set_list(change: &Change<'_>, node: &mut Node, op: &SetxattrOp) -> Result<Opt
     Ok((!list.is_a_mode()).then(|| list.to_value()))
 }
 
-/// Puts a value where it belongs, or removes it. The inode is left to be written.
+/// Stores a value in the inode or in a record of its own, or removes it. The caller writes the inode.
 fn store(
     cx: &mut Cx<'_>,
     node: &mut Node,

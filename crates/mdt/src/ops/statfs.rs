@@ -1,22 +1,22 @@
-//! Space and inodes.
+//! `statfs`: space and inodes of the target.
 
 use crate::Mdt;
 use proto::Errno;
 use proto::msg::StatfsRep;
 use target::{Cx, Reply, Stop};
 
-/// About what a file takes, in bytes.
+/// About what a file takes on the medium, in bytes.
 const FILE_BYTES: u64 = 700;
 /// Records of a file: entry, inode, object index.
 const FILE_RECORDS: u64 = 3;
 
-/// See the module. Objects are counted by the records that the store has.
+/// Executes a statfs. The number of objects is estimated from the number of records in the store.
 pub fn statfs(mdt: &Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     let space = cx.space().ok_or(Errno::EAGAIN)?;
     Ok(Reply::new(&StatfsRep { grant: mdt.space_grants.of(cx.export()), ..figures(mdt, &space) }))
 }
 
-/// The target's space.
+/// The figures of a metadata target with this space.
 pub fn figures(mdt: &Mdt, space: &store::Space) -> StatfsRep {
     let used = space.records.div_ceil(FILE_RECORDS);
     let files_free = space.free / FILE_BYTES;

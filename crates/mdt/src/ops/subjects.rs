@@ -1,7 +1,8 @@
-//! What a change is about: the objects and names that its request tells.
+//! The subjects of a change: the objects and names in its request.
 //!
-//! Two things follow from that alone: which records its replay will read ([`super::prefetch`]), and which changes of other clients it
-//! hangs on, and which of theirs on it ([`note`]). What a name leads to is found only when the change is made; see [`note_victim`].
+//! They determine which records a replay will read ([`super::prefetch`]), and which changes of other clients depend on this
+//! change or the other way round ([`note`]). The object that a name leads to is known only when the change is made; see
+//! [`note_victim`].
 
 use crate::tree::Node;
 use bytes::Bytes;
@@ -9,12 +10,12 @@ use proto::Fid;
 use proto::msg::{LinkOp, OpenOp, Reint, RenameOp, UnlinkOp};
 use target::{Cx, ShareKey};
 
-/// An object or a name that a change is about.
+/// An object or a name that a change concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject<'a> {
-    /// An object that is there.
+    /// An existing object.
     Object(Fid),
-    /// One that comes to be.
+    /// An object that the change makes.
     New(Fid),
     /// A name.
     Name {
@@ -30,28 +31,28 @@ pub enum Subject<'a> {
 /// What becomes of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It leads to something, whatever it led to before.
+    /// After the change the name leads to an object, whether it did before or not.
     Taken,
-    /// It leads nowhere.
+    /// After the change the name does not exist.
     Freed,
 }
 
-/// A new object with a name.
+/// The subjects of a create.
 pub fn created(parent: Fid, name: &Bytes, fid: Fid) -> [Subject<'_>; 2] {
     [Subject::Name { parent, name, fate: Fate::Taken }, Subject::New(fid)]
 }
 
-/// A further name.
+/// The subjects of a further link.
 pub fn linked(op: &LinkOp) -> [Subject<'_>; 2] {
     [Subject::Name { parent: op.parent, name: &op.name, fate: Fate::Taken }, Subject::Object(op.fid)]
 }
 
-/// A removal.
+/// The subjects of a removal.
 pub fn removed(op: &UnlinkOp) -> [Subject<'_>; 1] {
     [Subject::Name { parent: op.parent, name: &op.name, fate: Fate::Freed }]
 }
 
-/// Both names. A whiteout, if there is one, is [`created`] under the old one.
+/// The names of a rename. A whiteout takes the old name.
 pub fn renamed(op: &RenameOp) -> [Subject<'_>; 2] {
     let fate = if op.whiteout.is_some() { Fate::Taken } else { Fate::Freed };
     [
@@ -60,14 +61,14 @@ pub fn renamed(op: &RenameOp) -> [Subject<'_>; 2] {
     ]
 }
 
-/// All that an open may come to be about: the file that the client knows, or the name and the file that it makes.
+/// Everything that an open may concern: the file that the client knows, or the name and the file that the open makes.
 fn opened(op: &OpenOp) -> Vec<Subject<'_>> {
     let known = Subject::Object(op.opened_fid.unwrap_or(op.fid));
     let made = op.parent.map(|parent| created(parent, &op.name, op.fid));
     core::iter::once(known).chain(made.into_iter().flatten()).collect()
 }
 
-/// Of any change.
+/// The subjects of any change.
 pub fn of(change: &Reint) -> Vec<Subject<'_>> {
     match change {
         Reint::Setattr(op) => vec![Subject::Object(op.fid)],
@@ -81,8 +82,8 @@ pub fn of(change: &Reint) -> Vec<Subject<'_>> {
     }
 }
 
-/// Notes that a change which is now made is about these: it hangs on the directories of its names, and what is done to the same names
-/// and objects later hangs on it.
+/// Records the dependencies of a change: it depends on the directories of its names, and later changes of the same names and
+/// objects depend on it.
 pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) {
     for subject in subjects {
         match *subject {
@@ -98,8 +99,7 @@ pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) {
     }
 }
 
-/// The same of an object that a name led to and that loses that name. That a directory can go hangs on whoever took the last name out
-/// of it.
+/// The same for an object that loses a name. The removal of a directory depends on the changes that emptied it.
 pub fn note_victim(cx: &mut Cx<'_>, victim: &Node) {
     cx.changed(ShareKey::object(victim.fid()));
     if victim.inode.is_dir() {

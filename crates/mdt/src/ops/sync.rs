@@ -1,9 +1,9 @@
-//! `fsync` and `syncfs`: answered when everything that was answered before is durable.
+//! `fsync` and `syncfs`: the reply waits until everything that was answered before is durable.
 
 use proto::Operation;
 use target::{Cx, Reply, Stop};
 
-/// See the module.
+/// Executes a sync.
 pub fn sync(cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     cx.hold_until_durable();
     cx.count(Operation::Sync);

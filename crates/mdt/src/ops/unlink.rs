@@ -9,7 +9,7 @@ use rules::access::EXECUTE;
 use rules::names;
 use target::{Cx, Reply, Stop};
 
-/// See the module.
+/// Executes an unlink or rmdir.
 pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp) -> Result<Reply, Stop> {
     let mut parent = Dir::find(cx, op.parent)?;
     let removed = remove(mdt, cx, change, op, &mut parent)?;
@@ -25,10 +25,10 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp
     Ok(reply)
 }
 
-/// A name that was removed. [`Mdt::removed`] is still to be told.
+/// A removed name. The caller passes it to [`Mdt::removed`].
 #[derive(Debug)]
 pub struct Removed {
-    /// The object, after.
+    /// The object after the removal.
     pub child: Node,
     place: Place,
     tombstone: bool,
@@ -36,7 +36,7 @@ pub struct Removed {
     pub gone: Gone,
 }
 
-/// Checks the removal of a name in `dir` and writes all but that; memory is untouched.
+/// Checks the removal of a name and writes all records except that of the directory. Memory does not change.
 pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, dir: &mut Dir) -> Result<Removed, Stop> {
     let parent = &dir.node;
     change.caller.need(&parent.inode, EXECUTE)?;
@@ -46,8 +46,8 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     }
     let place = mdt.place_after(cx, &dir.pending, parent.ino, &op.name)?;
     let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
-    let mut child = tree::leaving(cx, entry)?;
-    let tombstone = mdt.chain_goes_on(cx, &dir.pending, &place)?;
+    let mut child = tree::losing_name(cx, entry)?;
+    let tombstone = mdt.chain_continues(cx, &dir.pending, &place)?;
     names::may_unlink(&change.caller, &parent.inode, &child.inode, op.rmdir)?;
     let is_dir = child.inode.is_dir();
     if is_dir && child.inode.dir.entries > 0 {
@@ -55,7 +55,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     }
     cx.note_version(0, parent.inode.version);
     cx.pre_version(1, tree::version_of(&child.inode))?;
-    // Both are called back at once.
+    // Both callbacks go out at once.
     let child_is_free = tree::revoke_named(cx, &child, op.told);
     dir.claim(cx)?;
     child_is_free?;
@@ -64,7 +64,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     subjects::note(cx, &subjects::removed(op));
     subjects::note_victim(cx, &child);
     child.inode.links.remove(parent.fid(), &op.name);
-    // A damaged record may be found here, and must leave the directory as it is.
+    // This may find a damaged record, and must come before the directory changes.
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
     tree::remove_entry(cx, parent, &place, tombstone);
     if is_dir {
@@ -78,15 +78,15 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
 /// What became of an object that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
-    /// It has other names, or is open.
+    /// It still exists: it has other names, or is open.
     No,
-    /// It is gone.
-    Here,
-    /// And its objects on other targets must go.
+    /// It was destroyed, and has no objects on object targets.
+    Destroyed,
+    /// It was destroyed, and its objects on object targets must be destroyed, too.
     WithObjects,
 }
 
-/// Writes an object that lost a name (its linkEA is already right): it stays, becomes an orphan, or goes.
+/// Writes an object that lost a name: it stays, becomes an orphan, or is destroyed. The caller has updated the linkEA.
 pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Result<Gone, Stop> {
     node.inode.nlink = match names::links_after_removal(&node.inode) {
         Some(left) => left,
@@ -106,18 +106,19 @@ pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Re
         return Ok(Gone::No);
     }
     node.inode.version = cx.transno().0;
-    Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Here })
+    Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Destroyed })
 }
 
 impl Mdt {
-    /// Memory: what [`remove`] did.
+    /// Memory: applies a removal by [`remove`].
     pub(crate) fn removed(&mut self, cx: &mut Cx<'_>, removed: &Removed) {
         self.entry_freed(removed.place.key, removed.tombstone);
         self.link_dropped(cx, &removed.child, removed.gone);
         cx.count(if removed.child.inode.is_dir() { Operation::Rmdir } else { Operation::Unlink });
     }
 
-    /// Memory: what [`drop_link`] did. The requester learns from its answer that its locks on the object went with it.
+    /// Memory: applies [`drop_link`]. All locks on a destroyed object are dropped; the reply tells the requester that the
+    /// object is destroyed.
     pub(crate) fn link_dropped(&mut self, cx: &mut Cx<'_>, node: &Node, gone: Gone) {
         if gone == Gone::No {
             return;

@@ -1,4 +1,4 @@
-//! Reading extended attributes: one, the list of names, or all of them for a client's cache.
+//! Reads of extended attributes: one value, the list of names, or all values for a client's cache.
 
 use crate::tree::{self, Node};
 use crate::{grants, xattrs};
@@ -9,10 +9,10 @@ use rules::{Caller, acl};
 use schema::{InodeXattr, LargeXattr};
 use target::{Cx, Reply, Stop};
 
-/// Most that one answer brings of all attributes together, in bytes; more is `E2BIG`, and they are asked for one by one.
+/// The most bytes of names and values in one reply. `E2BIG` above it; the client then requests the values one by one.
 const ALL_MAX: usize = 512 << 10;
 
-/// See the module. `all` is for the cache of a client, which applies the rules of [`crate::xattrs`] to each reader itself.
+/// Executes a getxattr. `all` is for the cache of a client, which itself applies the rules of [`crate::xattrs`] to each reader.
 pub fn getxattr(cx: &mut Cx<'_>, request: &GetxattrReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let node = tree::node(cx, request.fid)?;
@@ -49,7 +49,7 @@ fn all(cx: &mut Cx<'_>, node: &Node) -> Result<Vec<Xattr>, Stop> {
     Ok(found)
 }
 
-/// The value of an attribute, wherever it lies.
+/// The value of an attribute, from the inode or its own record.
 fn value(cx: &mut Cx<'_>, node: &Node, xattr: &InodeXattr) -> Result<Bytes, Stop> {
     if !xattr.large {
         return Ok(xattr.value.clone());
@@ -58,13 +58,13 @@ fn value(cx: &mut Cx<'_>, node: &Node, xattr: &InodeXattr) -> Result<Bytes, Stop
         Some(LargeXattr(value)) => Ok(value),
         None => {
             let name = xattr.name.escape_ascii();
-            cx.log(target::LogLevel::Error, format!("attribute '{name}' of {} is not there: run lfsck", node.fid()));
+            cx.log(target::LogLevel::Error, format!("attribute '{name}' of {} is missing: run lfsck", node.fid()));
             Err(Errno::EIO.into())
         }
     }
 }
 
-/// Whether an attribute always lies in the inode, because permission checks need it.
+/// Whether an attribute is always stored in the inode, because permission checks need it.
 pub fn is_always_inline(name: &[u8]) -> bool {
     name == acl::ACCESS || name == acl::DEFAULT
 }

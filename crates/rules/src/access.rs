@@ -1,4 +1,4 @@
-//! Who may do what: permission bits, access lists, capabilities, sticky directories, set-id bits.
+//! Permission checks: permission bits, access lists, capabilities, sticky directories, set-id bits.
 
 use crate::acl::Acl;
 use crate::mode::{S_IFDIR, S_IFMT, S_ISGID, S_ISUID, S_ISVTX, S_IXGRP};
@@ -13,68 +13,68 @@ pub const WRITE: u32 = 2;
 /// Permission to execute, or to search a directory.
 pub const EXECUTE: u32 = 1;
 
-/// Linux's capabilities that count here.
+/// The capabilities of Linux that the rules use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Capability {
-    /// Change any owner.
+    /// Change the owner and group of any object.
     Chown = 0,
-    /// Permission bits do not count.
+    /// Bypass permission bits.
     DacOverride = 1,
-    /// Read files, read and search directories.
+    /// Read all files, read and search all directories.
     DacReadSearch = 2,
-    /// What only the owner may do.
+    /// Act as the owner of any object.
     Fowner = 3,
-    /// Set-id bits stay.
+    /// Keep set-id bits.
     Fsetid = 4,
-    /// Administration: trusted and security attributes.
+    /// Administer the system: trusted and security attributes.
     SysAdmin = 21,
-    /// Device nodes.
+    /// Make device nodes.
     Mknod = 27,
 }
 
-/// Who a request without a credential is from.
+/// The credentials of a request that has none.
 static NOBODY: Cred =
     Cred { uid: 65_534, gid: 65_534, groups: Vec::new(), umask: 0, capabilities: 0, job: String::new() };
 
-/// On whose behalf an operation runs, and the questions that are asked of it.
+/// The credentials that an operation uses, with the permission checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     cred: &'a Cred,
 }
 
 impl<'a> Caller<'a> {
-    /// Somebody whose credential is known.
+    /// A caller with these credentials.
     pub fn of(cred: &'a Cred) -> Caller<'a> {
         Caller { cred }
     }
 
-    /// The caller of a request. A request without a credential is nobody's.
+    /// The caller of a request. Without credentials it is the user `nobody`.
     pub fn new(cred: Option<&'a Cred>) -> Caller<'a> {
         Caller { cred: cred.unwrap_or(&NOBODY) }
     }
 
-    /// The user.
+    /// The user id.
     pub fn uid(&self) -> u32 {
         self.cred.uid
     }
 
-    /// Bits that a new mode loses.
+    /// The permission bits that new objects lose.
     pub fn umask(&self) -> u32 {
         self.cred.umask & 0o777
     }
 
-    /// Whether it has a capability.
+    /// Whether the caller has a capability.
     pub fn capable(&self, capability: Capability) -> bool {
         self.cred.uid == 0 || self.cred.capabilities >> capability as u8 & 1 == 1
     }
 
-    /// Whether it is in a group.
+    /// Whether the caller is in a group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.cred.gid == gid || self.cred.groups.contains(&gid)
     }
 
-    /// Whether it owns an object, or may act as if.
+    /// Whether the caller owns an object, or may act as its owner.
     pub fn is_owner<'o>(&self, object: impl Into<Object<'o>>) -> bool {
         self.cred.uid == object.into().uid || self.capable(Capability::Fowner)
     }
@@ -83,7 +83,7 @@ impl<'a> Caller<'a> {
         self.in_group(gid) || self.capable(Capability::Fsetid)
     }
 
-    /// `EACCES` unless it may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]) with the object.
+    /// `EACCES` unless the caller has all permissions in `want` ([`READ`], [`WRITE`], [`EXECUTE`]) on the object.
     pub fn need<'o>(&self, object: impl Into<Object<'o>>, want: u32) -> Result<(), Errno> {
         let object = object.into();
         if self.bits_allow(&object, want) || self.capability_allows(&object, want) {
@@ -93,11 +93,11 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The same as attributes say it that went over the wire. `None`: that depends on an access list, which they do not have.
+    /// The same for attributes from the wire. `None`: the answer depends on the access list, which they lack.
     pub fn may(&self, attr: &Attr, want: u32) -> Option<bool> {
         let object = Object::without_list(attr);
-        // A list says the same of the owner as the mode, and gives nobody else more than the mode's group bits, which are its mask, or than
-        // it gives all others.
+        // A list gives the owner the same as the mode does. It gives everybody else at most the mode's group bits, which are its
+        // mask, or the bits for others.
         let decides = !attr.has_xattrs || self.cred.uid == attr.uid;
         let may_allow = [object.mode >> 3, object.mode].iter().any(|bits| bits & want == want);
         match self.need(object, want) {
@@ -131,8 +131,8 @@ impl<'a> Caller<'a> {
         self.capable(Capability::DacReadSearch) && want & !harmless == 0
     }
 
-    /// Whether a name of `victim` in `dir` may be removed or changed: write permission, and `EPERM` where the sticky bit
-    /// keeps other people's names.
+    /// Checks whether a name of `victim` in `dir` may be removed or changed: `EACCES` without write permission, `EPERM` if the
+    /// sticky bit protects it.
     pub fn may_remove<'o>(&self, dir: impl Into<Object<'o>>, victim: impl Into<Object<'o>>) -> Result<(), Errno> {
         let (dir, victim) = (dir.into(), victim.into());
         self.need(dir, WRITE | EXECUTE)?;
@@ -143,8 +143,8 @@ impl<'a> Caller<'a> {
         Ok(())
     }
 
-    /// The mode after the file's data changed, or its owner: without set-id bits, where the rules say so. `write`: by
-    /// somebody who may not keep them.
+    /// The mode after a change of the file's data (`write`) or of its owner: set-id bits are removed where Linux removes them.
+    /// After a write they stay if the caller may keep them.
     pub fn mode_without_privileges<'o>(&self, object: impl Into<Object<'o>>, write: bool) -> u32 {
         let object = object.into();
         if write && (self.capable(Capability::Fsetid) || !object.is_file()) {
@@ -157,13 +157,13 @@ impl<'a> Caller<'a> {
         mode
     }
 
-    /// A mode that somebody asked for, for an object of `gid`: without the set-group-id bit if that is not a group of
-    /// the caller.
+    /// The mode that the caller may set on an object of group `gid`: without the set-group-id bit if the caller is not in the
+    /// group.
     pub fn mode_allowed(&self, mode: u32, gid: u32) -> u32 {
         if self.in_group_or_capable(gid) { mode } else { mode & !S_ISGID }
     }
 
-    /// Group and mode of a new object in `dir`, before umask and lists.
+    /// Group and mode of a new object in `dir`, before umask and access lists.
     pub fn group_and_mode_of_new<'o>(&self, dir: impl Into<Object<'o>>, mode: u32) -> (u32, u32) {
         let dir = dir.into();
         if dir.mode & S_ISGID == 0 {
@@ -178,7 +178,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// The access list of an object, if it has one. A list that cannot be read allows what the mode does.
+/// The access list of an object, if it has one. If the list is damaged, the mode decides.
 fn access_list(object: &Object<'_>) -> Option<Acl> {
     Acl::parse(object.access_list?).ok().flatten()
 }

@@ -1,15 +1,15 @@
 //! POSIX access control lists, as in POSIX 1003.1e draft 17 and `acl(5)`.
 //!
-//! A list is kept as the value of its extended attribute, in Linux's format (version 2, little endian: a header of four
-//! bytes, then tag, permissions and id of each entry), and parsed when it counts. What a list without named entries says
-//! is the mode, and nothing is kept for it.
+//! A list is stored as the value of its extended attribute, in Linux's format (version 2, little endian: a header of four
+//! bytes, then tag, permissions and id of each entry), and parsed at each check. A list without named entries is equivalent
+//! to a mode and is not stored.
 
 use bytes::Bytes;
 use proto::Errno;
 
-/// Name of the attribute with the list that is checked.
+/// Name of the attribute with the access list, which permission checks use.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Name of the attribute with the list that new objects in a directory get.
+/// Name of the attribute with the default list, which new objects in a directory inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Most entries of a list.
@@ -17,7 +17,7 @@ const ENTRIES_MAX: usize = 1024;
 const VERSION: u32 = 2;
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about. The order is the order of the entries in a list.
+/// The user or group of an entry. Entries of a list are in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Who {
     /// The owner.
@@ -28,34 +28,34 @@ pub enum Who {
     GroupObj,
     /// A named group.
     Group(u32),
-    /// The most that named users and groups, and the owning group, get.
+    /// The most permissions that named users and groups and the owning group get.
     Mask,
-    /// Everybody else.
+    /// All others.
     Other,
 }
 
 /// One entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ace {
-    /// Whom it is about.
+    /// The user or group.
     pub who: Who,
     /// `rwx`, as in a mode.
     pub perm: u32,
 }
 
-/// A list: valid, and in order.
+/// A valid, sorted list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl(Vec<Ace>);
 
 impl Acl {
-    /// A list of these entries, in any order; `None` if they are none: see [`Acl::parse`].
+    /// A list of these entries, given in any order; `None` if they are not a valid list.
     pub fn new(entries: impl IntoIterator<Item = Ace>) -> Option<Acl> {
         let mut entries: Vec<Ace> = entries.into_iter().collect();
         entries.sort_by_key(|ace| ace.who);
         Some(Acl(entries)).filter(Acl::is_valid)
     }
 
-    /// Reads the value of an attribute. `None` if it has no entries, which removes a list.
+    /// Parses the value of an attribute. `None` if it has no entries, which means to remove the list.
     pub fn parse(value: &[u8]) -> Result<Option<Acl>, Errno> {
         let (version, mut rest) = value.split_at_checked(4).ok_or(Errno::EINVAL)?;
         if le32(version) != VERSION {
@@ -88,7 +88,7 @@ impl Acl {
         Acl::new(entries).map(Some).ok_or(Errno::EINVAL)
     }
 
-    /// One entry each for owner, group and others, a mask if anybody is named, nobody twice.
+    /// A valid list has one entry each for owner, group and others, a mask if it has named entries, and no duplicates.
     fn is_valid(&self) -> bool {
         let has = |who| self.find(who).is_some();
         let named = self.0.iter().any(|ace| matches!(ace.who, Who::User(_) | Who::Group(_)));
@@ -126,19 +126,19 @@ impl Acl {
         }
     }
 
-    /// The nine permission bits that the list stands for: the group's are the mask's if there is one.
+    /// The nine permission bits of the list. The group's bits are those of the mask, if there is one.
     pub fn mode(&self) -> u32 {
         let bits = |who| self.find(who).unwrap_or(0);
         let group = self.find(Who::Mask).unwrap_or(bits(Who::GroupObj));
         bits(Who::UserObj) << 6 | group << 3 | bits(Who::Other)
     }
 
-    /// Whether it says no more than a mode.
+    /// Whether it is equivalent to a mode.
     pub fn is_a_mode(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// `chmod` of an object with this list.
+    /// Applies a `chmod` of the object to the list.
     pub fn chmod(&mut self, mode: u32) {
         self.set(Who::UserObj, mode >> 6 & 7);
         let group = if self.find(Who::Mask).is_some() { Who::Mask } else { Who::GroupObj };
@@ -146,8 +146,7 @@ impl Acl {
         self.set(Who::Other, mode & 7);
     }
 
-    /// The access list of a new object from a directory's default list, and its mode: what the creator asked for cuts the
-    /// list, and the list cuts the mode.
+    /// The access list and the mode of a new object in a directory with this default list. Each is limited by the other.
     pub fn inherit(&self, mode: u32) -> (Acl, u32) {
         let mut acl = self.clone();
         let group = if acl.find(Who::Mask).is_some() { Who::Mask } else { Who::GroupObj };
@@ -159,7 +158,7 @@ impl Acl {
         (acl, mode)
     }
 
-    /// Whether the list lets somebody do `want` (`rwx`) with an object of `owner` and `group`.
+    /// Whether the list gives a user all permissions in `want` (`rwx`) on an object of `owner` and `group`.
     pub fn allows(&self, owner: u32, group: u32, uid: u32, in_group: impl Fn(u32) -> bool, want: u32) -> bool {
         let mask = self.find(Who::Mask).unwrap_or(7);
         let covers = |perm: u32| perm & want == want;

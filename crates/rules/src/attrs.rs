@@ -1,4 +1,4 @@
-//! What a setattr does to an object, and who may do it.
+//! Changes of attributes (`setattr`): who may make them, and their effect on the object.
 
 use crate::access::{Caller, Capability, WRITE};
 use crate::mode::S_IFMT;
@@ -9,19 +9,19 @@ use proto::msg::{SetattrOp, valid};
 /// Greatest size of a file, in bytes.
 pub const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// What a setattr does.
+/// The effect of a setattr.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Set {
-    /// The object, after, without its access list.
+    /// The object after the change, without its access list.
     pub object: Object<'static>,
-    /// An access list has to follow the new mode ([`crate::acl::Acl::chmod`]).
+    /// The mode changed, so the caller must update the access list ([`crate::acl::Acl::chmod`]).
     pub is_chmod: bool,
-    /// A program's capabilities go: they are for the program that it was, whoever changes it.
+    /// The file capabilities must be removed, because they were granted to the unchanged program. This holds for every caller.
     pub drops_capabilities: bool,
 }
 
-/// Checks a change of attributes and makes it, but for the data of a file whose size changes. `may_truncate`: the caller
-/// has the file open for writing.
+/// Checks a change of attributes and returns its effect. The data of a file whose size changes is left to the caller.
+/// `may_truncate`: the caller of the operation has the file open for writing.
 pub fn set<'a>(
     caller: &Caller<'_>,
     object: impl Into<Object<'a>>,
@@ -33,10 +33,10 @@ pub fn set<'a>(
     let mut object = old.detached();
     let has = |bit| op.valid & bit != 0;
     if has(valid::HOUSEKEEPING) {
-        rise(&mut object, op);
+        raise_times(&mut object, op);
         return Ok(Set { object, is_chmod: false, drops_capabilities: false });
     }
-    // With the access list, which the changed one is without.
+    // Checks `old`, because `object` has no access list.
     check(caller, &old, op, may_truncate)?;
     let now_ns = object.changed(if has(valid::CTIME) { op.ctime_ns } else { now_ns });
     if has(valid::UID) {
@@ -68,7 +68,7 @@ pub fn set<'a>(
     Ok(Set { object, is_chmod: has(valid::MODE), drops_capabilities: changes_data || changes_owner })
 }
 
-/// Whether the caller may; errors in the order of Linux's `notify_change` and `setattr_prepare`.
+/// Checks whether the caller may, with errors in the order of Linux's `notify_change` and `setattr_prepare`.
 fn check(caller: &Caller<'_>, object: &Object<'_>, op: &SetattrOp, may_truncate: bool) -> Result<(), Errno> {
     let has = |bits| op.valid & bits == bits;
     if has(valid::SIZE) {
@@ -93,7 +93,7 @@ fn check(caller: &Caller<'_>, object: &Object<'_>, op: &SetattrOp, may_truncate:
     if has(valid::GID) && !own_group && !caller.capable(Capability::Chown) {
         return Err(Errno::EPERM);
     }
-    // A chown by somebody who may brings the mode without set-id bits along.
+    // With a permitted chown, the kernel also sends the mode without set-id bits.
     let comes_with_chown = op.valid & (valid::UID | valid::GID) != 0 && caller.capable(Capability::Chown);
     if has(valid::MODE) && !owner && !comes_with_chown {
         return Err(Errno::EPERM);
@@ -105,8 +105,9 @@ fn check(caller: &Caller<'_>, object: &Object<'_>, op: &SetattrOp, may_truncate:
     Ok(())
 }
 
-/// Times that a client reports without anybody having set them: they only rise, and of merged times those with the newest ctime win.
-fn rise(object: &mut Object<'_>, op: &SetattrOp) {
+/// Merges times that a client reports and no program has set. Times only rise, and an mtime with an older ctime than the
+/// object's is ignored.
+fn raise_times(object: &mut Object<'_>, op: &SetattrOp) {
     let has = |bit| op.valid & bit != 0;
     if has(valid::ATIME) {
         object.atime_ns = object.atime_ns.max(op.atime_ns);
@@ -194,13 +195,13 @@ mod tests {
         assert_eq!(run(&caller(2, &[]), &file(0o644), op(valid::SIZE)), Err(Errno::EACCES));
         let open = set(&caller(2, &[]), file(0o4555), &op(valid::SIZE), NOW, true).unwrap().object;
         assert_eq!((open.mode, open.mtime_ns, open.ctime_ns), (S_IFREG | 0o555, NOW, NOW));
-        // A write that was made after it came first.
+        // A write with a later time arrived first.
         let written = Object { mtime_ns: NOW + 3, ctime_ns: NOW + 3, ..file(0o644) };
         let written = set(&caller(1, &[]), written, &op(valid::SIZE), NOW, true).unwrap().object;
         assert_eq!((written.mtime_ns, written.ctime_ns), (NOW + 3, NOW + 3));
         let touched = set(&caller(1, &[]), written, &op(valid::MTIME), NOW, true).unwrap().object;
         assert_eq!((touched.mtime_ns, touched.mtime_set_ns, touched.ctime_ns), (6, NOW + 3, NOW + 3));
-        // An mtime in the future, of which it is not known when it was set, or that is not a file's, does not keep "now" away.
+        // An mtime in the future does not prevent setting it to now, whether it is a file's or not.
         for kind in [S_IFREG, S_IFLNK] {
             let future = Object { mode: kind | 0o644, mtime_ns: NOW * 9, ctime_ns: NOW - 1, ..file(0o644) };
             let touched = run(&caller(1, &[]), &future, op(valid::MTIME | valid::MTIME_NOW)).unwrap();
@@ -208,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Somebody has set the time of a directory to one that is still to come: that is when it changed for nobody else.
+    /// A directory's mtime was set to the future. That does not move the ctime of later changes into the future.
     #[test]
     fn a_time_ahead_that_was_set_on_a_directory_is_no_change() {
         let dir = Object { mode: S_IFDIR | 0o755, mtime_ns: NOW + 3, ctime_ns: 4, ..file(0) };
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!((changed.atime_ns, changed.mtime_ns, changed.ctime_ns), (NOW, 6, NOW));
     }
 
-    /// Whoever the list names may, and whoever the mode's group bits would let, but the list does not, may not.
+    /// A user whom the list names may write. A user whom only the mode's group bits would allow may not.
     #[test]
     fn the_access_list_says_who_may_write() {
         let entries = [(Who::UserObj, 6), (Who::User(2), 6), (Who::GroupObj, 0), (Who::Mask, 6), (Who::Other, 0)];

@@ -1,4 +1,4 @@
-//! Whether an object may be made in a directory, and what it then is.
+//! Creation: whether an object may be made in a directory, and its first attributes.
 
 use crate::access::{Caller, Capability, EXECUTE, WRITE};
 use crate::acl::Acl;
@@ -9,22 +9,22 @@ use proto::Errno;
 use proto::connect::{DIR_SIZE, LINK_MAX, SYMLINK_MAX};
 use proto::msg::Attr;
 
-/// What is wrong with what is asked for, before anybody looks at permissions: a type that cannot be made, a symbolic link to nothing.
+/// Checks the type and the symbolic link's target, before the permissions of the directory.
 pub fn check_kind(caller: &Caller<'_>, mode: u32, symlink: &[u8]) -> Result<(), Errno> {
     match mode & S_IFMT {
         S_IFREG | S_IFDIR | S_IFIFO | S_IFSOCK => Ok(()),
         S_IFLNK if symlink.is_empty() => Err(Errno::ENOENT),
         S_IFLNK if symlink.len() > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
         S_IFLNK => Ok(()),
-        // The permission of the directory is looked at first.
+        // The directory's permissions are checked before this capability.
         S_IFBLK | S_IFCHR => Ok(()),
         _ if caller.uid() == 0 => Err(Errno::EINVAL),
         _ => Err(Errno::EPERM),
     }
 }
 
-/// What is under the old name after a rename with `RENAME_WHITEOUT`: a character device without permissions whose number is 0. Such
-/// devices lead nowhere, and everybody may make them.
+/// The mode of the object that `RENAME_WHITEOUT` leaves under the old name: a character device with number 0 and no
+/// permissions. There is no such device, so everybody may make one.
 pub const WHITEOUT: u32 = S_IFCHR;
 
 /// Whether the caller may make an object of this mode in a directory.
@@ -40,14 +40,14 @@ pub fn check<'a>(caller: &Caller<'_>, dir: impl Into<Object<'a>>, mode: u32, rde
     }
 }
 
-/// What is to be made.
+/// The object to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
-    /// Type and permission bits, before umask and lists.
+    /// Type and permission bits, before umask and access lists.
     pub mode: u32,
-    /// Device nodes: the device.
+    /// Device nodes: the device number.
     pub rdev: u64,
-    /// Symbolic links: where to.
+    /// Symbolic links: the target.
     pub symlink: &'a [u8],
     /// The value of the directory's default list ([`crate::acl::DEFAULT`]), if it has one.
     pub default_list: Option<&'a [u8]>,
@@ -56,15 +56,15 @@ pub struct New<'a> {
 /// A new object.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// Its attributes. What the rules say nothing of is left out: identity, version, layout.
+    /// Its attributes, without those that the rules do not determine: identity, version, layout.
     pub attr: Attr,
     /// The value of its access list, if that says more than the mode.
     pub access_list: Option<Bytes>,
-    /// A directory that gets the default list of its parent.
+    /// It is a directory and gets the default list of its parent.
     pub takes_default_list: bool,
 }
 
-/// What a new object in `dir` is: owner, group and mode by the rules of the directory.
+/// The attributes of a new object in `dir`: owner, group and mode follow from the caller and the directory.
 pub fn made<'a>(caller: &Caller<'_>, dir: impl Into<Object<'a>>, new: &New<'_>, now_ns: i64) -> Made {
     let kind = new.mode & S_IFMT;
     let wanted = if kind == S_IFDIR { new.mode & (S_IFMT | 0o1777) } else { new.mode & (S_IFMT | 0o7777) };

@@ -1,15 +1,15 @@
-//! What Linux's VFS says of a change before it is made, and what the change then does: permissions, attributes, access lists, names,
-//! link counts.
+//! The rules of Linux's VFS for changes: whether a change is allowed and what it does to permissions, attributes, access
+//! lists, names and link counts.
 //!
-//! The metadata target decides by these rules. A client that changes its caches before it sends a change (metadata write-back) must
-//! come to the same result, so it uses them, too. They are pure: an object as [`Object`] shows it, a caller, a verdict; errors come
-//! in the order in which Linux finds them.
+//! The metadata target decides by these rules. A client with metadata write-back makes a change in its own memory before it
+//! sends it, and must get the same result, so it uses the same rules. They are pure functions of an [`Object`], a caller and
+//! the change. Errors have the precedence that they have in Linux.
 //!
 //! - [`access`]: permission bits, capabilities, sticky directories, set-id bits.
 //! - [`acl`]: POSIX access control lists.
 //! - [`attrs`]: `chmod`, `chown`, `utimes`, and times that clients report.
-//! - [`create`]: whether an object may be made, and what it then is.
-//! - [`names`]: what can be a name, removals, `rename`, and the links that these leave.
+//! - [`create`]: whether an object may be made, and its first attributes.
+//! - [`names`]: valid names, removals, `rename`, and the link counts after them.
 //! - [`mode`]: the bits of `st_mode`.
 
 pub mod access;

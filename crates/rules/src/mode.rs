@@ -21,7 +21,7 @@ pub const S_IFIFO: u32 = 0o010_000;
 pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id.
 pub const S_ISGID: u32 = 0o2000;
-/// Sticky: only owners remove names.
+/// Sticky: only owners may remove names.
 pub const S_ISVTX: u32 = 0o1000;
-/// Execution by the group.
+/// Group execute permission.
 pub const S_IXGRP: u32 = 0o010;

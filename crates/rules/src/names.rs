@@ -1,11 +1,11 @@
-//! What can be a name; which names may be removed and renamed, and the links that are left.
+//! Names: which are valid, which may be removed or renamed, and the link counts afterwards.
 
 use crate::access::{Caller, EXECUTE, WRITE};
 use crate::object::Object;
 use proto::Errno;
 use proto::connect::{LINK_MAX, NAME_MAX};
 
-/// `ENAMETOOLONG`, `ENOENT` for none, or `EINVAL` for what cannot be a name.
+/// Checks a name: `ENAMETOOLONG`, `ENOENT` if it is empty, `EINVAL` if it has a byte that names cannot have.
 pub fn check(name: &[u8]) -> Result<(), Errno> {
     match () {
         () if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
@@ -15,12 +15,12 @@ pub fn check(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether it is `.` or `..`, which no operation but a lookup takes.
+/// Whether the name is `.` or `..`, which only a lookup accepts.
 pub fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// Why `.` and `..` cannot be removed.
+/// The error for a removal of `.` or `..`.
 pub fn removal_of_dot(name: &[u8], rmdir: bool) -> Errno {
     match (rmdir, name) {
         (true, b".") => Errno::EINVAL,
@@ -29,7 +29,7 @@ pub fn removal_of_dot(name: &[u8], rmdir: bool) -> Errno {
     }
 }
 
-/// Whether a name of `victim` in `dir` may be removed by `unlink` or `rmdir`. That a directory is empty is checked after it.
+/// Checks whether `unlink` or `rmdir` may remove a name of `victim` in `dir`. The caller then checks that a directory is empty.
 pub fn may_unlink<'a>(
     caller: &Caller<'_>,
     dir: impl Into<Object<'a>>,
@@ -45,7 +45,7 @@ pub fn may_unlink<'a>(
     }
 }
 
-/// The links of an object that loses a name. `None`: it has none to lose, so its count is wrong.
+/// The link count of an object that loses a name. `None`: the count is 0 already, so it is wrong.
 pub fn links_after_removal<'a>(object: impl Into<Object<'a>>) -> Option<u32> {
     let object = object.into();
     let left = object.nlink.checked_sub(1)?;
@@ -55,27 +55,26 @@ pub fn links_after_removal<'a>(object: impl Into<Object<'a>>) -> Option<u32> {
 /// A rename of `moved` from one directory to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Rename<'a> {
-    /// Where it has its name.
+    /// The directory of the old name.
     pub source: Object<'a>,
-    /// Where it gets one; `None`: in the same directory.
+    /// The directory of the new name; `None`: the same directory.
     pub target: Option<Object<'a>>,
-    /// What is renamed.
+    /// The object that is renamed.
     pub moved: Object<'a>,
-    /// What has the new name.
+    /// The object that has the new name.
     pub other: Option<Object<'a>>,
-    /// `other` is a directory that has names.
+    /// `other` is a directory that is not empty.
     pub other_is_full: bool,
-    /// They change places (`RENAME_EXCHANGE`).
+    /// The two objects swap their names (`RENAME_EXCHANGE`).
     pub exchange: bool,
 }
 
-/// What a change does to the link count of the directory that loses a name, and to that of the one that gets it. They add up where both
-/// are the same.
+/// How a rename changes the link counts of the two directories. If they are the same directory, both changes apply to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Links {
-    /// Of the source.
+    /// For the source directory.
     pub source: i32,
-    /// Of the target.
+    /// For the target directory.
     pub target: i32,
 }
 
@@ -92,7 +91,8 @@ impl Rename<'_> {
         self.other.is_some_and(|other| other.is_dir())
     }
 
-    /// Whether the caller may; it may search both directories. That no directory comes below itself is checked before it.
+    /// Checks whether the caller may rename. The search permission on both directories, and that no directory would move below
+    /// itself, were checked before.
     pub fn check(&self, caller: &Caller<'_>) -> Result<(), Errno> {
         let between = self.target.is_some();
         caller.may_remove(self.source, self.moved)?;
@@ -111,9 +111,9 @@ impl Rename<'_> {
             return Err(Errno::ENOENT);
         }
         if between {
-            // Its `..` changes.
-            let turned = [Some(self.moved), self.other.filter(|_| self.exchange)];
-            for dir in turned.into_iter().flatten().filter(Object::is_dir) {
+            // The `..` of a moved directory changes.
+            let moved = [Some(self.moved), self.other.filter(|_| self.exchange)];
+            for dir in moved.into_iter().flatten().filter(Object::is_dir) {
                 caller.need(dir, WRITE)?;
             }
         }
@@ -128,11 +128,11 @@ impl Rename<'_> {
         Ok(())
     }
 
-    /// The directories' links: each directory in them counts with its `..`.
+    /// The changes of the link counts: each subdirectory counts with its `..`.
     pub fn links(&self) -> Links {
         let (moved, other) = (i32::from(self.moves_dir()), i32::from(self.other_is_dir()));
-        let comes_back = if self.exchange { other } else { 0 };
-        Links { source: comes_back - moved, target: moved - other }
+        let exchanged = if self.exchange { other } else { 0 };
+        Links { source: exchanged - moved, target: moved - other }
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(links_after_removal(Object { nlink: 0, ..file(1) }), None);
     }
 
-    /// Of all pairs of kinds, with and without exchange: the count of a directory is that of the directories in it.
+    /// For all pairs of kinds, with and without exchange: the count of a directory is that of the directories in it.
     #[test]
     fn directories_count_the_directories_in_them() {
         for moved in [dir(0o755, 1), file(1)] {

@@ -1,9 +1,9 @@
-//! An object as the rules see it.
+//! The view of an object that the rules work on.
 
 use crate::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use proto::msg::Attr;
 
-/// What the rules look at of an object, and what they change of it.
+/// The attributes of an object that the rules read and change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Object<'a> {
     /// Type and permission bits.
@@ -12,23 +12,22 @@ pub struct Object<'a> {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Links.
+    /// Link count.
     pub nlink: u32,
-    /// Nanoseconds.
+    /// Last access, in nanoseconds since 1970.
     pub atime_ns: i64,
-    /// Nanoseconds.
+    /// Last change of the data, or the time that was set explicitly.
     pub mtime_ns: i64,
-    /// When the mtime was set to another moment than that one; 0: the mtime is when data changed last.
+    /// When the mtime was set to a time other than the current one; 0: the mtime is the last change of the data.
     pub mtime_set_ns: i64,
-    /// Nanoseconds.
+    /// Last change of data or attributes.
     pub ctime_ns: i64,
-    /// The value of its access list ([`crate::acl::ACCESS`]); `None`: the mode says it all.
+    /// The value of its access list ([`crate::acl::ACCESS`]); `None`: only the mode counts.
     pub access_list: Option<&'a [u8]>,
 }
 
 impl Object<'_> {
-    /// As attributes say that went over the wire: without the access list that it has if it is one of the object's attributes
-    /// ([`Attr::has_xattrs`]).
+    /// The object of attributes from the wire. They lack the access list, which the object may have if [`Attr::has_xattrs`].
     pub fn without_list(attr: &Attr) -> Object<'static> {
         Object {
             mode: attr.mode,
@@ -43,7 +42,7 @@ impl Object<'_> {
         }
     }
 
-    /// Brings attributes of the object in step with it.
+    /// Copies the object's values into its attributes.
     pub fn show_in(&self, attr: &mut Attr) {
         (attr.mode, attr.uid, attr.gid, attr.nlink) = (self.mode, self.uid, self.gid, self.nlink);
         (attr.atime_ns, attr.ctime_ns) = (self.atime_ns, self.ctime_ns);
@@ -76,14 +75,14 @@ impl Object<'_> {
         self.kind() == S_IFLNK
     }
 
-    /// The object changes, for a request of `now_ns`. Returns when: the clock of whoever asks may be slow, and no change of an object
-    /// is older than the one before it.
+    /// Marks the object as changed by a request with time `now_ns`. Returns the time of the change, which is never before that
+    /// of the last one: the clock of the requester may be slow.
     pub fn changed(&mut self, now_ns: i64) -> i64 {
         self.ctime_ns = self.ctime_ns.max(now_ns);
         self.ctime_ns
     }
 
-    /// Its data changes, or the entries of a directory.
+    /// Marks the data, or the entries of a directory, as changed.
     pub fn content_changed(&mut self, now_ns: i64) {
         self.mtime_ns = self.changed(now_ns);
         self.mtime_set_ns = 0;

@@ -1,4 +1,4 @@
-//! Records of the configuration target.
+//! Records of the management target: targets, parameters, pools, file systems.
 
 use crate::record::{Record, prost_body, single_key};
 use prost::Message;
@@ -10,16 +10,16 @@ pub struct TargetRec {
     /// Identity of its store, 16 bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub uuid: bytes::Bytes,
-    /// Where it listens.
+    /// The addresses at which it listens.
     #[prost(string, repeated, tag = "2")]
     pub nids: Vec<String>,
-    /// How often it was started.
+    /// The number of its starts.
     #[prost(uint64, tag = "3")]
     pub instance: u64,
-    /// Which start that was, as the target said it; 0: it did not.
+    /// A number from the target that identifies this start; 0: the target sent none.
     #[prost(uint64, tag = "85")]
     pub start: u64,
-    /// It took the place of a lost one: how many object targets of the file system had been replaced then, itself included.
+    /// If it replaced a lost target: the number of object targets of the file system replaced so far, this one included.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
 }
@@ -82,7 +82,7 @@ impl ParamRec {
     }
 }
 
-/// A pool of object targets; its key is the file system's name and its own.
+/// A pool of object targets; its key is the file system's name and the pool's.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PoolRec {
     /// Indexes of its targets, ascending.
@@ -106,7 +106,7 @@ impl Record for PoolRec {
     prost_body!();
 }
 
-/// The key of something that has a name in a file system.
+/// The key of a record with a name within a file system.
 fn key_in_fs(table: u8, fsname: &str, name: &str) -> Key {
     Key::table(table).bytes(fsname.as_bytes()).u8(0).bytes(name.as_bytes())
 }
@@ -122,13 +122,13 @@ fn parse_key_in_fs(wanted: u8, key: &[u8]) -> Option<(String, String)> {
 /// A file system; its key is its name.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct FsRec {
-    /// Rises with every change of targets or parameters.
+    /// Incremented by every change of targets or parameters.
     #[prost(uint64, tag = "1")]
     pub config_version: u64,
-    /// First FID sequence that was not given to a metadata target of this file system.
+    /// First FID sequence that no metadata target of this file system has been given.
     #[prost(uint64, tag = "2")]
     pub next_sequence: u64,
-    /// How many object targets were replaced.
+    /// The number of object targets that were replaced.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
 }
@@ -150,10 +150,10 @@ impl Record for FsRec {
     prost_body!();
 }
 
-/// What the configuration target remembers for all file systems.
+/// The state of the management target for all file systems.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct MgtState {
-    /// Sequence counter if it is kept for all file systems together.
+    /// The next FID sequence, if one counter serves all file systems.
     #[prost(uint64, tag = "1")]
     pub next_sequence: u64,
 }

@@ -1,32 +1,32 @@
-//! Directory entries.
+//! Directory entries, stored by the hash of their names.
 //!
-//! An entry is found by point reads: its cookie is the hash of its name with room for sixteen entries whose names have
-//! the same hash. A lookup probes the indexes from 0 until there is no record. So that a chain has no holes, an entry that
-//! is removed before its chain's end leaves a tombstone, an entry without a name.
+//! An entry is found by point reads. Its cookie is the hash of its name, followed by an index that tells up to sixteen
+//! entries with the same hash apart. A lookup probes the indexes from 0 until there is no record. So that a chain has no
+//! holes, an entry that is removed before the end of its chain leaves a tombstone, an entry without a name.
 //!
 //! ```text
 //! cookie = hash of the name (59 bits) << 4 | index in the chain        0x10 <= cookie < 0x7fff_ffff_ffff_fff0
 //! ```
 //!
-//! The hash has a key that the file system got when it was made and that no user knows, so nobody can choose names that share
-//! a chain, although cookies show what the hash of a name is: for two such names one has to try some 2^30, and sixteen
-//! do not come about. File systems that versions before 0.2.0 made have a hash without a key; there thousands of such names can
-//! be computed.
+//! The hash has a secret key, drawn when the file system was made, so users cannot compute names that share a chain. They
+//! can only try names and compare their cookies: two with the same hash take some 2^30 tries, and sixteen are out of reach.
+//! File systems made by versions before 0.2.0 have a hash without a key, for which thousands of such names can be computed.
 //!
-//! A name whose chain is full lies in the chain of its second hash, which always has a key ([`second_cookie`]). So a name costs at
-//! most 32 point reads, however many share its first hash, and its cookie is as any other:
+//! A name whose chain is full is stored in the chain of its second hash, which always has a key ([`second_cookie`]). So a name
+//! costs at most 32 point reads, however many names share its first hash, and its cookie is like any other:
 //!
 //! ```text
-//! first hash of a to r: 7 (chosen so)           second hash of q: 9; of r: 3
+//! first hash of a to r: 7 (a collision)          second hash of q: 9; of r: 3
 //! 0x70 a   0x71 b   ...   0x7f p                 0x90 q     0x30 r
-//! b is removed: a tombstone at 0x71              p is removed: a tombstone too, or nobody would look for q and r any more
+//! b is removed: a tombstone at 0x71              p is removed: a tombstone, too, or lookups of q and r would stop there
 //! ```
 //!
-//! A chain whose sixteenth place was ever taken while there are such names (`full_chains`) has no hole for ever after. A new name takes
-//! the first tombstone on its way, in either chain. Both chains full: the name is refused (`ENOSPC`), which nobody can bring about.
+//! Once the target has the feature `full_chains`, a chain whose sixteenth place was ever used never gets a hole again. A new
+//! name takes the first tombstone that its lookup passes, in either chain. If both chains are full, the name is refused
+//! (`ENOSPC`); users cannot bring this about.
 //!
-//! The cookie is also what a listing of the directory goes by: unique, stable, positive, and it leaves the numbers below
-//! sixteen to `.` and `..`.
+//! The cookie is also the position in a listing of the directory: unique, stable and positive. The numbers below sixteen are
+//! left to `.` and `..`.
 
 use crate::Header;
 use crate::record::{Record, prost_body, rest};
@@ -36,15 +36,15 @@ use proto::Fid;
 use siphasher::sip::SipHasher13;
 use store::{Key, KeyRange};
 
-/// How many entries a chain has.
+/// The most entries of a chain.
 pub const CHAIN_MAX: u64 = 16;
 
-/// Names an entry.
+/// Identifies an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EntryKey {
     /// Local inode number of the directory.
     pub dir: u64,
-    /// See the module.
+    /// Position in the directory: the hash of the name and the index in the chain.
     pub cookie: u64,
 }
 
@@ -60,18 +60,18 @@ pub struct Entry {
     /// Type, as in `DT_*`.
     #[prost(uint32, tag = "3")]
     pub kind: u32,
-    /// Local inode number, a hint: the FID decides.
+    /// Local inode number. A hint: the FID decides.
     #[prost(uint64, tag = "4")]
     pub ino: u64,
 }
 
 impl Entry {
-    /// What keeps a chain together where an entry was removed.
+    /// The placeholder for a removed entry within a chain.
     pub fn tombstone() -> Entry {
         Entry::default()
     }
 
-    /// Whether it is one.
+    /// Whether the entry is a tombstone.
     pub fn is_tombstone(&self) -> bool {
         self.name.is_empty()
     }
@@ -86,7 +86,7 @@ impl Entry {
         KeyRange::prefix(Key::table(Self::TABLE).u64(dir))
     }
 
-    /// Those of them that follow a cookie.
+    /// Entries and tombstones of a directory after a cookie.
     pub fn of_dir_after(dir: u64, cookie: u64) -> KeyRange {
         KeyRange::prefix_after(&Key::table(Self::TABLE).u64(dir), &Entry::key(&EntryKey { dir, cookie }))
     }
@@ -111,8 +111,8 @@ impl Record for Entry {
     prost_body!();
 }
 
-/// First cookie of the chain of a name, in a target with this header. It is on disk, so it never changes: SipHash-1-3
-/// (Aumasson and Bernstein) under the file system's key.
+/// First cookie of the chain of a name, in a target with this header: SipHash-1-3 (Aumasson and Bernstein) under the file
+/// system's key. Part of the disk format, so it never changes.
 pub fn first_cookie(header: &Header, name: &[u8]) -> u64 {
     match header.name_key[..].try_into() {
         Ok(key) => cookie_of(SipHasher13::new_with_key(key).hash(name)),
@@ -120,15 +120,15 @@ pub fn first_cookie(header: &Header, name: &[u8]) -> u64 {
     }
 }
 
-/// First cookie of the chain of a name whose first chain is full: SipHash-1-3 under a key of the target's own. `None`: the target
-/// has none yet.
+/// First cookie of the second chain of a name, for one whose first chain is full: SipHash-1-3 under a key of the target's own.
+/// `None`: the target has no such key yet.
 pub fn second_cookie(header: &Header, name: &[u8]) -> Option<u64> {
     let key: &[u8; 16] = header.second_key[..].try_into().ok()?;
     Some(cookie_of(SipHasher13::new_with_key(key).hash(name)))
 }
 
-/// The same as [`first_cookie`] in a file system without a key: FNV-1a over the bytes, then the finaliser of
-/// MurmurHash3 (Austin Appleby), because FNV's high bits are weak and the high bits order the directory.
+/// [`first_cookie`] in a file system without a key: FNV-1a over the bytes, then the finaliser of MurmurHash3 (Austin Appleby),
+/// because FNV's high bits are weak and the high bits order the directory.
 fn cookie_without_key(name: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in name {

@@ -1,8 +1,8 @@
-//! Inodes, and what is too large to lie in them.
+//! Inodes, and records for values that are too large for an inode.
 //!
-//! An inode's key is its local inode number, `region << 20 | n`: a directory owns a region (a further one when it is full)
-//! and gives its children numbers from it, so that the inodes of a directory lie together whoever made them. The number is
-//! a place, not an identity: that is the FID, which the inode carries (Lustre's LMA), and what programs see follows from it.
+//! An inode's key is its local inode number, `region << 20 | n`. A directory owns a region, and another when it is full, from
+//! which its children get their numbers. So the inodes of a directory lie together, whichever client made them. The number is
+//! only a place. The identity is the FID, which the inode carries (Lustre's LMA) and from which `st_ino` is computed.
 
 use crate::links::LinkEa;
 use crate::record::{BadRecord, Record, rest};
@@ -14,16 +14,16 @@ use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::{Object, acl};
 use store::{Key, KeyRange, Value};
 
-/// How many numbers a region holds, as a power of two.
+/// A region has two to the power of this many numbers.
 pub const REGION_BITS: u32 = 20;
 
 /// Local inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
 
-/// An object of the namespace. In memory; on the medium it is packed tighter, see [`Record::encode_record`].
+/// An object of the namespace, as it is in memory. The encoding on the medium is more compact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inode {
-    /// Identity.
+    /// The identity of the object.
     pub fid: Fid,
     /// Type and permission bits.
     pub mode: u32,
@@ -31,52 +31,52 @@ pub struct Inode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Links.
+    /// Link count.
     pub nlink: u32,
     /// Device number of a device node.
     pub rdev: u64,
-    /// Bytes; 0 for files whose data lies on object targets.
+    /// Size in bytes; 0 for files whose data is on object targets.
     pub size: u64,
     /// Units of 512 bytes.
     pub blocks: u64,
-    /// Nanoseconds.
+    /// Last access, in nanoseconds since 1970.
     pub atime_ns: i64,
-    /// Nanoseconds.
+    /// Last change of the data, or the time that was set explicitly, in nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// When the mtime was set to another moment than that one; 0: the mtime is when data changed last.
+    /// When the mtime was set to a time other than the current one; 0: the mtime is the last change of the data.
     pub mtime_set_ns: i64,
-    /// Nanoseconds.
+    /// Last change of data or attributes, in nanoseconds since 1970.
     pub ctime_ns: i64,
-    /// Nanoseconds.
+    /// Creation, in nanoseconds since 1970.
     pub btime_ns: i64,
     /// Transno of the last change.
     pub version: u64,
-    /// Regular files: where the data lies. Directories: the default for new files.
+    /// Regular files: the location of the data. Directories: the default for new files.
     pub layout: Option<Layout>,
-    /// Its names.
+    /// The object's names.
     pub links: LinkEa,
-    /// Extended attributes, in the order in which they came.
+    /// Extended attributes, in the order in which they were added.
     pub xattrs: Vec<InodeXattr>,
-    /// Symbolic links.
+    /// Symbolic links: the target.
     pub symlink: Bytes,
-    /// Directories.
+    /// Directories: the state of the entries.
     pub dir: DirState,
     /// Resident files: a client was about to copy the data to object targets, so there may be objects.
     pub leaving: bool,
-    /// Number from which on no object of the file was ever used; 0: from the end of its layout on.
+    /// The first object number that the file has never used; 0: the one after its layout.
     pub next_object: u32,
 }
 
-/// What a directory remembers about its entries.
+/// The state of a directory's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct DirState {
-    /// Entries.
+    /// The number of names.
     #[prost(uint64, tag = "1")]
     pub entries: u64,
     /// Local inode number of the next child; 0 if it owns no region yet.
     #[prost(uint64, tag = "2")]
     pub next_ino: u64,
-    /// Tombstones among its entry records.
+    /// The number of tombstones.
     #[prost(uint64, tag = "3")]
     pub tombstones: u64,
 }
@@ -95,7 +95,7 @@ pub struct InodeXattr {
     pub large: bool,
 }
 
-/// How an inode lies on the medium: times relative to the ctime, the usual link count left out.
+/// The encoding of an inode: times are relative to the ctime, and a link count of 1 is left out.
 #[derive(Clone, PartialEq, Message)]
 struct Body {
     #[prost(uint64, tag = "1")]
@@ -171,12 +171,12 @@ impl Inode {
         self.kind() == S_IFLNK
     }
 
-    /// Whether it is a regular file whose data lies here.
+    /// Whether it is a regular file whose data is on the metadata target.
     pub fn is_resident(&self) -> bool {
         self.is_file() && self.layout.as_ref().is_none_or(|layout| layout.resident)
     }
 
-    /// `..` of a directory.
+    /// The parent of a directory (`..`).
     pub fn parent(&self) -> Fid {
         match self.links.links.first() {
             Some(link) if self.is_dir() => link.parent,
@@ -184,7 +184,7 @@ impl Inode {
         }
     }
 
-    /// What a client sees of it.
+    /// The attributes that clients get.
     pub fn attr(&self) -> Attr {
         Attr {
             fid: self.fid,
@@ -206,7 +206,7 @@ impl Inode {
         }
     }
 
-    /// Size and times of the data, as they travel. The ctime here is when the mtime came to be what it is.
+    /// Size and times of the data, as in lock value blocks. The ctime in it is the time at which the mtime got its value.
     pub fn lvb(&self) -> Lvb {
         let attr = Attr { mtime_ns: self.mtime_ns, mtime_set_ns: self.mtime_set_ns, ..Attr::default() };
         Lvb {
@@ -218,7 +218,7 @@ impl Inode {
         }
     }
 
-    /// As the rules see it, without its access list.
+    /// The object that the rules work on, without its access list.
     fn without_list(&self) -> Object<'static> {
         Object {
             mode: self.mode,
@@ -248,19 +248,19 @@ impl Inode {
         self.take(&object);
     }
 
-    /// Takes what the rules changed of it; the access list is no part of that.
+    /// Takes over the values that the rules changed, all but the access list.
     pub fn take(&mut self, object: &Object<'_>) {
         (self.mode, self.uid, self.gid, self.nlink) = (object.mode, object.uid, object.gid, object.nlink);
         (self.atime_ns, self.ctime_ns) = (object.atime_ns, object.ctime_ns);
         (self.mtime_ns, self.mtime_set_ns) = (object.mtime_ns, object.mtime_set_ns);
     }
 
-    /// The value of an extended attribute that lies in the inode.
+    /// The value of an extended attribute that is stored in the inode.
     pub fn xattr(&self, name: &[u8]) -> Option<&Bytes> {
         self.xattrs.iter().find(|xattr| xattr.name == name).map(|xattr| &xattr.value)
     }
 
-    /// Takes the times of a change of data, unless the mtime came to be later.
+    /// Takes over the times of a change of data, unless the mtime got its value later.
     pub fn take_data_times(&mut self, lvb: &Lvb) {
         let mut attr = Attr {
             mtime_ns: self.mtime_ns,
@@ -279,11 +279,11 @@ impl<'a> From<&'a Inode> for Object<'a> {
     }
 }
 
-/// Few inodes take more bytes than this.
+/// Most inodes take at most this many bytes.
 const ENCODED_USUALLY: usize = 512;
 
 impl Inode {
-    /// The bytes of [`Body`], without having one made of copies first: an inode is encoded more often than anything else.
+    /// Encodes as [`Body`] does, but without copying into one first: inodes are encoded more often than anything else.
     fn encode_body(&self, to: &mut Vec<u8>) {
         let after_ctime = |time: i64| zigzag(time.wrapping_sub(self.ctime_ns));
         number(1, self.fid.seq, to);
@@ -319,26 +319,26 @@ impl Inode {
             encoding::bool::encode(20, &true, to);
         }
         if self.mtime_set_ns != 0 {
-            // Also where it is the ctime: an optional number is there even if it is 0.
+            // Also if it equals the ctime: an optional field is written even if its value is 0.
             encoding::uint64::encode(21, &after_ctime(self.mtime_set_ns), to);
         }
         number(90, self.next_object.into(), to);
     }
 }
 
-/// A number that is left out where it is 0.
+/// Encodes a number; 0 is left out.
 fn number(tag: u32, value: u64, to: &mut Vec<u8>) {
     if value != 0 {
         encoding::uint64::encode(tag, &value, to);
     }
 }
 
-/// A signed number as `sint64` has it on the medium.
+/// The encoding of `sint64`.
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// The key of a record that is named by a local inode number alone.
+/// The key of a record that is identified by a local inode number.
 fn ino_key(table: u8, ino: u64) -> Key {
     Key::table(table).u64(ino)
 }
@@ -364,7 +364,7 @@ impl Record for Inode {
 
     fn decode_record(body: &Value) -> Result<Inode, BadRecord> {
         let bad = |what: String| BadRecord { kind: Self::KIND, what };
-        // The record outlives the read only in the parts that are copied out of it.
+        // Parts of the body that the inode keeps share the memory of `body`.
         let body = Body::decode(body.clone()).map_err(|e| bad(e.to_string()))?;
         let at = |after_ctime: i64| body.ctime_ns.wrapping_add(after_ctime);
         let nlink = body.more_links.checked_add(1).and_then(|n| u32::try_from(n).ok());
@@ -396,7 +396,7 @@ impl Record for Inode {
     }
 }
 
-/// The bytes of a record that is nothing but bytes.
+/// The encoding methods of [`Record`] for a record that is plain bytes.
 macro_rules! raw_body {
     () => {
         fn encode_record(&self) -> Value {
@@ -408,12 +408,12 @@ macro_rules! raw_body {
     };
 }
 
-/// Value of an extended attribute that is too large for the inode.
+/// The value of an extended attribute that is too large for the inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LargeXattr(pub Bytes);
 
 impl LargeXattr {
-    /// All of an inode.
+    /// All large values of an inode.
     pub fn of_inode(ino: u64) -> KeyRange {
         KeyRange::prefix(ino_key(Self::TABLE, ino))
     }
@@ -437,7 +437,7 @@ impl Record for LargeXattr {
     raw_body!();
 }
 
-/// The data of a resident file. It may be shorter than the file: the rest is a hole.
+/// The data of a resident file. If it is shorter than the file, the rest is a hole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SmallData(pub Bytes);
 

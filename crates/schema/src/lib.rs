@@ -1,8 +1,8 @@
-//! The records of all targets and their keys.
+//! The disk format: the records of all targets and their keys.
 //!
 //! A record kind is a type that implements [`Record`]: it has a table (the first byte of its keys), a format version, a
-//! key, and an encoding, nearly always a prost message, so that a newer version may add fields. What a record means to an
-//! operation is the target's business; how it lies on the medium is said here and nowhere else.
+//! key, and an encoding, nearly always a prost message, so that a newer version may add fields. This crate alone defines how
+//! records are stored; what they mean to an operation is defined by the targets.
 //!
 //! | table | record | key | on |
 //! |---|---|---|---|
@@ -29,8 +29,8 @@
 //! | `34` | [`PoolRec`] | file system's name, pool's name | MGT |
 //!
 //! # Invariants
-//! - Keys are big-endian, so they sort as their numbers do, and a key tells its parts again ([`Record::parse_key`]).
-//! - Table bytes and field numbers are never reused. Bytes of each record are fixed by a golden test.
+//! - Keys are big-endian, so they sort as their numbers do, and every key can be parsed ([`Record::parse_key`]).
+//! - Table bytes and field numbers are never reused. A golden test fixes the bytes of each record.
 
 pub mod config;
 pub mod entry;

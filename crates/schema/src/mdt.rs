@@ -1,4 +1,4 @@
-//! Records of a metadata target beside inodes and entries.
+//! Records of a metadata target other than inodes and entries.
 
 use crate::record::{Record, prost_body, rest, single_key};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ fn parse_fid_key(table: u8, key: &[u8]) -> Option<Fid> {
     Some(Fid::new(u64::from_be_bytes(seq.try_into().ok()?), u32::from_be_bytes(oid.try_into().ok()?)))
 }
 
-/// Object index: where an object's inode is.
+/// Object index: from the FID of an object to its inode.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Oi {
     /// Local inode number.
@@ -37,7 +37,7 @@ impl Record for Oi {
     prost_body!();
 }
 
-/// An object without a name that is, or was when the target stopped, open somewhere.
+/// An object without a name that is open, or was open when the target stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Orphan {
     /// Local inode number.
@@ -58,35 +58,37 @@ impl Record for Orphan {
     prost_body!();
 }
 
-/// Names objects of a file that were chosen together.
+/// Identifies the objects of a file that were chosen together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectsKey {
     /// The file.
     pub fid: Fid,
-    /// Number of its first object among them ([`proto::msg::Layout::first_object`]).
+    /// Number of the first of these objects ([`proto::msg::Layout::first_object`]).
     pub first: u32,
 }
 
 impl ObjectsKey {
-    /// All that a file can have.
+    /// The least and the greatest key of a file.
     pub fn of_file(fid: Fid) -> (ObjectsKey, ObjectsKey) {
         (ObjectsKey { fid, first: 0 }, ObjectsKey { fid, first: u32::MAX })
     }
 }
 
-/// Objects to be removed from their targets: of a file that is gone, of one whose data moved to others, or of a copy.
+/// Objects to be destroyed on object targets: those of a removed file, the old ones of a file whose data moved, or a copy that
+/// is still being made.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct DestroyLog {
     /// Object target of each stripe, from stripe 0.
     #[prost(uint32, repeated, tag = "1")]
     pub osts: Vec<u32>,
-    /// The client that copies the file's data to them, 16 bytes big-endian: they stay as long as it does. Empty: nobody.
+    /// The client that is copying the file's data to them, 16 bytes big-endian. They are not destroyed while it is connected.
+    /// Empty: none.
     #[prost(bytes = "bytes", tag = "90")]
     pub client: Bytes,
 }
 
 impl DestroyLog {
-    /// Who copies data to them.
+    /// The client that is copying data to these objects.
     pub fn copier(&self) -> Option<ClientUuid> {
         self.client[..].try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
     }
@@ -97,7 +99,7 @@ impl Record for DestroyLog {
     const KIND: &'static str = "destroy log";
     type Id = ObjectsKey;
 
-    /// Objects that are numbered from 0 have the file's key, as all had in version 0.1.0.
+    /// Objects numbered from 0 have the key of the file, as in version 0.1.0, which had no numbers.
     fn key(id: &ObjectsKey) -> Key {
         let key = fid_key(Self::TABLE, &id.fid);
         if id.first == 0 { key } else { key.u32(id.first) }
@@ -117,11 +119,11 @@ impl Record for DestroyLog {
 
 /// A sequence that was granted to a client, and which of its FIDs were used.
 ///
-/// Everything at least [`SeqGrant::WINDOW`] below the greatest used number counts as used: a client takes numbers in order,
-/// and has far fewer requests in flight.
+/// Every number that is [`SeqGrant::WINDOW`] or more below the greatest used one counts as used, because a client uses
+/// numbers in order and has far fewer requests in flight.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SeqGrant {
-    /// Whose it is, 16 bytes big-endian.
+    /// The client, 16 bytes big-endian. Empty: no client has the sequence any more.
     #[prost(bytes = "bytes", tag = "1")]
     pub client: Bytes,
     /// Greatest object number that was used; 0 if none.
@@ -133,15 +135,15 @@ pub struct SeqGrant {
 }
 
 impl SeqGrant {
-    /// How far below the greatest used number single numbers are told apart.
+    /// How many numbers up to the greatest used one are recorded individually.
     pub const WINDOW: u32 = Fid::IN_DOUBT_MAX;
 
-    /// A sequence of which nothing was used.
+    /// A sequence of which no FID was used.
     pub fn new(client: ClientUuid) -> SeqGrant {
         SeqGrant { client: Bytes::copy_from_slice(&client.0.to_be_bytes()), high: 0, recent: 0 }
     }
 
-    /// Whose it is.
+    /// The client that has the sequence.
     pub fn owner(&self) -> Option<ClientUuid> {
         self.client[..].try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
     }
@@ -159,7 +161,7 @@ impl SeqGrant {
         }
     }
 
-    /// Notes that it is used.
+    /// Marks an object number as used.
     pub fn mark_used(&mut self, oid: u32) {
         if oid > self.high {
             self.recent = self.recent.checked_shl(oid - self.high).unwrap_or(0) | 1;
@@ -183,13 +185,13 @@ impl Record for SeqGrant {
     prost_body!();
 }
 
-/// Some files of a range of FIDs may be moving to object targets: of those that are resident, each may have objects, whether
-/// its inode says so or not. Durable before the first of them moves.
+/// Marks a range of FIDs of which some files may be moving to object targets. Every resident file of the range may have
+/// objects, whether its inode says so or not. The record is durable before the first file moves.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Moving {}
 
 impl Moving {
-    /// Files in a range. They begin at multiples of it.
+    /// Files in a range. Ranges start at multiples of it.
     pub const FILES: u32 = 1 << 10;
 
     /// The range of a file: its first FID.
@@ -216,36 +218,36 @@ impl Record for Moving {
     prost_body!();
 }
 
-/// A range of numbers, the end not included.
+/// A range of sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct SeqRange {
-    /// First.
+    /// The first sequence.
     #[prost(uint64, tag = "1")]
     pub start: u64,
-    /// First that no longer belongs to it.
+    /// The end, exclusive.
     #[prost(uint64, tag = "2")]
     pub end: u64,
 }
 
 impl SeqRange {
-    /// How many are in it.
+    /// The number of sequences in the range.
     pub fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether none is.
+    /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a metadata target remembers beside all that.
+/// The state of a metadata target.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct MdtState {
-    /// First region of local inode numbers that no directory owns. Region 0 is the root's own number.
+    /// First region of local inode numbers that no directory owns. Region 0 has only the root.
     #[prost(uint64, tag = "1")]
     pub next_region: u64,
-    /// Sequences that the MGS gave and no client has yet, in the order in which they are used up.
+    /// Sequences from the MGS that no client has yet, in the order in which they are used.
     #[prost(message, repeated, tag = "2")]
     pub sequences: Vec<SeqRange>,
 }

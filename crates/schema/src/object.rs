@@ -5,7 +5,7 @@ use prost::Message;
 use proto::{Fid, StripeIndex};
 use store::{Key, KeyRange};
 
-/// Names a stripe object.
+/// Identifies a stripe object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectKey {
     /// The file, which is also the object's parent.
@@ -14,38 +14,38 @@ pub struct ObjectKey {
     pub stripe: StripeIndex,
 }
 
-/// A stripe object: its attributes; the bytes lie in a data file beside the store.
+/// The attributes of a stripe object. Its bytes are in a data file beside the store.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Object {
     /// Number of the data file; 0 if there is none: the object is empty.
     #[prost(uint64, tag = "1")]
     pub file: u64,
-    /// Bytes. This is the truth; the data file may be longer after a crash.
+    /// Size in bytes. After a crash the data file may be longer; this value counts.
     #[prost(uint64, tag = "2")]
     pub size: u64,
     /// Units of 512 bytes that the data file uses.
     #[prost(uint64, tag = "3")]
     pub blocks: u64,
-    /// Nanoseconds.
+    /// Last access, in nanoseconds since 1970.
     #[prost(sint64, tag = "4")]
     pub atime_ns: i64,
-    /// Nanoseconds.
+    /// Last change of the data, in nanoseconds since 1970.
     #[prost(sint64, tag = "5")]
     pub mtime_ns: i64,
-    /// Nanoseconds.
+    /// Last change of data or attributes, in nanoseconds since 1970.
     #[prost(sint64, tag = "6")]
     pub ctime_ns: i64,
-    /// Owner of the data.
+    /// Owner of the file.
     #[prost(uint32, tag = "7")]
     pub uid: u32,
-    /// Its group.
+    /// Group of the file.
     #[prost(uint32, tag = "8")]
     pub gid: u32,
     /// Transno of the last change.
     #[prost(uint64, tag = "9")]
     pub version: u64,
-    /// Instance (mount count) of the target that last changed the data. Of an older instance, a crash may have left
-    /// bytes behind the size; they are cut off before the object changes again.
+    /// Instance (mount count) of the target that last changed the data. If it is an older one, a crash may have left bytes
+    /// past the size, which are cut off before the object changes again.
     #[prost(uint64, tag = "10")]
     pub instance: u64,
 }
@@ -83,21 +83,21 @@ impl Object {
     }
 }
 
-/// What an object target remembers beside its objects.
+/// The state of an object target.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct OstState {
-    /// Data files have numbers below this one; a file with this or a greater number is left over from a crash.
+    /// All data files in use have lower numbers. A file with this number or a higher one is left over from a crash.
     #[prost(uint64, tag = "1")]
     pub next_file: u64,
-    /// Numbers below `next_file` that were given out to an object whose first record was not yet written: after a
-    /// crash these files are left over too.
+    /// Numbers below `next_file` that were allocated for objects whose first record was not written yet. After a crash these
+    /// files are left over, too.
     #[prost(uint64, repeated, tag = "2")]
     pub unborn: Vec<u64>,
-    /// How many objects there are.
+    /// The number of objects.
     #[prost(uint64, tag = "3")]
     pub objects: u64,
-    /// Instance of the target from which on every object that gets a data file has a [`Written`] record. Versions without such
-    /// records drop the field with their first change of the number of objects; what was written before is then worth nothing.
+    /// The first instance of the target that wrote a [`Written`] record for every object that got a data file. Versions without
+    /// such records drop the field when they change the number of objects; earlier records then prove nothing.
     #[prost(uint64, tag = "40")]
     pub marked_from: u64,
 }
@@ -109,8 +109,8 @@ impl Record for OstState {
     prost_body!();
 }
 
-/// Says that an object has a data file. Written and removed in the groups that give the object its file and take it away, but far
-/// from the object's own record: where this one is and that one is not, it was lost.
+/// Marks that an object has a data file. It is written and removed in the groups that give the object its file and take it
+/// away, but its key is far from the object's own record. If this record exists and the object's does not, the latter is lost.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Written {
     /// Number of the data file.
@@ -137,8 +137,8 @@ impl Record for Written {
     prost_body!();
 }
 
-/// A data file that no object uses any more. Written in the group that takes the file from its object; the file is
-/// removed once that group is durable, and this record once the removal is.
+/// A data file that no object uses any more. The record is written in the group that takes the file from its object. The file
+/// is removed once that group is durable, and the record once the removal is durable.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct DoomedFile {}
 

@@ -1,14 +1,14 @@
-//! What a record kind is, and the format versions of all of them.
+//! The trait of all record kinds, and their format versions.
 
 use core::fmt;
 use store::{Formats, Key, KeyRange, Value};
 
-/// A record that is whole (its checksum fits) but says nothing that this version understands.
+/// The error for a record whose checksum is right but that this version cannot decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord {
     /// Kind of the record.
     pub kind: &'static str,
-    /// What is wrong.
+    /// Why it cannot be decoded.
     pub what: String,
 }
 
@@ -24,20 +24,20 @@ impl core::error::Error for BadRecord {}
 pub trait Record: Sized {
     /// First byte of its keys.
     const TABLE: u8;
-    /// Version of its encoding that this program writes.
+    /// Version of the encoding that this program writes.
     const FORMAT_VERSION: u16 = 1;
     /// Name for messages.
     const KIND: &'static str;
-    /// What names one record of the kind.
+    /// Identifies a record within the kind.
     type Id;
 
     /// The key of a record.
     fn key(id: &Self::Id) -> Key;
 
-    /// What a key of this table names; `None` if it names nothing.
+    /// The inverse of [`Record::key`]; `None` if no record of this kind has this key.
     fn parse_key(key: &[u8]) -> Option<Self::Id>;
 
-    /// The body.
+    /// The body of the record.
     fn encode_record(&self) -> Value;
 
     /// The inverse of [`Record::encode_record`].
@@ -77,7 +77,7 @@ macro_rules! single_key {
 
 pub(crate) use {prost_body, single_key};
 
-/// The part of a key behind the table byte, if it is of this table and has this length.
+/// The part of a key after the table byte, if the key is of this table and the part has this length.
 pub(crate) fn rest<const N: usize>(key: &[u8], table: u8) -> Option<[u8; N]> {
     match key.split_first() {
         Some((&first, rest)) if first == table => rest.try_into().ok(),

@@ -1,15 +1,15 @@
-//! Client and reply records of a target (table `02`), and what it remembers of the configuration.
+//! Session records of a target (table `02`): clients, replies, progress, and the last known configuration.
 //!
 //! ```text
 //! 02 00            Progress        the last transno of the last group
-//! 02 01 uuid       ClientRec       a client that the target knows; with single slots, also its last reply of each
-//! 02 02            KnownConfig     the configuration as the MGS last told it
-//! 02 03 gen tag    ReplyRec        the last reply of a slot of a client with several
+//! 02 01 uuid       ClientRec       a client that the target knows; for a client with single slots, also its last replies
+//! 02 02            KnownConfig     the last configuration that the MGS sent
+//! 02 03 gen tag    ReplyRec        the last reply of a slot, for a client with several slots
 //! ```
 //!
-//! A reply is written in the same group as the change that it describes, so after a crash both are there or neither is. A
-//! client with several slots has a generation, by which its replies are named: they are small, and each is written only when
-//! it changes. One whose generation no client has is garbage.
+//! A reply is written in the same group as the change that it describes, so after a crash either both exist or neither. The
+//! replies of a client with several slots are records of their own, which are small and written only when they change. Their
+//! keys have the client's generation. A reply with a generation that no client has is garbage.
 
 use crate::record::{Record, prost_body};
 use prost::Message;
@@ -18,13 +18,13 @@ use store::{Key, KeyRange};
 
 const SESSION: u8 = 0x02;
 
-/// How far a target got: written in every group that has a change with a transno.
+/// The progress of a target, written in every group that has a change with a transno.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Progress {
     /// The highest transno of all changes up to this group.
     #[prost(uint64, tag = "1")]
     pub last_transno: u64,
-    /// The greatest generation that a client was given.
+    /// The greatest generation of any client so far.
     #[prost(uint32, tag = "2")]
     pub last_generation: u32,
 }
@@ -49,7 +49,7 @@ impl Record for Progress {
     }
 }
 
-/// What a target answered to the last modifying request of a slot.
+/// The reply to the last modifying request of a slot, for a client with single slots.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SlotRec {
     /// Tag: 1 or 2.
@@ -61,10 +61,10 @@ pub struct SlotRec {
     /// Its transno.
     #[prost(uint64, tag = "3")]
     pub transno: u64,
-    /// Its status: 0 or positive, for what failed leaves no record.
+    /// Its status: 0 or positive, because a failed request leaves no record.
     #[prost(sint32, tag = "4")]
     pub result: i32,
-    /// What the operation needs to answer again: an open's disposition, the mode of an object that was changed.
+    /// Data from which the operation rebuilds the reply: the disposition of an open, the mode of a changed object.
     #[prost(uint64, tag = "5")]
     pub data: u64,
     /// Versions of the objects before the change, at most four.
@@ -72,22 +72,23 @@ pub struct SlotRec {
     pub pre_versions: Vec<u64>,
 }
 
-/// A client that the target knows: it takes part in recovery, and its last requests are not done twice.
+/// A client that the target knows: it takes part in recovery, and its last requests are not executed twice.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ClientRec {
-    /// Names the client's reply records; never given twice. 0 is a client with single slots.
+    /// Part of the keys of the client's reply records. Never used for another client; 0 for a client with single slots.
     #[prost(uint32, tag = "1")]
     pub generation: u32,
     /// Name for status output.
     #[prost(string, tag = "2")]
     pub description: String,
-    /// A client with single slots: the last answer of each.
+    /// For a client with single slots: the last reply of each.
     #[prost(message, repeated, tag = "3")]
     pub slots: Vec<SlotRec>,
     /// Epoch in which the client last came through a recovery, or connected.
     #[prost(uint32, tag = "4")]
     pub last_epoch: u32,
-    /// Which of the client's sessions it is: a number at random, which it is told at each connect. 0: made before version 0.2.0.
+    /// A random number that identifies the client's session and is sent to it at each connect. 0: the session was made by a
+    /// version before 0.2.0.
     #[prost(uint64, tag = "5")]
     pub session: u64,
 }
@@ -113,8 +114,8 @@ impl Record for ClientRec {
     }
 }
 
-/// What a target answered to the last modifying request of a slot of a client with several. Replaced only by that of a
-/// later request.
+/// The reply to the last modifying request of a slot, for a client with several slots. Only the reply to a later request
+/// replaces it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ReplyRec {
     /// The request.
@@ -123,10 +124,10 @@ pub struct ReplyRec {
     /// Its transno.
     #[prost(uint64, tag = "2")]
     pub transno: u64,
-    /// Its status: 0 or positive, for what failed leaves no record.
+    /// Its status: 0 or positive, because a failed request leaves no record.
     #[prost(sint32, tag = "3")]
     pub result: i32,
-    /// What the operation needs to answer again: an open's disposition, the mode of an object that was changed.
+    /// Data from which the operation rebuilds the reply: the disposition of an open, the mode of a changed object.
     #[prost(uint64, tag = "4")]
     pub data: u64,
     /// Versions of the objects before the change, at most four.
@@ -157,7 +158,7 @@ impl Record for ReplyRec {
     }
 }
 
-/// The configuration as the MGS last told it, so that a target can serve while the MGS is away.
+/// The last configuration that the MGS sent, so that a target can serve while the MGS is away.
 #[derive(Clone, PartialEq, Message)]
 pub struct KnownConfig {
     /// See [`proto::msg::Config`].

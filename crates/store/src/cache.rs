@@ -1,6 +1,6 @@
 //! The bounded cache of clean records, with second-chance (CLOCK) eviction and pins.
 //!
-//! It also remembers that a record does not exist. What is pinned is never evicted, whatever the limit says.
+//! It also caches the absence of records. A pinned record is never evicted, even above the limit.
 
 use crate::layer::cost_of;
 use crate::{Key, Value};
@@ -47,7 +47,7 @@ impl Cache {
         self.table.find(hash, same).copied()
     }
 
-    /// The value of a slot that [`find`](Cache::find) gave; marks it as used.
+    /// The value of a slot from [`find`](Cache::find). Marks the slot as used.
     #[inline]
     pub(crate) fn value(&mut self, slot: u32) -> Option<&Value> {
         let slot = self.slots[slot as usize].as_mut()?;
@@ -55,7 +55,7 @@ impl Cache {
         slot.value.as_ref()
     }
 
-    /// Sets the clean value of a key, adds `pins` to its pins, and makes room.
+    /// Sets the clean value of a key, adds `pins` to its pins, and evicts others if needed.
     pub(crate) fn insert(&mut self, hash: u64, key: Key, value: Option<Value>, pins: u32) {
         match self.find(hash, &key) {
             Some(at) => {
@@ -87,7 +87,7 @@ impl Cache {
         self.evict();
     }
 
-    /// Takes one pin off.
+    /// Removes one pin.
     pub(crate) fn unpin(&mut self, hash: u64, key: &Key) {
         let Some(at) = self.find(hash, key) else { return };
         if let Some(slot) = self.slots[at as usize].as_mut() {
@@ -133,7 +133,7 @@ impl Cache {
         self.free.push(at);
     }
 
-    /// Gives back the memory of empty slots.
+    /// Frees the memory of empty slots.
     fn compact(&mut self) {
         let slots: Vec<Option<Slot>> = core::mem::take(&mut self.slots).into_iter().filter(Option::is_some).collect();
         self.table = HashTable::with_capacity(slots.len());

@@ -1,13 +1,13 @@
-//! What a view wants done, and doing it on an engine.
+//! The effects of a view: loads and commits, and their execution on an engine.
 //!
-//! Effects are sent to engine threads; `run` does the work there, sealing and checking included, and gives what the
-//! view is told.
+//! The driver sends effects to engine threads. `run` does the work there, sealing and checking included, and returns the
+//! result for the view.
 
 use crate::layer::Layer;
 use crate::{Change, Engine, EngineError, Formats, Key, KeyRange, Value};
 use std::sync::Arc;
 
-/// One thing that a view wants done.
+/// An effect of a view.
 #[derive(Debug)]
 pub enum StoreEffect {
     /// Read something, then call [`View::loaded`](crate::View::loaded).
@@ -18,7 +18,7 @@ pub enum StoreEffect {
     Commit(Group),
 }
 
-/// The number of a load; given once.
+/// The number of a load, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoadId(pub u64);
 
@@ -27,45 +27,45 @@ pub struct LoadId(pub u64);
 pub enum LoadWhat {
     /// One record.
     Record(Key),
-    /// The first records of a range, at most so many.
+    /// The first records of a range, and how many at most.
     Scan(KeyRange, usize),
 }
 
 /// A read that attempts wait for.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Names it in the answer.
+    /// Identifies the load in its result.
     pub id: LoadId,
     /// What to read.
     pub what: LoadWhat,
     pub(crate) formats: Formats,
 }
 
-/// What a load read, opened and checked.
+/// The records that a load read, opened and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadResult {
     /// The body of a record, if it exists.
     Record(Option<Value>),
-    /// Records of a range; all of it if `complete`, otherwise all up to the last one.
+    /// Records of a range.
     Scan {
         /// Keys and bodies in key order.
         records: Vec<(Key, Value)>,
-        /// Whether these are all of the range.
+        /// Whether these are all records of the range; otherwise they are all up to the last one.
         complete: bool,
     },
 }
 
-/// A load that has been done.
+/// A finished load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadDone {
-    /// Which one.
+    /// The load.
     pub id: LoadId,
-    /// What came of it.
+    /// Its result.
     pub result: Result<LoadResult, EngineError>,
 }
 
 impl Load {
-    /// Reads it. Blocks as long as the engine does.
+    /// Executes the load. Blocks as long as the engine does.
     pub fn run(&self, engine: &dyn Engine) -> LoadDone {
         let result = match &self.what {
             LoadWhat::Record(key) => self.open_record(key, engine.get(key)),
@@ -91,8 +91,7 @@ impl Load {
     }
 }
 
-/// Does several loads; records that are asked for one by one are read together. The answers come in the order of the
-/// loads.
+/// Executes several loads, with all single records read together. The results are in the order of the loads.
 pub fn run_loads(engine: &dyn Engine, loads: &[Load]) -> Vec<LoadDone> {
     let keys: Vec<Key> = loads
         .iter()
@@ -112,7 +111,8 @@ pub fn run_loads(engine: &dyn Engine, loads: &[Load]) -> Vec<LoadDone> {
     loads.iter().map(run).collect()
 }
 
-/// A group on its way to the engine. The view goes on reading it until it is told that the group is durable.
+/// A group to be committed. The view continues to read it until [`View::committed`](crate::View::committed) reports it
+/// durable.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) number: u64,
@@ -126,7 +126,7 @@ impl Group {
         self.number
     }
 
-    /// How many records it changes.
+    /// The number of records that it changes.
     pub fn len(&self) -> usize {
         self.layer.len()
     }
@@ -144,8 +144,8 @@ impl Group {
         slots.into_iter().map(|s| (s.key.clone(), s.value.as_ref().map(|value| seal(value, &s.key)))).collect()
     }
 
-    /// Seals and writes it; it is durable when this returns. Blocks as long as the engine does.
-    /// Tell the view only after this has returned, so that the records' memory need not be copied.
+    /// Seals and commits the group, which is durable when this returns. Blocks as long as the engine does.
+    /// Report it to the view only after this has returned; otherwise the view must copy the records.
     pub fn run(self, engine: &dyn Engine) -> Result<(), EngineError> {
         engine.commit(self.number, &self.seal())
     }

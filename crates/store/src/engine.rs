@@ -1,4 +1,4 @@
-//! What a target's store stands on: an ordered store of sealed bytes with durable atomic commits.
+//! The engine under a target's store: an ordered store of sealed bytes with durable atomic commits.
 
 use crate::{Change, Damaged, Formats, Key, KeyRange, Value};
 use core::fmt;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 /// An ordered store of sealed records. Its methods block; they are called on engine threads, never on a target's.
 ///
-/// Any number of threads may read at once, also while one commits; a read sees the state after some whole group that is
-/// at least as new as the last group whose commit had returned when the read began.
+/// Any number of threads may read at once, also while one commits. A read sees the state after some whole group, which is at
+/// least as new as the last group whose commit had returned when the read started.
 pub trait Engine: Send + Sync {
     /// The sealed record of `key`, if there is one.
     fn get(&self, key: &Key) -> Result<Option<Value>, EngineError>;
@@ -22,20 +22,20 @@ pub trait Engine: Send + Sync {
     fn scan(&self, range: &KeyRange, limit: usize) -> Result<Scanned, EngineError>;
 
     /// Applies one group (`None` deletes): all of it or nothing, durable when this returns.
-    /// Groups come one at a time with rising numbers; records come in key order, each key once.
+    /// Groups are committed one at a time with rising numbers. Records are in key order, each key once.
     fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError>;
 
     /// The number of the last durable group; 0 in a new store.
     fn last_group(&self) -> Result<u64, EngineError>;
 
-    /// How much room there is.
+    /// The space on the medium.
     fn space(&self) -> Result<Space, EngineError>;
 
-    /// Looks for damage that no reading has met, at about `bytes` of what lies on the medium, from the key `from` on. It
-    /// reads beside everything else. Nothing is found by an engine that keeps nothing on a medium.
+    /// Verifies about `bytes` of the stored data, from the key `from` on, to find damage that no read has met. It runs beside
+    /// reads and commits. The default, for an engine without a medium, finds nothing.
     ///
     /// # Errors
-    /// It could not look.
+    /// The data could not be read.
     fn verify(&self, _from: &Key, _bytes: usize) -> Result<Verified, EngineError> {
         Ok(Verified::default())
     }
@@ -44,89 +44,89 @@ pub trait Engine: Send + Sync {
     fn kind(&self) -> &'static str;
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
     /// Keys and values in key order.
     pub records: Vec<(Key, Value)>,
-    /// Whether these are all of the range; otherwise all up to the last one.
+    /// Whether these are all records of the range; otherwise they are all up to the last one.
     pub complete: bool,
 }
 
-/// What a look for damage found.
+/// The result of a verification step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Where the next look goes on; `None`: everything was looked at.
+    /// Where the next step continues; `None`: everything is verified.
     pub next: Option<Key>,
     /// A sentence for each damage.
     pub damage: Vec<String>,
 }
 
-/// Room on the medium, in bytes.
+/// Space on the medium, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// The whole.
+    /// The size of the medium.
     pub total: u64,
-    /// What new records may use. The reserve is already taken off.
+    /// The space that new records may use, without the reserve.
     pub free: u64,
-    /// What is kept so that removals still work when `free` is 0.
+    /// The space that is reserved so that removals still work when `free` is 0.
     pub reserve: u64,
-    /// What new records that are not durable may use together, at most: part of `free` may lie too scattered for them.
+    /// The most that all records that are not durable may use together. Part of `free` may be too fragmented for them.
     pub at_once: u64,
-    /// How many records are stored.
+    /// The number of stored records.
     pub records: u64,
 }
 
-/// Why an engine could not do it, by what to do next. Each message says what happened, to what, and what to do.
+/// Errors of an engine, by what to do next. Each message says what happened, to what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// Make room: the same group can be tried again, nothing of it was written.
+    /// No space: make room and commit the same group again. Nothing of it was written.
     Full {
-        /// Where.
+        /// The directory.
         place: String,
         /// What ran out.
         what: String,
     },
-    /// One record cannot be used; the rest can.
+    /// One record cannot be used; the others can.
     Damaged(Damaged),
     /// The store as a whole cannot be read.
     Corrupt {
-        /// Where.
+        /// The directory.
         place: String,
         /// What is wrong.
         what: String,
     },
-    /// The medium failed: look at it, then start again.
+    /// The medium failed: check it, then start again.
     Io {
-        /// Where.
+        /// The directory.
         place: String,
         /// What failed.
         what: String,
     },
-    /// This place holds something else than was expected.
+    /// The directory belongs to another target, or to something else.
     WrongTarget {
-        /// Where.
+        /// The directory.
         place: String,
         /// What was found and what was expected.
         what: String,
     },
-    /// Another process uses the store.
+    /// Another process has the store open.
     Busy {
-        /// Where.
+        /// The directory.
         place: String,
-        /// The other process, if it left its number.
+        /// The other process, if its number is known.
         pid: Option<u32>,
     },
-    /// The medium or the store does not let itself be written.
+    /// The medium or the store is read-only.
     ReadOnly {
-        /// Where.
+        /// The directory.
         place: String,
-        /// What refused.
+        /// What cannot be written.
         what: String,
     },
-    /// There is no store here.
+    /// There is no store in the directory.
     Missing {
-        /// Where.
+        /// The directory.
         place: String,
     },
 }
@@ -172,14 +172,15 @@ impl From<Damaged> for EngineError {
     }
 }
 
-/// Records for an engine without a view: how a target is made. A map from key to last value; `None` deletes.
+/// Records to be committed to an engine without a view, as when a target is made. A map from key to last value; `None`
+/// deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     records: BTreeMap<Key, Option<Value>>,
 }
 
 impl Batch {
-    /// Nothing yet.
+    /// An empty batch.
     pub fn new() -> Batch {
         Batch::default()
     }
@@ -194,12 +195,12 @@ impl Batch {
         self.records.insert(key, None);
     }
 
-    /// How many keys it touches.
+    /// The number of keys that it changes.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether it touches nothing.
+    /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -1,8 +1,8 @@
 //! Keys: byte strings in bytewise order, cheap to hash, compare and copy.
 //!
-//! A key of up to 22 bytes lies inline, and nearly all do; so a key is three words, which are compared as words. Longer ones
-//! (with names of attributes or parameters in them) allocate. What the bytes mean is `schema`'s business; the one rule here is
-//! that keys from `FF FF` on belong to the engines.
+//! A key is three words. Keys of up to 22 bytes, nearly all, are stored inline and compared as words. Longer ones (with names
+//! of attributes or parameters in them) allocate. The meaning of the bytes is defined in `schema`, except that keys from
+//! `FF FF` on belong to the engines.
 
 use core::borrow::Borrow;
 use core::cmp::Ordering;
@@ -21,9 +21,9 @@ pub struct Key(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    /// Zeros follow the key.
+    /// Length, and the key padded with zeros.
     Inline(u8, [u8; INLINE]),
-    /// Longer than what fits inline.
+    /// A key that does not fit inline.
     Heap(Box<[u8]>),
 }
 
@@ -40,7 +40,7 @@ impl Key {
         Key(Bytes::Inline(bytes.len() as u8, inline))
     }
 
-    /// The empty key: the lower end of everything.
+    /// The empty key, which sorts before all others.
     pub fn empty() -> Key {
         Key::new(&[])
     }
@@ -102,7 +102,7 @@ impl Key {
         self.clone().u8(0)
     }
 
-    /// The smallest key that sorts after every key that begins with this one; `FF FF` if there is none below it.
+    /// The smallest key that sorts after every key with this prefix, at most `FF FF`.
     pub fn prefix_end(&self) -> Key {
         let mut end = self.to_vec();
         while let Some(last) = end.pop() {
@@ -114,7 +114,7 @@ impl Key {
         Key::new(&[0xff, 0xff])
     }
 
-    /// Bytes on the heap, for counting memory.
+    /// Bytes on the heap, for memory accounting.
     pub(crate) fn heap_len(&self) -> usize {
         match &self.0 {
             Bytes::Inline(..) => 0,
@@ -123,7 +123,7 @@ impl Key {
     }
 }
 
-/// The bytes as numbers that compare as they do.
+/// The bytes as numbers that compare in the same order.
 #[inline]
 fn words(inline: &[u8; INLINE]) -> (u128, u64) {
     let mut first = [0; 16];
@@ -139,7 +139,7 @@ impl PartialEq for Key {
         match (&self.0, &other.0) {
             (Bytes::Inline(len, inline), Bytes::Inline(other_len, other)) => len == other_len && inline == other,
             (Bytes::Heap(bytes), Bytes::Heap(other)) => bytes == other,
-            // Which of the two it is follows from the length.
+            // The length determines the variant, so these keys differ in length.
             _ => false,
         }
     }
@@ -151,7 +151,7 @@ impl Ord for Key {
     #[inline]
     fn cmp(&self, other: &Key) -> Ordering {
         match (&self.0, &other.0) {
-            // No byte is smaller than the zeros behind a key; where only they differ, the shorter key comes first.
+            // No byte is smaller than the padding. If the padded bytes are equal, the shorter key comes first.
             (Bytes::Inline(len, inline), Bytes::Inline(other_len, other)) => {
                 (words(inline), len).cmp(&(words(other), other_len))
             }
@@ -213,43 +213,43 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The keys from `start` up to, but without, `end`.
+/// The keys from `start` up to, but not including, `end`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyRange {
     /// The first key.
     pub start: Key,
-    /// The first key that no longer belongs.
+    /// The end, exclusive.
     pub end: Key,
 }
 
 impl KeyRange {
-    /// From `start` up to, but without, `end`.
+    /// From `start` up to, but not including, `end`.
     pub fn new(start: Key, end: Key) -> KeyRange {
         KeyRange { start, end }
     }
 
-    /// Every key that begins with `prefix`.
+    /// Every key with this prefix.
     pub fn prefix(prefix: Key) -> KeyRange {
         let end = prefix.prefix_end();
         KeyRange { start: prefix, end }
     }
 
-    /// Every key that begins with `prefix` and sorts after `after`: how a listing goes on.
+    /// Every key with this prefix that sorts after `after`: the rest of a listing.
     pub fn prefix_after(prefix: &Key, after: &Key) -> KeyRange {
         KeyRange { start: after.successor().max(prefix.clone()), end: prefix.prefix_end() }
     }
 
-    /// Every key that is not the engine's own.
+    /// Every key, except those of the engine.
     pub fn all() -> KeyRange {
         KeyRange { start: Key::empty(), end: Key::new(&[0xff, 0xff]) }
     }
 
-    /// Whether `key` lies in the range.
+    /// Whether `key` is in the range.
     pub fn contains(&self, key: &Key) -> bool {
         self.start <= *key && *key < self.end
     }
 
-    /// Whether no key can lie in the range.
+    /// Whether the range contains no key.
     pub fn is_empty(&self) -> bool {
         self.start >= self.end
     }

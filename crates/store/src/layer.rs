@@ -1,28 +1,28 @@
-//! One group's records in memory: a hash map that remembers the order of insertion.
+//! A layer: the records of one group in memory, in a hash map that keeps the order of insertion.
 //!
-//! Slots lie in a vector, the hash table holds their numbers. So undoing an attempt pops slots, a layer drains from its
-//! end a few slots at a time, and a frozen layer can be read by an engine thread while the target reads it too.
+//! The slots are in a vector, and the hash table has their numbers. So an attempt is undone by popping slots, a layer drains
+//! from its end a few slots at a time, and an engine thread can read a frozen layer while the target reads it, too.
 
 use crate::{Key, KeyRange, Value};
 use core::hash::{BuildHasher, Hasher};
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 
-/// What a record costs in memory besides its bytes: slot, table entry, the value's allocation and the one that counts its
-/// users, with what the allocator adds to both.
+/// The memory of a record beside its bytes: the slot, the table entry, and the overhead of the value's allocation and of its
+/// reference count.
 pub(crate) const SLOT_COST: usize = size_of::<Slot>() + 96;
 
-/// How many empty slots are kept for the next group: as many as a group of ordinary records has at the default dirty limit.
+/// The most empty slots that are kept for the next group: about those of a group at the default dirty limit.
 const KEEP_SLOTS: usize = 1 << 19;
 
-/// The hash that layers and cache share, so that it is computed once for a look-up.
+/// The hash that layers and cache share, so that a lookup computes it once.
 pub(crate) fn hash_of(key: &Key) -> u64 {
     let mut hasher = stdx::KeyedHash::default().build_hasher();
     hasher.write(key);
     hasher.finish()
 }
 
-/// What a record costs in memory.
+/// The memory that a record takes, in bytes.
 pub(crate) fn cost_of(key: &Key, value: &Option<Value>) -> usize {
     SLOT_COST + key.heap_len() + value.as_ref().map_or(0, Value::len)
 }
@@ -42,17 +42,17 @@ pub(crate) struct Layer {
     bytes: usize,
 }
 
-/// Tables, by the first byte of their keys.
+/// A set of tables, by the first byte of their keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tables([u128; 2]);
 
 impl Tables {
-    /// Those that have keys in a range.
+    /// The tables that have keys in a range.
     pub(crate) fn of(range: &KeyRange) -> Tables {
         let first = usize::from(range.start.first().copied().unwrap_or(0));
         let last = match range.end[..] {
             [] => return Tables::default(),
-            // Not the end itself.
+            // The end is exclusive.
             [table] => usize::from(table),
             [table, ..] => usize::from(table) + 1,
         };
@@ -67,8 +67,8 @@ impl Tables {
         self.0[table / 128] >> (table % 128) & 1 == 1
     }
 
-    /// Both together.
-    pub(crate) fn and(self, other: Tables) -> Tables {
+    /// The union of two sets.
+    pub(crate) fn union(self, other: Tables) -> Tables {
         Tables([self.0[0] | other.0[0], self.0[1] | other.0[1]])
     }
 
@@ -77,7 +77,7 @@ impl Tables {
     }
 }
 
-/// The keys of some tables of a layer in order, with their slots. Most records are never scanned, so they cost nothing here.
+/// An ordered index over some tables of a layer: keys and slots. Tables that nobody scans are not indexed and cost nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     tables: Tables,
@@ -85,23 +85,23 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Of these tables of an empty layer.
+    /// The index over these tables of an empty layer.
     pub(crate) fn new(tables: Tables) -> Index {
         Index { tables, keys: BTreeMap::new() }
     }
 
-    /// Whether all keys of these tables are in.
+    /// Whether these tables are indexed.
     pub(crate) fn covers(&self, tables: Tables) -> bool {
         tables.without(self.tables) == Tables::default()
     }
 
-    /// From now on has these tables, too.
+    /// Adds tables to the index.
     pub(crate) fn extend(&mut self, tables: Tables, layer: &Layer) {
         let new = tables.without(self.tables);
         if new == Tables::default() {
             return;
         }
-        self.tables = self.tables.and(new);
+        self.tables = self.tables.union(new);
         let slots = layer.slots.iter().zip(0..).filter(|(slot, _)| new.has(&slot.key));
         let mut keys: Vec<(Key, u32)> = slots.map(|(slot, at)| (slot.key.clone(), at)).collect();
         keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -112,7 +112,7 @@ impl Index {
         }
     }
 
-    /// A key of the layer is in this slot.
+    /// A key was added to the layer, in this slot.
     #[inline]
     pub(crate) fn insert(&mut self, key: &Key, slot: u32) {
         if self.tables.has(key) {
@@ -120,14 +120,14 @@ impl Index {
         }
     }
 
-    /// A key is not in the layer any more.
+    /// A key was removed from the layer.
     pub(crate) fn remove(&mut self, key: &Key) {
         if self.tables.has(key) {
             self.keys.remove(key);
         }
     }
 
-    /// Keys of tables that are in, from one up to another.
+    /// The indexed keys from `from` up to, but not including, `to`.
     pub(crate) fn range<'a>(&'a self, from: &Key, to: &Key) -> impl Iterator<Item = (&'a Key, u32)> + use<'a> {
         self.keys.range::<Key, _>(from..to).map(|(key, slot)| (key, *slot))
     }
@@ -163,7 +163,7 @@ impl Layer {
         self.slots[slot as usize].value.as_ref()
     }
 
-    /// Sets the value of a slot; gives the previous one.
+    /// Sets the value of a slot and returns the previous one.
     pub(crate) fn replace(&mut self, slot: u32, value: Option<Value>) -> Option<Value> {
         let slot = &mut self.slots[slot as usize];
         let len = |value: &Option<Value>| value.as_ref().map_or(0, Value::len);
@@ -171,7 +171,7 @@ impl Layer {
         core::mem::replace(&mut slot.value, value)
     }
 
-    /// Adds a key that is not there yet; gives its slot.
+    /// Adds a key that the layer does not have and returns its slot.
     pub(crate) fn push(&mut self, hash: u64, key: Key, value: Option<Value>) -> u32 {
         let slot = u32::try_from(self.slots.len()).expect("fewer than 2^32 records in a group");
         self.bytes += cost_of(&key, &value);
@@ -181,7 +181,7 @@ impl Layer {
         slot
     }
 
-    /// Takes back the last [`push`](Layer::push).
+    /// Undoes the last [`push`](Layer::push).
     pub(crate) fn pop(&mut self) -> Option<Slot> {
         let last = self.slots.pop()?;
         let number = self.slots.len() as u32;
@@ -192,8 +192,8 @@ impl Layer {
         Some(last)
     }
 
-    /// Takes one slot out for good, without the care for the table that [`pop`](Layer::pop) takes: the layer is on its
-    /// way out. Nothing may be pushed any more until it was [cleared](Layer::clear).
+    /// Removes the last slot of a retiring layer. Unlike [`pop`](Layer::pop) it leaves the table as it is, so nothing may be
+    /// pushed until the layer is [cleared](Layer::clear).
     pub(crate) fn drain_one(&mut self) -> Option<Slot> {
         let last = self.slots.pop()?;
         self.bytes -= cost_of(&last.key, &last.value);
@@ -211,7 +211,7 @@ impl Layer {
         self.bytes = 0;
     }
 
-    /// Slots whose keys lie in `range`, in no order, without an index.
+    /// Slots whose keys are in `range`, unordered, without use of an index.
     pub(crate) fn filter<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Slot> {
         self.slots.iter().filter(|slot| range.contains(&slot.key))
     }

@@ -1,23 +1,22 @@
-//! The store of a target: one ordered key space changed by atomic groups, seen without I/O.
+//! The store of a target: an ordered key space that is changed by atomic groups, without I/O.
 //!
-//! Three parts, from the target outwards:
+//! It has three parts, from the target outwards:
 //!
-//! 1. [`View`]: what the target thread reads and writes. It lays the group that collects changes over the group that is
-//!    being written over a bounded cache of clean records. It never waits: what is not in memory is a [`Miss`], the
-//!    attempt is dropped and runs again when the record has come.
-//! 2. [`StoreEffect`]s: what the view wants done. A [`Load`] reads, a [`Group`] is committed; both have a `run` that does
-//!    it on an [`Engine`], for the host's engine threads and for the simulator alike. Sealing (checksum and format
-//!    version) and sorting happen there, so neither the target thread nor reads from memory pay for them.
+//! 1. [`View`]: the interface of the target's thread. It layers the group that collects changes over the group that is being
+//!    written, over a bounded cache of clean records. It never waits: a read of a record that is not in memory is a [`Miss`],
+//!    and the attempt is dropped and runs again when the record is loaded.
+//! 2. [`StoreEffect`]s: the I/O that the view requests. A [`Load`] reads, a [`Group`] is committed. Both have a `run` that
+//!    does so on an [`Engine`], for the host's engine threads and for the simulator alike. Sealing (checksum and format
+//!    version) and sorting happen there, so that the target's thread and reads from memory do not pay for them.
 //! 3. [`Engine`]: an ordered store of sealed bytes with durable atomic commits. [`MemEngine`] is the one in memory, with
-//!    crash behaviour; the one on disk is the crate `engine`.
+//!    crash behaviour; the one on disk is in the crate `engine`.
 //!
-//! What it leaves to others: what keys and values mean (`schema`), which thread runs what (`host`), when a client is
-//! answered (`target`).
+//! It leaves to others the meaning of keys and values (`schema`), the threads (`host`), and the time of replies (`target`).
 //!
 //! # Invariants
 //! - A group is atomic, groups become durable in order, a crash leaves a prefix of groups.
-//! - A group ends only between attempts, so a change and its reply record are never apart.
-//! - A record that does not carry its checksum (which covers its key) is an error that names it, never a wrong answer.
+//! - A group ends only between attempts, so a change and its reply record are always in the same group.
+//! - A record whose checksum, which covers its key, is wrong gives an error that names the record, never a wrong answer.
 //! - Memory is bounded: the cache by its limit (plus what waiting attempts have pinned), the groups by the dirty limit.
 //!
 //! # One change, from request to disk
@@ -36,9 +35,9 @@
 //! assert_eq!(view.loaded(load.run(&engine)), vec![attempt]);   // an engine thread reads, the attempt may run again
 //!
 //! view.begin(attempt);
-//! assert_eq!(view.get(&key), Ok(None));                        // now it is known that there is no such record
+//! assert_eq!(view.get(&key), Ok(None));                        // the cache knows now that there is no such record
 //! view.put(key.clone(), Value::from_static(b"hello"));
-//! let group = view.accept(Instant::ZERO).unwrap();             // the change is visible, and leaves with this group
+//! let group = view.accept(Instant::ZERO).unwrap();             // the change is visible, and part of this group
 //! view.finish(attempt);
 //!
 //! view.want_durable(group);                                    // an fsync
@@ -72,5 +71,5 @@ pub use view::{AttemptId, Miss, Savepoint, View, ViewConfig};
 /// A value keeps its whole allocation alive: copy a small part of a large buffer before it is put into a view.
 pub type Value = bytes::Bytes;
 
-/// What a group does to one record: a new value, or `None` for a deletion.
+/// A change of one record: its new value, or `None` for a deletion.
 pub type Change = (Key, Option<Value>);

@@ -1,11 +1,11 @@
-//! An engine in memory, with crash behaviour: for the simulator, for tests and for targets that need not survive.
+//! An engine in memory with crash behaviour, for the simulator, for tests and for targets that need not survive.
 //!
 //! A commit has two steps. [`begin_commit`](MemEngine::begin_commit) hands the group to the medium, as a write to a disk
-//! does; [`make_durable`](MemEngine::make_durable) is the moment from which it survives and is read. A
-//! [`crash`](MemEngine::crash) between the two keeps or loses the group as chance decides, whole, and never a later one
-//! without an earlier one. [`Engine::commit`] is both steps at once.
+//! does. From [`make_durable`](MemEngine::make_durable) on the group survives a crash and is visible to reads. A
+//! [`crash`](MemEngine::crash) between the two keeps or loses whole groups at random, but never keeps a later one without an
+//! earlier one. [`Engine::commit`] does both steps at once.
 //!
-//! A handle is cheap to clone and all clones are the same store; [`snapshot`](MemEngine::snapshot) makes another one.
+//! A handle is cheap to clone, and all clones are the same store; [`snapshot`](MemEngine::snapshot) makes another store.
 
 use crate::layer::SLOT_COST;
 use crate::{Change, Engine, EngineError, Key, KeyRange, Scanned, Space, Value};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stdx::Rng;
 
-/// What a scan brings at most, in bytes.
+/// The most that a scan returns, in bytes.
 const SCAN_BYTES_MAX: usize = 4 << 20;
 
 const PLACE: &str = "mem:";
@@ -31,7 +31,7 @@ struct State {
     last_group: u64,
     pending: VecDeque<(u64, Vec<Change>)>,
     capacity: Option<u64>,
-    /// Bytes of it that are kept for removals; `None`: a twentieth.
+    /// Bytes of the capacity that are reserved for removals; `None`: a twentieth.
     reserve: Option<u64>,
     next_commit_fails: Option<EngineError>,
 }
@@ -46,7 +46,7 @@ impl MemEngine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a group to the medium. It is neither durable nor read before [`make_durable`](MemEngine::make_durable).
+    /// Hands a group to the medium. It is neither durable nor visible before [`make_durable`](MemEngine::make_durable).
     pub fn begin_commit(&self, group: u64, records: Vec<Change>) -> Result<(), EngineError> {
         let mut state = self.state();
         if let Some(error) = state.next_commit_fails.take() {
@@ -66,7 +66,7 @@ impl MemEngine {
         Ok(())
     }
 
-    /// All groups up to `group` are durable from now on.
+    /// Makes all groups up to `group` durable.
     pub fn make_durable(&self, group: u64) {
         let mut state = self.state();
         while state.pending.front().is_some_and(|(number, _)| *number <= group) {
@@ -74,8 +74,8 @@ impl MemEngine {
         }
     }
 
-    /// The power fails: of the groups that were handed over but not known to be durable, the first few, as chance
-    /// decides, are kept and the rest are lost.
+    /// Power failure: of the groups that were handed over but not made durable, a random number of the first ones are kept and
+    /// the rest are lost.
     pub fn crash(&self, rng: &mut Rng) {
         let mut state = self.state();
         for _ in 0..rng.below(state.pending.len() as u64 + 1) {
@@ -84,7 +84,7 @@ impl MemEngine {
         state.pending.clear();
     }
 
-    /// A store of its own with the same durable content.
+    /// A separate store with the same durable records.
     pub fn snapshot(&self) -> MemEngine {
         let mut state = self.state().clone();
         state.pending.clear();
@@ -96,17 +96,17 @@ impl MemEngine {
         self.state().records.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// Limits the store to so many bytes; a commit beyond fails.
+    /// Limits the size of the store, in bytes; a commit beyond it fails.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
 
-    /// How many bytes are kept for removals and promised changes. Others cannot take them.
+    /// Sets the bytes that are reserved for removals and promised changes.
     pub fn set_reserve(&self, bytes: u64) {
         self.state().reserve = Some(bytes);
     }
 
-    /// Others take all of the disk but so many bytes and the reserve; `None`: they take nothing any more.
+    /// Simulates other users of the disk, who leave this many bytes and the reserve; `None`: there are no others.
     pub fn others_leave(&self, bytes: Option<u64>) {
         let mut state = self.state();
         let most = state.capacity.unwrap_or(u64::MAX);
@@ -119,7 +119,7 @@ impl MemEngine {
         self.state().next_commit_fails = Some(error);
     }
 
-    /// Flips a bit in a stored record. Gives whether there is one.
+    /// Flips a bit in a stored record. Returns whether the record exists.
     pub fn damage(&self, key: &Key, rng: &mut Rng) -> bool {
         let mut state = self.state();
         let Some(value) = state.records.get_mut(key) else { return false };
@@ -132,7 +132,7 @@ impl MemEngine {
         true
     }
 
-    /// Puts a record back that [`damage`](MemEngine::damage) has changed, unless it was written since.
+    /// Restores a record that [`damage`](MemEngine::damage) has changed, unless it was written since.
     pub fn repair(&self, key: &Key, damaged: &Value, good: Value) {
         if let Some(value) = self.state().records.get_mut(key).filter(|value| *value == damaged) {
             *value = good;

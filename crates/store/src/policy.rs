@@ -1,16 +1,16 @@
-//! When a group leaves, and when there is no room for another change.
+//! Commit policy: when a group is sent to the engine, and whether the medium has space for another change.
 
 use crate::Space;
 use core::time::Duration;
 
 /// When the collecting group is sent to the engine.
 ///
-/// At once when somebody waits for it to be durable or the dirty limit is reached, otherwise `interval` after its first
-/// change; never while the group before it is still being written. Clients replay what is not durable, so a long
-/// interval loses nothing; it lets more changes to the same record merge.
+/// At once if a request waits for it to be durable or the dirty limit is reached, otherwise `interval` after its first change;
+/// never while the group before it is being written. Clients replay changes that are not durable, so a long interval loses
+/// nothing, and it lets more changes of the same record merge.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitPolicy {
-    /// The longest time between a change and the moment its group leaves.
+    /// The longest time between a change and the commit of its group.
     pub interval: Duration,
     /// How much memory, in bytes, the collecting group may use. The group in flight may use as much again.
     pub dirty_limit: usize,
@@ -22,42 +22,42 @@ impl Default for CommitPolicy {
     }
 }
 
-/// Whether the medium has room for a change.
+/// Whether the medium has space for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Yes.
     Yes,
-    /// Not now, but perhaps when the groups that are under way have been written: seal the group and wait.
+    /// Not now, but perhaps when the dirty groups are durable: seal the group and wait.
     AfterCommit,
     /// No: answer `ENOSPC`.
     No,
 }
 
-/// What room is wanted for.
+/// The purpose of the space for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomFor {
-    /// New records, but for so many bytes that are promised to others.
+    /// New records. They may not use the space that is promised to others.
     Change {
-        /// Bytes.
+        /// The promised space, in bytes.
         promised: u64,
     },
-    /// What has room anyway: removals, and changes that room was promised for. It may use the reserve.
+    /// Removals, and changes that were promised space. They may use the reserve.
     Removal,
 }
 
-/// What one record can cost on the medium besides its bytes: an engine that copies on write may have to copy the page it
-/// lies on and split it.
+/// The most that one record can cost on the medium beside its bytes: an engine that copies on write may have to copy its page
+/// and split it.
 const WORST_CASE_RECORD: u64 = 2 * 4096;
 
-/// What pages above the leaves, and the engine's own records, can cost a group.
+/// The most that inner pages and the engine's own records can cost for one group.
 const WORST_CASE_GROUP: u64 = 64 * 4096;
 
-/// The room that a group of so many records and bytes can need in the worst case.
+/// The most space that a group of this many records and bytes can need.
 pub(crate) fn worst_case(records: usize, bytes: usize) -> u64 {
     WORST_CASE_GROUP + records as u64 * WORST_CASE_RECORD + bytes as u64
 }
 
-/// Whether `free` bytes hold `more`, given what is `dirty` already.
+/// Whether the medium has space for `more` bytes beside `dirty` bytes that are not durable yet.
 pub(crate) fn room(space: Option<Space>, purpose: RoomFor, dirty: u64, more: u64) -> Room {
     let Some(space) = space else { return Room::Yes };
     let free = match purpose {

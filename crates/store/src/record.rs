@@ -1,52 +1,52 @@
-//! Sealing: how a record's body is stored so that damage is noticed.
+//! Sealed records: the stored form of a record's body, which makes damage detectable.
 //!
 //! A sealed record is `crc32c (4 bytes, little endian) | format version (2 bytes, little endian) | body`. The checksum
-//! covers the key with its length, the version and the body, so a record that turned up in the wrong place is noticed
-//! like one whose bits flipped.
+//! covers the key with its length, the version and the body, so a record in the wrong place is detected like one with
+//! flipped bits.
 
 use crate::{Key, Value};
 use core::fmt;
 
-/// How many bytes sealing adds to a body.
+/// The number of bytes that sealing adds to a body.
 pub const SEAL_LEN: usize = 6;
 
-/// What is wrong with a record that cannot be used.
+/// Why a record cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Shorter than a seal.
+    /// It is shorter than a seal.
     TooShort {
         /// Its length in bytes.
         len: usize,
     },
-    /// The checksum does not fit.
+    /// The checksum is wrong.
     Checksum {
-        /// What the record carries.
+        /// The checksum in the record.
         stored: u32,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         computed: u32,
     },
-    /// Whole, but written by a newer version.
+    /// It is intact, but was written by a newer version.
     NewerFormat {
         /// The record's format version.
         found: u16,
         /// The newest that this version knows.
         known: u16,
     },
-    /// Whole, but of an old format that this version can no longer read.
+    /// It is intact, but has an old format that this version no longer reads.
     OlderFormat {
         /// The record's format version.
         found: u16,
-        /// The one that this version writes.
+        /// The format version that this version writes.
         known: u16,
     },
 }
 
-/// A record that cannot be used, by name.
+/// The error for a record that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
-    /// Whose record it is.
+    /// Its key.
     pub key: Key,
-    /// What is wrong with it.
+    /// Why it cannot be used.
     pub what: Damage,
 }
 
@@ -75,17 +75,17 @@ impl fmt::Display for Damaged {
 
 impl core::error::Error for Damaged {}
 
-/// Which format versions the records have.
+/// The format versions of records.
 #[derive(Clone, Copy, Debug)]
 pub struct Formats {
-    /// The version that is written for a key, and the newest that is understood.
+    /// The format version that is written for a key, and the newest that is understood.
     pub current: fn(&Key) -> u16,
-    /// Turns the body of an older version into the current one; `None` if it is too old.
+    /// Converts the body from an older format version to the current one; `None` if it is too old.
     pub upgrade: fn(&Key, u16, Value) -> Option<Value>,
 }
 
 impl Formats {
-    /// Formats without a history: `current` is all there is.
+    /// Formats without older versions.
     pub fn new(current: fn(&Key) -> u16) -> Formats {
         Formats { current, upgrade: |_, _, _| None }
     }
@@ -95,7 +95,7 @@ impl Formats {
         seal(key, (self.current)(key), body)
     }
 
-    /// The body, in the current format, of what an engine holds for `key`.
+    /// Checks a sealed record of `key` and returns its body in the current format.
     pub fn open(&self, key: &Key, sealed: &Value) -> Result<Value, Damaged> {
         let (found, body) = open(key, sealed)?;
         let known = (self.current)(key);
@@ -110,7 +110,7 @@ impl Formats {
     }
 }
 
-/// The checksum over the key with its length, and what follows the checksum in a sealed record.
+/// The checksum over the length of the key, the key, and the part of a sealed record after the checksum.
 fn checksum(key: &Key, rest: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&(key.len() as u32).to_le_bytes());
     let crc = crc32c::crc32c_append(crc, key);
@@ -128,7 +128,7 @@ pub fn seal(key: &Key, format_version: u16, body: &[u8]) -> Value {
     sealed.into()
 }
 
-/// Checks a sealed record of `key`; gives its format version and body (which shares the allocation).
+/// Checks a sealed record of `key`. Returns its format version and its body, which shares the allocation.
 pub fn open(key: &Key, sealed: &Value) -> Result<(u16, Value), Damaged> {
     let damaged = |what| Err(Damaged { key: key.clone(), what });
     let [c0, c1, c2, c3, v0, v1, ..] = sealed[..] else {

@@ -1,4 +1,4 @@
-//! What a view keeps for an attempt that met a miss.
+//! The state that a view keeps for an attempt that met a miss.
 
 use crate::{EngineError, Key, KeyRange, LoadId, Value};
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 /// The state of an attempt that waits or has waited.
 #[derive(Default)]
 pub(super) struct Attempt {
-    /// Loads that are not back.
+    /// Outstanding loads.
     pub(super) waiting_for: Vec<LoadId>,
-    /// Records that stay in the cache for it; one entry per pin.
+    /// Records that are pinned in the cache for it, one entry per pin.
     pub(super) pins: Vec<Key>,
-    /// What scans have loaded for it.
+    /// The chunks that its scans have loaded.
     pub(super) chunks: Vec<Chunk>,
     /// A load that failed.
     pub(super) failure: Option<EngineError>,
@@ -25,12 +25,12 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// What a scan of `range` found. If it is not complete, the chunk ends after the last record.
+    /// The result of a scan of `range`. If it is not complete, the chunk ends after the last record.
     pub(super) fn new(range: KeyRange, records: Vec<(Key, Value)>, complete: bool) -> Chunk {
         let end = match records.last() {
             Some((last, _)) if !complete => last.successor(),
-            // An incomplete scan without records would be a broken engine; taking it for empty would be a wrong
-            // answer, covering nothing asks again.
+            // An incomplete scan without records is a bug of the engine. A chunk that covers nothing makes the view load
+            // again, instead of taking the range for empty.
             None if !complete => range.start.clone(),
             _ => range.end,
         };
@@ -41,7 +41,7 @@ impl Chunk {
         KeyRange { start: self.start.clone(), end: self.end.clone() }
     }
 
-    /// Whether it says something about `key`.
+    /// Whether `key` is in the range of the chunk.
     pub(super) fn covers(&self, key: &Key) -> bool {
         self.start <= *key && *key < self.end
     }
@@ -50,12 +50,12 @@ impl Chunk {
         &self.end
     }
 
-    /// The records from `start` on up to, but without, `end`.
+    /// The records from `start` up to, but not including, `end`.
     pub(super) fn records<'a>(&'a self, start: &'a Key, end: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Value)> {
         self.records.range::<Key, _>(start..end)
     }
 
-    /// Applies what has become durable since it was loaded.
+    /// Applies a change that became durable after the chunk was loaded.
     pub(super) fn patch(&mut self, key: &Key, value: &Option<Value>) {
         if !self.covers(key) {
             return;

@@ -1,30 +1,31 @@
-//! The layered, bounded view of one target's store, for the one thread that owns the target.
+//! The layered, bounded view of one target's store, used by the target's thread.
 //!
 //! # Layers, newest first
 //! 1. the **collecting** group, which accepts changes;
 //! 2. the group **in flight**, frozen, being written by the engine (at most one);
-//! 3. the **retiring** group: durable, on its way into the cache, a few records at each attempt, so that a large
-//!    group does not hold up anybody when it becomes durable;
+//! 3. the **retiring** group: durable, and moved into the cache a few records at each attempt, so that a large group delays
+//!    no attempt when it becomes durable;
 //! 4. the **cache** of clean records (also of their absence), bounded;
 //! 5. the engine, by loads.
 //!
 //! # Attempts
-//! A request runs between [`begin`](View::begin) and [`accept`](View::accept) or [`abandon`](View::abandon); one at a
-//! time. It reads its own writes. What it wrote is taken back unless it is accepted, so it may give up anywhere. If it
-//! met a [`Miss`] it is abandoned and begun again, under the same [`AttemptId`], when [`loaded`](View::loaded) has
-//! named it. What was loaded for it stays in memory until [`finish`](View::finish), so it makes progress however
-//! small the cache is. A load that fails is that attempt's [`failure`](View::failure).
+//! An attempt runs between [`begin`](View::begin) and [`accept`](View::accept) or [`abandon`](View::abandon), one at a time.
+//! It reads its own writes. Its writes are rolled back unless it is accepted, so it may give up anywhere. If it meets a
+//! [`Miss`], it is abandoned, and begins again under the same [`AttemptId`] when [`loaded`](View::loaded) has returned it.
+//! Records that were loaded for it stay in memory until [`finish`](View::finish), so it makes progress however small the
+//! cache is. A load that fails becomes the [`failure`](View::failure) of the attempt.
 //!
 //! # A load and a commit that cross
-//! A load that was issued before a group became durable may bring what was there before. So when a group becomes durable,
-//! its records are laid over everything that is still being loaded and over the scan results that attempts hold:
+//! A load that was issued before a group became durable may return records from before the group. So when a group becomes
+//! durable, its records are patched into everything that is still being loaded, and into the scan results of attempts:
 //!
 //! ```text
 //! load k issued ─────────────── engine reads k = old ────────────────────── k = old arrives: the patch wins
 //!            group 7 (k = new) in flight ──── durable: patch k = new ──┘
 //! ```
 //!
-//! Retiring and cache are consistent with that: both take a key's value from the newest durable group that has it.
+//! The retiring group and the cache are consistent with that: both have a key's value from the newest durable group that
+//! changed it.
 
 mod attempt;
 mod scan;
@@ -44,11 +45,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stdx::{Instant, Map};
 
-/// Names a request that may run several times.
+/// Identifies a request, which may need several attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(pub u64);
 
-/// What was asked for is not in memory: give up this attempt. The view has noted what is missing.
+/// A record is not in memory: give up this attempt. The view loads the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss;
 
@@ -60,16 +61,16 @@ impl fmt::Display for Miss {
 
 impl core::error::Error for Miss {}
 
-/// A point in an attempt to which [`View::rollback`] goes back.
+/// A point in an attempt to which [`View::rollback`] can return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint(usize);
 
 /// The settings of a view.
 #[derive(Clone, Copy, Debug)]
 pub struct ViewConfig {
-    /// How much memory, in bytes, clean records may use. What waiting attempts have pinned counts, but stays.
+    /// The memory for clean records, in bytes. Records pinned by waiting attempts count, but are not evicted.
     pub cache_limit: usize,
-    /// When groups leave.
+    /// When groups are committed.
     pub policy: CommitPolicy,
 }
 
@@ -79,11 +80,11 @@ impl Default for ViewConfig {
     }
 }
 
-/// How to take back one write.
+/// How to undo one write.
 enum Undo {
-    /// The key is the last slot of the collecting group.
+    /// The write added the last slot of the collecting group.
     Pushed,
-    /// The slot held this.
+    /// The write replaced this value of a slot.
     Replaced(u32, Option<Value>),
 }
 
@@ -94,19 +95,19 @@ struct Flight {
     index: Index,
 }
 
-/// What a pending load is for.
+/// The purpose of an outstanding load, with the changes that became durable since it was issued.
 enum Wanted {
     Record { key: Key, patch: Option<Option<Value>> },
     Scan { range: KeyRange, limit: usize, patches: BTreeMap<Key, Option<Value>> },
 }
 
-/// A load that has been issued and is not back.
+/// An outstanding load.
 struct Pending {
     wanted: Wanted,
     waiters: Vec<AttemptId>,
 }
 
-/// How many retiring records go into the cache at each attempt.
+/// The number of retiring records that each attempt moves into the cache.
 const RETIRE_STEP: usize = 16;
 
 /// The view of one target's store.
@@ -114,12 +115,13 @@ pub struct View {
     formats: Formats,
     policy: CommitPolicy,
     collecting: Layer,
-    /// Of the tables that somebody scanned, in this group or the one before.
+    /// Covers the tables that were scanned during this group or the one before.
     collecting_index: Index,
-    /// In this group.
+    /// The tables that were scanned during this group.
     collecting_scanned: Tables,
+    /// When the first change of the collecting group was accepted.
     collecting_since: Option<Instant>,
-    /// Somebody waits for the collecting group to be durable.
+    /// A request waits for the collecting group to be durable.
     wanted: bool,
     flight: Option<Flight>,
     retiring: Layer,
@@ -171,7 +173,7 @@ impl View {
 
     // --- attempts ---
 
-    /// Starts an attempt, or starts it over. What an earlier attempt left neither accepted nor abandoned is taken back.
+    /// Starts an attempt, or starts it again. Rolls back an earlier attempt that was neither accepted nor abandoned.
     #[inline]
     pub fn begin(&mut self, attempt: AttemptId) {
         self.abandon();
@@ -181,7 +183,7 @@ impl View {
         }
     }
 
-    /// Ends the attempt; its writes become visible to others and leave with the group whose number is given. `None` if
+    /// Ends the attempt and makes its writes visible to others. Returns the number of the group that has them, or `None` if
     /// it wrote nothing.
     #[inline]
     pub fn accept(&mut self, now: Instant) -> Option<u64> {
@@ -194,7 +196,7 @@ impl View {
         Some(self.collecting_group())
     }
 
-    /// Ends the attempt and takes back what it wrote.
+    /// Ends the attempt and rolls back its writes.
     pub fn abandon(&mut self) {
         self.rollback(Savepoint(0));
         self.current = None;
@@ -205,7 +207,7 @@ impl View {
         Savepoint(self.undo.len())
     }
 
-    /// Takes back what the attempt wrote after `point`.
+    /// Rolls back the writes of the attempt after `point`.
     pub fn rollback(&mut self, point: Savepoint) {
         while self.undo.len() > point.0 {
             match self.undo.pop() {
@@ -222,8 +224,8 @@ impl View {
         }
     }
 
-    /// The request is over: what was pinned for it may leave memory, loads for it are forgotten. Needed for every
-    /// attempt that ever met a miss, harmless for others.
+    /// The request is finished: unpins its records and no longer reports its loads. Needed for every attempt that ever met a
+    /// miss, harmless for others.
     pub fn finish(&mut self, attempt: AttemptId) {
         if self.attempts.is_empty() {
             return;
@@ -244,13 +246,13 @@ impl View {
         self.attempts.get(&attempt).map_or(&[], |state| &state.waiting_for)
     }
 
-    /// Why what an attempt needs cannot be had: answer the request with an I/O error. An attempt with a failure issues
-    /// no more loads.
+    /// The error of a load that an attempt needs: answer the request with an I/O error. An attempt with a failure issues no
+    /// more loads.
     pub fn failure(&self, attempt: AttemptId) -> Option<&EngineError> {
         self.attempts.get(&attempt).and_then(|state| state.failure.as_ref())
     }
 
-    /// Takes the failure away, so that the attempt may try once more, or pass the damaged record by.
+    /// Clears the failure, so that the attempt may try again or skip the damaged record.
     pub fn take_failure(&mut self, attempt: AttemptId) -> Option<EngineError> {
         self.attempts.get_mut(&attempt).and_then(|state| state.failure.take())
     }
@@ -269,7 +271,7 @@ impl View {
         self.read(key, |value| value.is_some())
     }
 
-    /// Looks at the record of `key` where it lies: cheaper than [`get`](View::get) by a reference count.
+    /// Calls `look` with the record of `key`: cheaper than [`get`](View::get) by a reference count.
     #[inline]
     pub fn read<T>(&mut self, key: &Key, look: impl FnOnce(Option<&Value>) -> T) -> Result<T, Miss> {
         let hash = hash_of(key);
@@ -321,7 +323,7 @@ impl View {
         }
     }
 
-    /// Notes that the current attempt needs `key`.
+    /// Records that the current attempt needs `key`, and loads it.
     #[cold]
     fn miss_record(&mut self, key: &Key) {
         let Some(attempt) = self.current else { return };
@@ -357,12 +359,12 @@ impl View {
 
     // --- events ---
 
-    /// What the view wants done next.
+    /// The next effect.
     pub fn poll(&mut self) -> Option<StoreEffect> {
         self.effects.pop_front()
     }
 
-    /// A load has been done. Gives the attempts that have all that they asked for and may begin again.
+    /// A load has finished. Returns the attempts that wait for no other load and may begin again.
     pub fn loaded(&mut self, done: LoadDone) -> Vec<AttemptId> {
         let Some(Pending { wanted, waiters }) = self.loads.remove(&done.id) else { return Vec::new() };
         if let Wanted::Record { key, .. } = &wanted {
@@ -413,8 +415,8 @@ impl View {
         self.retiring = Arc::unwrap_or_clone(flight.layer);
     }
 
-    /// The group in flight could not be written. The target must stop: no group leaves any more; clients keep their
-    /// replays. (The error itself is for the operator; the view has no use for it.)
+    /// The group in flight could not be written. No group is committed any more, and the target must stop; clients keep their
+    /// replays. (The error itself is for the operator; the view does not use it.)
     pub fn commit_failed(&mut self, group: u64) {
         if self.flight.as_ref().is_some_and(|flight| flight.number == group) {
             self.failed = true;
@@ -422,14 +424,15 @@ impl View {
     }
 
     /// The medium had no space for the group in flight, and nothing of it was written. It stays in flight until
-    /// [`commit_again`](View::commit_again); until it is durable there is room for removals only. Gives whether it was so.
+    /// [`commit_again`](View::commit_again), and until it is durable only removals have space. Returns whether `group` is in
+    /// flight.
     pub fn commit_delayed(&mut self, group: u64) -> bool {
         let is_in_flight = self.flight.as_ref().is_some_and(|flight| flight.number == group);
         self.delayed |= is_in_flight;
         is_in_flight
     }
 
-    /// Sends the group that was delayed to the engine once more.
+    /// Commits the delayed group again.
     pub fn commit_again(&mut self, group: u64) {
         if let Some(flight) = self.flight.as_ref().filter(|flight| flight.number == group && self.delayed) {
             let again = Group { number: group, layer: flight.layer.clone(), formats: self.formats };
@@ -447,7 +450,7 @@ impl View {
         self.failed
     }
 
-    /// Lays the records of a group that has become durable over what is being loaded and over what attempts hold.
+    /// Patches the records of a durable group into outstanding loads and into the chunks of attempts.
     fn patch_pending(&mut self, flight: &Flight) {
         let layer = &*flight.layer;
         for pending in self.loads.values_mut() {
@@ -482,7 +485,7 @@ impl View {
 
     // --- groups ---
 
-    /// When [`seal_if_due`](View::seal_if_due) wants to be called; `None` while there is nothing to do.
+    /// When to call [`seal_if_due`](View::seal_if_due); `None` while there is nothing to commit.
     pub fn deadline(&self) -> Option<Instant> {
         if self.flight.is_some() || self.failed {
             return None;
@@ -494,13 +497,13 @@ impl View {
         Some(since + self.policy.interval)
     }
 
-    /// Sends the collecting group if its time has come. Gives its number.
+    /// Commits the collecting group if it is due. Returns its number.
     pub fn seal_if_due(&mut self, now: Instant) -> Option<u64> {
         if self.deadline()? <= now { self.seal_group() } else { None }
     }
 
-    /// Sends the collecting group at once, unless it is empty or another is in flight. Gives its number.
-    /// Only between attempts: what an attempt wrote without being accepted is taken back.
+    /// Commits the collecting group at once, unless it is empty or another is in flight. Returns its number.
+    /// Call it only between attempts: an attempt that was not accepted is rolled back.
     pub fn seal_group(&mut self) -> Option<u64> {
         self.abandon();
         if self.flight.is_some() || self.failed || self.collecting.is_empty() {
@@ -508,7 +511,8 @@ impl View {
         }
         let number = self.collecting_group();
         let layer = Arc::new(core::mem::replace(&mut self.collecting, core::mem::take(&mut self.spare)));
-        // While somebody scans group after group the index is kept from the first record on: no pause to build it.
+        // Tables that were scanned during this group are indexed from the first record of the next one on, so that the next
+        // scan need not build the index.
         let next_index = Index::new(core::mem::take(&mut self.collecting_scanned));
         let index = core::mem::replace(&mut self.collecting_index, next_index);
         self.collecting_since = None;
@@ -518,7 +522,7 @@ impl View {
         Some(number)
     }
 
-    /// Somebody waits for `group`: it leaves as soon as it can. Gives whether it is durable already.
+    /// A request waits for `group`, so it is committed as soon as possible. Returns whether it is durable already.
     pub fn want_durable(&mut self, group: u64) -> bool {
         if group > self.durable && group == self.collecting_group() && !self.collecting.is_empty() {
             self.wanted = true;
@@ -531,17 +535,17 @@ impl View {
         self.durable
     }
 
-    /// The group that collects changes now.
+    /// The number of the collecting group.
     pub fn collecting_group(&self) -> u64 {
         self.flight.as_ref().map_or(self.durable, |flight| flight.number) + 1
     }
 
-    /// The youngest group that has a change: once it is durable, everything that was accepted up to now is.
+    /// The newest group with a change: when it is durable, everything accepted so far is durable.
     pub fn newest_group(&self) -> u64 {
         self.collecting_group() - u64::from(self.collecting.is_empty())
     }
 
-    /// Whether no change waits to leave.
+    /// Whether the collecting group has no changes.
     pub fn collecting_is_empty(&self) -> bool {
         self.collecting.is_empty()
     }
@@ -566,7 +570,7 @@ impl View {
         self.cache.bytes() + self.retiring.bytes() + self.dirty_bytes()
     }
 
-    /// Whether new changes must wait: the collecting group is full and cannot leave yet.
+    /// Whether new changes must wait, because the collecting group is full and another is in flight, or a commit failed.
     pub fn over_limit(&self) -> bool {
         self.failed || (self.flight.is_some() && self.collecting.bytes() >= self.policy.dirty_limit)
     }
@@ -576,23 +580,24 @@ impl View {
         self.cache.set_limit(bytes);
     }
 
-    /// Changes when groups leave.
+    /// Changes the commit policy.
     pub fn set_policy(&mut self, policy: CommitPolicy) {
         self.policy = policy;
     }
 
-    /// What the engine last said about its room; tell it after each commit.
+    /// Takes over the engine's space. Call it after each commit.
     pub fn set_space(&mut self, space: Space) {
         self.space = Some(space);
     }
 
-    /// What the engine last said about its room.
+    /// The last reported space of the engine.
     pub fn space(&self) -> Option<Space> {
         self.space
     }
 
-    /// Whether a change of so many records and bytes can be written in the worst case, besides all that is dirty. Ask
-    /// before answering. Removals may use the reserve. Always yes until the first [`set_space`](View::set_space).
+    /// Whether the medium has space for a change of this many records and bytes, beside all that is dirty, in the worst case.
+    /// Call it before a change is answered. Removals may use the reserve. Always yes until the first
+    /// [`set_space`](View::set_space).
     pub fn room(&self, records: usize, bytes: usize, purpose: RoomFor) -> Room {
         if self.delayed && purpose != RoomFor::Removal {
             return Room::No;
@@ -600,7 +605,7 @@ impl View {
         room(self.space, purpose, self.dirty_room(), worst_case(records, bytes))
     }
 
-    /// What the changes that are not durable can take on the medium, at most, in bytes.
+    /// The most that changes which are not durable can take on the medium, in bytes.
     pub fn dirty_room(&self) -> u64 {
         let flying = self.flight.as_ref().map_or(0, |flight| flight.layer.len());
         match self.collecting.len() + flying {
@@ -610,7 +615,7 @@ impl View {
     }
 }
 
-/// Calls `what` for each record of the group in `range`. The order means nothing.
+/// Calls `what` for each record of the group in `range`, in no particular order.
 fn each_in(flight: &Flight, range: &KeyRange, mut what: impl FnMut(&Key, &Option<Value>)) {
     if range.is_empty() {
         return;

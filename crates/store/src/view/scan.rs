@@ -1,24 +1,24 @@
 //! Ordered scans over all layers.
 //!
-//! The base of a scan is loaded in chunks, which belong to the attempt that asked. Over a chunk lie the keys of the group
-//! in flight and of the collecting group, from ordered indexes, which are built of a table when the first scan of it needs them. If
-//! deletions in the overlays leave too few records, the next chunk is asked for, each twice as large as the one before.
+//! The base of a scan is loaded in chunks, which belong to the attempt that scans. The records of the group in flight and of
+//! the collecting group are merged over a chunk. Their keys come from ordered indexes, which are built for a table when it is
+//! first scanned. If deletions leave too few records, the next chunk is loaded, each twice as large as the one before.
 
 use super::{Flight, Miss, View, Wanted};
 use crate::layer::{Index, Layer, Tables};
 use crate::{AttemptId, Key, KeyRange, LoadId, LoadWhat, Value};
 use core::iter::Peekable;
 
-/// The smallest and the largest number of records that a chunk is asked for.
+/// The fewest and the most records that are requested for a chunk.
 const CHUNK_MIN: usize = 16;
 const CHUNK_MAX: usize = 8192;
 
 impl View {
     /// The first `limit` records of `range`, in key order.
     ///
-    /// Each new attempt reads the durable part from the engine, so a first scan always misses; what a request needs often
-    /// (is this directory empty?) is better kept in a record. Ask for a few thousand records at a
-    /// time and go on after the last key: an attempt holds, and merges again, all that it has asked for.
+    /// The durable part is loaded from the engine for each request, so its first attempt always misses. Keep information that
+    /// requests often need (is this directory empty?) in a record instead. Scan a few thousand records at a time and
+    /// continue after the last key, because an attempt holds, and merges again, everything that it has loaded.
     pub fn scan(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Value)>, Miss> {
         let mut found = Vec::new();
         let mut from = range.start.clone();
@@ -41,7 +41,7 @@ impl View {
         Ok(found)
     }
 
-    /// The chunk of the current attempt that says what the engine has at `key`.
+    /// The chunk of the current attempt that covers `key`.
     fn chunk_at(&self, key: &Key) -> Option<(AttemptId, usize)> {
         let attempt = self.current?;
         let chunks = &self.attempts.get(&attempt)?.chunks;
@@ -53,11 +53,11 @@ impl View {
         if let Some(flight) = &mut self.flight {
             flight.index.extend(tables, &flight.layer);
         }
-        self.collecting_scanned = self.collecting_scanned.and(tables);
+        self.collecting_scanned = self.collecting_scanned.union(tables);
         self.collecting_index.extend(tables, &self.collecting);
     }
 
-    /// Notes that the current attempt needs the durable records of `range`.
+    /// Records that the current attempt needs the durable records of `range`, and loads them.
     #[cold]
     fn miss_scan(&mut self, range: KeyRange, limit: usize) {
         let Some(attempt) = self.current else { return };
@@ -77,7 +77,7 @@ impl View {
         self.wait_for(attempt, id);
     }
 
-    /// A load that is under way and will bring as much.
+    /// An outstanding load that will return as much.
     fn same_scan(&self, wanted: &KeyRange, wanted_limit: usize) -> Option<LoadId> {
         let same = |what: &Wanted| match what {
             Wanted::Scan { range, limit, .. } => range == wanted && *limit >= wanted_limit,
@@ -98,7 +98,7 @@ fn keys<'a>(
         .flat_map(move |(layer, index)| index.range(from, to).map(move |(key, slot)| (key, layer.value(slot))))
 }
 
-/// Two ordered sequences in one; where both have a key, `upper` wins.
+/// Merges two ordered sequences. If both have a key, `upper` wins.
 fn over<'a, V>(
     lower: impl Iterator<Item = (&'a Key, V)>,
     upper: impl Iterator<Item = (&'a Key, V)>,

@@ -1,13 +1,13 @@
-//! Attributes of an object: how its record is shown, and how times and sizes from several sides become one.
+//! Attributes of an object: conversion from its record, and merging of times and sizes from several sources.
 //!
-//! Size and owner live in the record, space is what the data file said last. Times come from clients with each change; of
-//! two values that with the newer ctime wins, so a request that is repeated, or arrives late, puts no old times back.
-//! Reading leaves no trace here: the atime of a file is the metadata target's.
+//! Size and owner are in the record; the number of blocks is that of the data file at the last change. Times come from
+//! clients with each change. Of two values the one with the newer ctime wins, so a repeated or late request does not bring
+//! back old times. Reads change nothing here: the metadata target has the atime of a file.
 
 use proto::msg::Lvb;
 use schema::Object;
 
-/// What the record says, as it travels. An object that never was is empty.
+/// The attributes in a record, as a lock value block. An object that was never written is empty.
 pub fn lvb(object: Option<&Object>) -> Lvb {
     object.map_or_else(Lvb::default, |o| Lvb {
         size: o.size,
@@ -18,7 +18,7 @@ pub fn lvb(object: Option<&Object>) -> Lvb {
     })
 }
 
-/// Puts the times of a change into the record, unless the record's are newer.
+/// Takes over the times of a change, unless those of the record are newer.
 pub fn take_times(object: &mut Object, times: &Lvb) {
     if times.ctime_ns < object.ctime_ns {
         return;
@@ -31,7 +31,7 @@ pub fn take_times(object: &mut Object, times: &Lvb) {
     }
 }
 
-/// What the record and the holders of locks know together: the greatest size and space, the times with the newest ctime.
+/// Merges the attributes of the record and of the lock holders: the greatest size and blocks, the times with the newest ctime.
 pub fn merge(own: Lvb, holders: &[Lvb]) -> Lvb {
     holders.iter().fold(own, |a, b| {
         let newer = if (b.ctime_ns, b.mtime_ns) > (a.ctime_ns, a.mtime_ns) { b } else { &a };

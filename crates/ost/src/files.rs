@@ -1,26 +1,26 @@
-//! Which data file belongs to which object, as far as memory must know it beside the records.
+//! The data files of objects: the state in memory beside the records.
 //!
-//! A data file has a number; an object's record names it. The file is written before the record is, so there are files
-//! without a record: *unborn* ones, whose object's first change is in flight, and *doomed* ones, whose object is gone or was
-//! truncated to nothing. Neither may survive a crash, and a doomed file may not go before the change that doomed it is
-//! durable.
+//! A data file has a number, which the object's record names. The file is written before the record, so there are files
+//! without a record: *unborn* ones, whose object's first change is in flight, and *doomed* ones, whose object was destroyed
+//! or truncated to zero. Neither may survive a crash, and a doomed file must not be removed before the change that doomed it
+//! is durable.
 //!
-//! # How a crash leaks no file
-//! The record [`OstState`] is written with every record that names a new file. It says up to which number files belong
-//! to objects (`next_file`) and which of these numbers did not have an object yet (`unborn`):
+//! # Why a crash leaks no file
+//! The record [`OstState`] is written with every record that names a new file. It has the number below which files belong to
+//! objects (`next_file`), and the lower numbers that had no object yet (`unborn`):
 //!
 //! ```text
 //! durable state: next_file 9, unborn {5}     files on the medium: 1 2 3 4 5 6 7 8 9 10
-//! after the crash: 5, 9 and 10 belong to nobody: they are doomed, and numbers go on from 11
+//! after the crash: 5, 9 and 10 belong to no object: they are doomed, and numbers continue from 11
 //! ```
 //!
-//! A doomed file has a [`schema::DoomedFile`] record from the group on that took it from its object, until it is removed.
+//! A doomed file has a [`schema::DoomedFile`] record from the group that took it from its object until it is removed.
 //!
-//! # Bytes behind the end
-//! The size in the record is the truth. A write that failed, or that a crash made undone, may have left bytes behind it that
-//! would show when the object grows over a gap. The first change of such an object cuts them off (it *settles*): if
-//! the record was last changed by an earlier instance of the target, or a change of it failed in this one. While changes are
-//! in flight nobody else settles, for their bytes are behind the end too.
+//! # Bytes past the end
+//! The size in the record counts. A write that failed, or that a crash undid, may have left bytes past it, which would
+//! reappear when the object grows over a gap. So the first change of such an object truncates them (it *settles* the object):
+//! if the record was last changed by an earlier instance of the target, or a change failed in this one. While other changes
+//! are in flight no change settles, because their bytes are past the end, too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,25 +28,25 @@ use dlm::ExportId;
 use proto::{Transno, Xid};
 use schema::{Object, ObjectKey, OstState, Written};
 
-/// A request that changes data, while it runs.
+/// Identifies a request that changes data, while it runs.
 pub type OpId = (ExportId, Xid);
 
-/// How many destroyed objects are remembered.
+/// The most destroyed objects that are remembered.
 const GONE_MAX: usize = 1 << 16;
 
-/// What a request in flight has begun.
+/// A change of data in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
     /// The object.
     pub key: ObjectKey,
     /// Its data file.
     pub file: u64,
-    /// Whether this request cuts off what lies behind the end.
+    /// Whether this change truncates bytes past the end first.
     pub settles: bool,
-    /// The end of the object when the request began. Others that began later may have moved it since, and their bytes
-    /// must not be cut off.
+    /// The size of the object when the change began. Later changes may have written past it since, and their bytes must not be
+    /// truncated.
     pub end: u64,
-    /// Its place among the operations on data files; 0 before it has one.
+    /// Its place in the order of operations on data files; 0 before it has one.
     pub turn: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct Flight {
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
     count: u32,
-    /// The latest turn of those that have landed.
+    /// The latest turn of the accepted changes.
     landed: u64,
 }
 
@@ -64,14 +64,14 @@ pub struct Files {
     next: u64,
     /// See [`OstState::marked_from`].
     marked_from: u64,
-    /// Numbers given out that no record names and that may be on the medium.
-    limbo: BTreeSet<u64>,
+    /// Allocated numbers that no record names and that may be on the medium.
+    unrecorded: BTreeSet<u64>,
     /// Files of objects that have no record yet.
     unborn: BTreeMap<ObjectKey, u64>,
     flights: BTreeMap<OpId, Flight>,
     busy: BTreeMap<ObjectKey, Busy>,
     turns: u64,
-    /// Objects that a failed change may have left bytes behind.
+    /// Objects with possible bytes past the end, from a failed change.
     unsettled: BTreeSet<ObjectKey>,
     doomed: VecDeque<(Transno, u64)>,
     gone: BTreeSet<ObjectKey>,
@@ -79,29 +79,29 @@ pub struct Files {
 }
 
 impl Files {
-    /// Numbers go on from `next`, and written objects are marked since instance `marked_from`.
+    /// Initializes: file numbers continue from `next`, and objects are marked as written since instance `marked_from`.
     pub fn start(&mut self, next: u64, marked_from: u64) {
         self.next = next.max(1);
         self.marked_from = marked_from;
     }
 
-    /// Whether a mark is to be believed: no version without marks has changed objects since.
+    /// Whether a mark is valid: no version without marks has changed objects since it was written.
     pub fn is_current(&self, mark: &Written) -> bool {
         self.marked_from != 0 && mark.instance >= self.marked_from
     }
 
-    /// What the state record is to say, with `objects` objects.
+    /// The state record for a target with `objects` objects.
     pub fn state(&self, objects: u64) -> OstState {
-        let unborn = self.limbo.iter().copied().collect();
+        let unborn = self.unrecorded.iter().copied().collect();
         OstState { next_file: self.next, unborn, objects, marked_from: self.marked_from }
     }
 
-    /// What `op` has begun.
+    /// The flight of `op`, if it has begun one.
     pub fn flight(&self, op: OpId) -> Option<Flight> {
         self.flights.get(&op).copied()
     }
 
-    /// `op` is about to change the data of an object whose record is `object`: finds or makes its file.
+    /// Begins the flight of `op`, which changes the data of an object with the record `object`: finds or allocates its file.
     pub fn begin(&mut self, op: OpId, key: ObjectKey, object: Option<&Object>, instance: u64) -> Flight {
         if let Some(flight) = self.flights.get(&op) {
             return *flight;
@@ -110,7 +110,7 @@ impl Files {
         let file = if named != 0 { named } else { *self.unborn.entry(key).or_insert(self.next) };
         if file == self.next {
             self.next += 1;
-            self.limbo.insert(file);
+            self.unrecorded.insert(file);
         }
         let busy = self.busy.entry(key).or_default();
         let old = object.is_some_and(|o| o.instance != instance) || self.unsettled.contains(&key);
@@ -121,7 +121,8 @@ impl Files {
         flight
     }
 
-    /// The operation of `op` on the data file is asked for now, or was before. Operations on one file are done in this order.
+    /// The turn of `op`, which is assigned when its operation on the data file is first requested. Operations on one file are
+    /// executed in this order.
     pub fn take_turn(&mut self, op: OpId) -> u64 {
         let Some(flight) = self.flights.get_mut(&op) else { return 0 };
         if flight.turn == 0 {
@@ -131,7 +132,7 @@ impl Files {
         flight.turn
     }
 
-    /// Whether the operation of a flight was the last on its file of all that are accepted: then the file is as that one left it.
+    /// Whether no accepted change had a later operation on the file: then the file's state is that after this flight.
     pub fn is_latest(&self, flight: &Flight) -> bool {
         self.busy.get(&flight.key).is_none_or(|busy| busy.landed <= flight.turn)
     }
@@ -141,7 +142,7 @@ impl Files {
         self.unborn.get(&flight.key) == Some(&flight.file)
     }
 
-    /// The change of `op` is accepted and the object's record names its file. The last step of an attempt.
+    /// Ends the flight of `op`: the change is accepted, and the object's record names the file. The last step of an attempt.
     pub fn land(&mut self, op: OpId) {
         if let Some(flight) = self.end(op) {
             if let Some(busy) = self.busy.get_mut(&flight.key) {
@@ -153,11 +154,11 @@ impl Files {
             if self.is_unborn(&flight) {
                 self.unborn.remove(&flight.key);
             }
-            self.limbo.remove(&flight.file);
+            self.unrecorded.remove(&flight.file);
         }
     }
 
-    /// `op` comes to nothing, but may have written.
+    /// Aborts the flight of `op`, which may have written to the file.
     pub fn abort(&mut self, op: OpId) {
         let Some(flight) = self.end(op) else { return };
         if !self.is_unborn(&flight) {
@@ -170,7 +171,7 @@ impl Files {
         }
     }
 
-    /// All requests of an export come to nothing.
+    /// Aborts all flights of an export.
     pub fn abort_all(&mut self, export: ExportId) {
         let range = (export, Xid(0))..=(export, Xid(u64::MAX));
         let ops: Vec<OpId> = self.flights.range(range).map(|(op, _)| *op).collect();
@@ -188,7 +189,7 @@ impl Files {
         Some(flight)
     }
 
-    /// No object uses `file` any more from change `transno` on (0: it is so on the medium). Changes come in their order.
+    /// No object uses `file` from the change `transno` on (0: this is durable already). Calls are in the order of changes.
     pub fn doom(&mut self, transno: Transno, file: u64) {
         if transno == Transno(0) {
             self.doomed.push_front((transno, file))
@@ -197,7 +198,7 @@ impl Files {
         }
     }
 
-    /// Up to `limit` doomed files that may go, given that everything up to `last_committed` is durable.
+    /// Takes up to `limit` doomed files that may be removed, because the change that doomed them is durable.
     pub fn take_doomed(&mut self, last_committed: Transno, limit: usize) -> Vec<u64> {
         let mut files = Vec::new();
         while files.len() < limit && self.has_doomed(last_committed) {
@@ -206,17 +207,17 @@ impl Files {
         files
     }
 
-    /// Whether a doomed file may go.
+    /// Whether a doomed file may be removed.
     pub fn has_doomed(&self, last_committed: Transno) -> bool {
         self.doomed.front().is_some_and(|(transno, _)| *transno <= last_committed)
     }
 
-    /// A doomed file is gone for good.
+    /// A doomed file was removed durably.
     pub fn removed(&mut self, file: u64) {
-        self.limbo.remove(&file);
+        self.unrecorded.remove(&file);
     }
 
-    /// The object was destroyed: it does not come back by a late write.
+    /// The object was destroyed: late writes must not make it again.
     pub fn destroyed(&mut self, key: ObjectKey) {
         self.unsettled.remove(&key);
         if self.gone.insert(key) {

@@ -1,26 +1,26 @@
 //! The object target: stripe objects with their bytes in data files and their attributes in the store.
 //!
-//! An object is named by the FID of its file and the index of its stripe. Nothing is made in advance: it comes into being with
-//! its first write or punch, and reading one that never was gives nothing. Its record says its size, times, owner and which data
-//! file holds its bytes, if it has any.
+//! An object is identified by the FID of its file and the index of its stripe. Objects are not precreated: the first write or
+//! punch makes one, and reading an object that was never written returns nothing. Its record has its size, times, owner and
+//! the number of the data file with its bytes, if it has any.
 //!
-//! What it leaves to others: exactly-once execution, recovery, groups, locks and the calls back, evictions (`target`, `rpc`,
-//! `dlm`); data files as such (the driver does [`target::DataOp`]s).
+//! It leaves to others exactly-once execution, recovery, groups, locks with their callbacks, and evictions (`target`, `rpc`,
+//! `dlm`), and the I/O on data files (the driver executes [`target::DataOp`]s).
 //!
 //! # Invariants
-//! - A change that was answered is either durable or still in its client's replay list; what is durable is so in the
-//!   data file *and* in the record: the data file is written first and synced before the record's group leaves.
-//! - An object that has a data file has a mark in another part of the store, so that a lost record is told from an object that never
-//!   was.
-//! - No crash leaves a data file that nothing names, or brings back an object that was destroyed ([`files`]).
-//! - Space that was promised is there ([`target::grants`]).
-//! - A change without the lock that covers it happens only while nobody else holds one ([`ops`]).
+//! - A change that was answered is either durable or still in its client's replay list. A durable change is in the data file
+//!   *and* in the record: the data file is written first, and synced before the record's group is committed.
+//! - An object with a data file also has a mark in another part of the store, which tells a lost record from an object that
+//!   was never written.
+//! - No crash leaks a data file, or brings back an object that was destroyed ([`files`]).
+//! - Granted space is available ([`target::grants`]).
+//! - A change without a lock that covers it is made only while no other client holds a conflicting lock ([`ops`]).
 //!
 //! # A destroyed object, in time
 //! ```text
-//! MDT: unlink durable ── destroy ──► OST: locks back ── record deleted, file doomed ── group durable ── answer
-//!                                                                                          └── file removed
-//! crash before the group is durable: object and file are as before, the MDT asks again
+//! MDT: unlink durable ── destroy ──► OST: locks revoked ── record deleted, file doomed ── group durable ── answer
+//!                                                                                             └── file removed
+//! crash before the group is durable: object and file are as before, the MDT sends the destroy again
 //! crash after it: the doomed file's record makes the next start remove the file
 //! ```
 
@@ -43,7 +43,7 @@ use files::Files;
 use stats::Stats;
 use target::grants::Grants;
 
-/// The operations of an object target.
+/// The service of an object target.
 #[derive(Debug, Default)]
 pub struct Ost {
     files: Files,
@@ -52,7 +52,7 @@ pub struct Ost {
     objects: u64,
     space: Option<DataSpace>,
     sweeping: bool,
-    /// An administrator's word: new files should go elsewhere while its disks are repaired.
+    /// The administrator's setting `obdfilter.*.degraded`: new files should avoid this target while its disks are repaired.
     degraded: bool,
 }
 
@@ -62,13 +62,13 @@ impl Ost {
         Ost::default()
     }
 
-    /// A request comes to nothing.
+    /// A request ends without a change.
     fn abort(&mut self, request: &Request) {
         self.files.abort((request.export, request.xid()));
         self.grants.end(request.export, request.xid());
     }
 
-    /// Takes note of what the medium said last about its room.
+    /// Takes over the medium's last report of its space.
     fn note_space(&mut self, cx: &Cx<'_>) {
         let space = cx.data_space();
         if space != self.space {
@@ -114,7 +114,7 @@ impl Service for Ost {
     }
 
     fn accepted(&mut self, cx: &mut Cx<'_>, _request: &Request, _reply: &mut Reply) {
-        sweep::go_on(self, cx);
+        sweep::start_removal(self, cx);
     }
 
     fn refused(&mut self, request: &Request) {
@@ -122,7 +122,8 @@ impl Service for Ost {
     }
 
     fn may_use_reserve(&self, request: &Request) -> bool {
-        // What is sent again may have been done: no reply says so, and it is done once more. To refuse it would be to deny what is there.
+        // A resent change may have been executed already. It has no reply record, so it is executed again, and refusing it would
+        // report a failure for data that is written.
         let may_be_done = request.frame.header.has(flags::RESENT);
         match request.opcode {
             Opcode::ObjDestroy => true,
@@ -148,11 +149,11 @@ impl Service for Ost {
     }
 
     fn recovered(&mut self, cx: &mut Cx<'_>) {
-        sweep::go_on(self, cx);
+        sweep::start_removal(self, cx);
     }
 
     fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
-        sweep::go_on(self, cx);
+        sweep::start_removal(self, cx);
     }
 
     fn params(&self, name: &str) -> Vec<(String, String)> {

@@ -1,7 +1,7 @@
-//! Data files in memory, with crash behaviour: for tests, the simulator, and targets that need not survive.
+//! Data files in memory with crash behaviour, for tests, the simulator, and targets that need not survive.
 //!
-//! [`MemData::run`] does a data operation at once. What was done since the last sync of a file may be lost in a
-//! [`crash`](MemData::crash), page by page, name and length apart, as chance decides: so much freedom has a real disk.
+//! [`MemData::run`] executes a data operation at once. A [`crash`](MemData::crash) may lose changes since the last sync of a
+//! file, at random and independently for each page, the name and the length, as on a real disk.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,13 +14,13 @@ use target::{DataOp, DataResult};
 
 /// Bytes that are written or lost together.
 const PAGE: u64 = 4096;
-/// Largest file, in bytes: it lies in memory.
+/// Largest file, in bytes: it is held in memory.
 const SIZE_MAX: u64 = 1 << 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct File {
     size: u64,
-    /// Pages that take space, by number. Bytes behind the end are zero.
+    /// Allocated pages, by number. Bytes past the end are zero.
     pages: BTreeMap<u64, Box<[u8]>>,
 }
 
@@ -55,7 +55,7 @@ impl File {
         out.into()
     }
 
-    /// Zeros in a range: whole pages are dropped, parts of pages overwritten.
+    /// Zeroes a range: whole pages are dropped, parts of pages overwritten.
     fn zero(&mut self, start: u64, end: u64) {
         let mut touched: Vec<u64> = Vec::new();
         if start < end {
@@ -80,7 +80,7 @@ impl File {
         DataResult::Size(Some((self.size, self.pages.len() as u64 * (PAGE / 512))))
     }
 
-    /// The first byte from `offset` on that lies in a page that is there, or is not there.
+    /// The first byte from `offset` on that is in an allocated page, or in a hole.
     fn seek(&self, offset: u64, hole: bool) -> Option<u64> {
         if offset >= self.size {
             return None;
@@ -108,12 +108,12 @@ pub struct MemData {
 }
 
 impl MemData {
-    /// No files.
+    /// An empty set of files.
     pub fn new() -> MemData {
         MemData::default()
     }
 
-    /// Does one operation.
+    /// Executes one operation.
     pub fn run(&mut self, op: &DataOp) -> DataResult {
         if let Some(errno) = self.fail_next.take_if(|_| !matches!(op, DataOp::List { .. })) {
             return DataResult::Failed(errno);
@@ -202,7 +202,7 @@ impl MemData {
         self.now.get(&file).map_or(DataResult::Size(None), File::result)
     }
 
-    /// Whether there is no space for what a range of a file lacks. What lies there already is written in its place.
+    /// Whether there is no space for the pages that a range of a file lacks. Allocated pages are overwritten in place.
     fn is_full(&self, file: u64, range: Range<u64>) -> bool {
         let Some(capacity) = self.capacity else { return false };
         let (first, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
@@ -210,12 +210,12 @@ impl MemData {
         self.bytes() + (end.saturating_sub(first) - there) * PAGE > capacity
     }
 
-    /// Bytes that all files take.
+    /// The bytes that all files take.
     pub fn bytes(&self) -> u64 {
         self.now.values().map(|f| f.pages.len() as u64 * PAGE).sum()
     }
 
-    /// Limits what all files may take, in bytes.
+    /// Limits the space of all files, in bytes.
     pub fn set_capacity(&mut self, bytes: Option<u64>) {
         self.capacity = bytes;
     }
@@ -225,12 +225,12 @@ impl MemData {
         self.fail_next = Some(errno);
     }
 
-    /// The numbers of the files that there are.
+    /// The numbers of all files.
     pub fn files(&self) -> Vec<u64> {
         self.now.keys().copied().collect()
     }
 
-    /// The power fails: of each file that is not synced, name, length and pages are old or new as chance decides.
+    /// Power failure: for each file with changes since its last sync, name, length and pages are old or new at random.
     pub fn crash(&mut self, rng: &mut Rng) {
         for file in core::mem::take(&mut self.dirty) {
             let after = match (self.durable.get(&file), self.now.get(&file)) {
@@ -266,7 +266,7 @@ fn torn(old: &File, new: &File, rng: &mut Rng) -> File {
             after.pages.insert(number, page.clone());
         }
     }
-    // Behind its end a file has nothing.
+    // A file has no bytes past its end.
     after.pages.retain(|number, _| number * PAGE < after.size);
     after.zero(after.size, after.size.div_ceil(PAGE) * PAGE);
     after

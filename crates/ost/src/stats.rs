@@ -1,13 +1,13 @@
-//! Counts of what the target did, for `obdfilter.*.brw_stats`.
+//! Statistics of reads and writes, for `obdfilter.*.brw_stats`.
 
 use core::fmt::Write;
 
-/// Reads and writes of up to so many pages, by powers of two: 1, 2, 4 … and all that is more.
+/// Buckets of the histogram, by powers of two pages: 1, 2, 4 …; the last has all larger ones.
 const SIZES: usize = 12;
-/// What the histogram counts in.
+/// The unit of the histogram, in bytes.
 const PAGE: u64 = 4096;
 
-/// What was done since the start, or since it was set to count anew.
+/// Counts since the start, or since the last reset.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     reads: [u64; SIZES],
@@ -18,24 +18,24 @@ pub struct Stats {
     pub destroys: u64,
 }
 
-/// Where a request of so many bytes counts.
+/// The bucket of a request of this many bytes.
 fn place(bytes: u64) -> usize {
     let pages = bytes.div_ceil(PAGE).max(1);
     (pages.next_power_of_two().trailing_zeros() as usize).min(SIZES - 1)
 }
 
 impl Stats {
-    /// A read.
+    /// Counts a read.
     pub fn read(&mut self, bytes: u64) {
         self.reads[place(bytes)] += 1;
     }
 
-    /// A write.
+    /// Counts a write.
     pub fn write(&mut self, bytes: u64) {
         self.writes[place(bytes)] += 1;
     }
 
-    /// In Lustre's form.
+    /// The text of `brw_stats`, in Lustre's format.
     pub fn text(&self) -> String {
         let mut text = String::from(
             "                           read      |     write\n\
@@ -51,7 +51,7 @@ impl Stats {
             }
             let [read, write] = [(self.reads[size], 0), (self.writes[size], 1)]
                 .map(|(count, way)| (count, percent(count, all[way]), percent(so_far[way], all[way])));
-            // A string takes all that is written to it.
+            // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
                 "{:<18}{:>10} {:>3} {:>3}   | {:>4} {:>3} {:>3}",

@@ -1,8 +1,8 @@
-//! Data files that nothing names: found at start, removed when it is safe.
+//! Removal of data files that no object uses.
 //!
-//! At start, the files that a crash left over ([`crate::files`] says which these are) are doomed in one change, so that from
-//! then on they are like all others that wait to be removed. One task at a time removes some doomed files, makes the removal
-//! durable, and only then forgets them.
+//! At start, the files that a crash left over (see [`crate::files`]) are doomed in one change, and are from then on like all
+//! other doomed files. One task at a time removes some doomed files, makes the removal durable, and then deletes their
+//! records.
 
 use core::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::ops::data;
 
 /// Files in one task.
 const CHUNK: usize = 64;
-/// Numbers and records in one look.
+/// Numbers and records in one scan.
 const LOOK: usize = 4096;
 
-/// Files that a disk did not let go are tried again after this.
+/// Pause before a failed removal is tried again.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// A task: these files go.
+/// A task: removes these files.
 struct Remove {
     files: Vec<u64>,
-    /// It was tried before.
+    /// The removal has failed before.
     again: bool,
 }
 
-/// Loads the state, finds what a crash left over, dooms it.
+/// Loads the state, and dooms the files that a crash left over.
 pub(crate) fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
     let state = cx.get::<OstState>(&())?.unwrap_or_default();
     let doomed = doomed(cx)?;
@@ -49,7 +49,7 @@ pub(crate) fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
         ost.files.doom(Transno(0), file);
     }
     if !left.is_empty() {
-        cx.log(LogLevel::Info, format!("{} data files of changes that were lost are removed", left.len()));
+        cx.log(LogLevel::Info, format!("removing {} data files of changes that a crash undid", left.len()));
         for &file in &left {
             cx.put(&file, &DoomedFile {});
             ost.files.doom(Transno(0), file);
@@ -76,8 +76,8 @@ fn doomed(cx: &mut Cx<'_>) -> Result<Vec<u64>, Stop> {
     }
 }
 
-/// Begins a task if there is something that may go and none is at it.
-pub(crate) fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
+/// Starts a removal task if a doomed file may be removed and no task is running.
+pub(crate) fn start_removal(ost: &mut Ost, cx: &mut Cx<'_>) {
     if ost.sweeping || cx.is_recovering() || !ost.files.has_doomed(cx.last_committed()) {
         return;
     }
@@ -86,7 +86,7 @@ pub(crate) fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("remove data files", Remove { files, again: false }));
 }
 
-/// One attempt.
+/// Runs one attempt of a task.
 pub(crate) fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     let Some(Remove { files, again }) = task.get::<Remove>() else { return Ok(()) };
     if *again {
@@ -95,12 +95,11 @@ pub(crate) fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), St
     match remove(cx, files) {
         Err(Stop::Wait) => Err(Stop::Wait),
         Err(Stop::Errno(errno)) => {
-            // The records stay.
+            // The records of the doomed files stay.
             if !again {
                 let (count, pause) = (files.len(), RETRY.as_secs());
-                let line = format!(
-                    "{count} data files that nothing needs cannot be removed ({errno}): tried again every {pause} s"
-                );
+                let line =
+                    format!("{count} unused data files cannot be removed ({errno}): tried again every {pause} s");
                 cx.log(LogLevel::Error, line);
             }
             cx.spawn(Task::new("remove data files", Remove { files: files.clone(), again: true }));
@@ -112,7 +111,7 @@ pub(crate) fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), St
                 ost.files.removed(file);
             }
             ost.sweeping = false;
-            go_on(ost, cx);
+            start_removal(ost, cx);
             Ok(())
         }
     }

@@ -1,11 +1,12 @@
-//! Destroy: objects of a file whose last name is durably gone and that nobody has open. From metadata targets only.
+//! Destroy: removes objects that a metadata target no longer needs: of a file that is durably removed, or of an old layout or a
+//! copy. Only other servers (lightweight exports) may send it.
 //!
-//! Locks on the objects are called back first, so no client writes any more; late writes are refused, because the object
-//! is remembered as destroyed. The record goes and its file is doomed in one group, and the answer comes when that is durable:
-//! after a crash either both are there or neither comes back. Objects that are not there are done already.
+//! Locks on the objects are called back first, so no client writes to them any more. Late writes are refused, because the
+//! object is remembered as destroyed. One group deletes the record and dooms the data file, and the reply waits until it is
+//! durable: after a crash either both exist or neither. An object that does not exist counts as destroyed.
 //!
-//! Strays are objects of files that a crash of the metadata target undid together with the death of their client: of a
-//! sequence that nobody has any more, the objects of all files that are not there.
+//! Strays are objects of files whose creation was undone by a crash of the metadata target, and whose client did not return
+//! to replay it. The request names a sequence that no client has any more, and the files of it that exist.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +19,14 @@ use target::{Cx, Reply, Request, Stop};
 use super::{key_of, resource, state};
 use crate::Ost;
 
-/// Objects in one request.
+/// The most objects in one request.
 const OBJECTS_MAX: usize = 4096;
-/// Strays that one request removes.
+/// The most strays that one request removes.
 const STRAYS_MAX: usize = 1024;
-/// Records in one look for them.
+/// Records in one scan for strays.
 const LOOK: usize = 1024;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     if !cx.export_info(cx.export()).is_some_and(|e| e.lightweight) {
         return Err(Errno::EPERM.into());
@@ -75,7 +76,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&DestroyRep { more }))
 }
 
-/// The data file of an object, 0 if it has none; `None` if there is no object. One that lost its record has its file still.
+/// The data file of an object, 0 if it has none; `None` if there is no object. If the record is lost, the mark has the file.
 fn find(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<u64>, Stop> {
     if let Some(object) = cx.get::<Object>(key)? {
         return Ok(Some(object.file));
@@ -84,7 +85,7 @@ fn find(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<u64>, Stop
     Ok(mark.map(|mark| mark.file))
 }
 
-/// Adds strays to `keys`; whether there are more.
+/// Adds strays to `keys`. Returns whether there are more.
 fn find_strays(cx: &mut Cx<'_>, strays: &StrayObjects, keys: &mut BTreeSet<ObjectKey>) -> Result<bool, Stop> {
     let (first, last) = (Fid::new(strays.seq, strays.first), Fid::new(strays.seq, strays.last));
     if strays.seq < Fid::SEQ_FIRST || strays.first > strays.last || strays.keep.len() > OBJECTS_MAX {

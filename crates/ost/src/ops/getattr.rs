@@ -1,4 +1,4 @@
-//! Getattr: the object as the target and the holders of locks know it together.
+//! Getattr: the attributes of an object, merged from its record and the lock holders.
 
 use proto::msg::ObjGetattrReq;
 use target::{Cx, Reply, Request, Stop};
@@ -7,7 +7,7 @@ use super::{key_of, object, resource, state_reply};
 use crate::Ost;
 use crate::attrs::{lvb, merge};
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ObjGetattrReq = request.decode()?;
     let key = key_of(&req.object)?;

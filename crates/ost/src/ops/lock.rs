@@ -1,7 +1,7 @@
-//! Locks: take an extent lock, or only ask what an object looks like to those who hold one.
+//! Locks: enqueue and replay of extent locks, and glimpses, which ask the lock holders for an object's attributes.
 //!
-//! A granted lock comes with the object's attributes: whoever wrote under a conflicting lock has given it back, with its
-//! data, before.
+//! A granted lock comes with the object's attributes. They are up to date, because clients that wrote under conflicting locks
+//! have flushed their data and given their locks back.
 
 use proto::Errno;
 use proto::StripeIndex;
@@ -13,7 +13,7 @@ use super::object;
 use crate::Ost;
 use crate::attrs::{lvb, merge};
 
-/// Only objects are locked here.
+/// Checks that the request locks an object.
 fn check(req: &EnqueueReq) -> Result<(), Stop> {
     if req.resource.kind != ResourceKind::Object as i32 || req.resource.fid.is_none() {
         return Err(Errno::EINVAL.into());
@@ -21,19 +21,19 @@ fn check(req: &EnqueueReq) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Locks that were granted before this target restarted.
+/// Replays locks that were granted before this target restarted.
 pub fn replay(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ReplayLocksReq = request.decode()?;
     Ok(Reply::new(&cx.replay_locks(&req, |_, lock| check(lock))?))
 }
 
-/// One attempt of an enqueue.
+/// Runs one attempt of an enqueue.
 pub fn enqueue(ost: &Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: EnqueueReq = request.decode()?;
     check(&req)?;
     let key = ObjectKey { fid: req.resource.fid, stripe: StripeIndex(req.resource.stripe) };
-    // Before the lock is granted: who has an error for an answer has no lock. A grant that had to wait comes in a later attempt,
-    // which looks anew.
+    // Read before the lock is granted, so that a request that fails gets no lock. If the lock must wait, it is granted in a
+    // later attempt, which reads the record again.
     let object = object(ost, cx, &key)?;
     if req.glimpse {
         let holders = cx.glimpse(req.resource)?;

@@ -1,8 +1,9 @@
-//! The operations, one file each, and what those that change data have in common.
+//! The operations of the object target, one file each, and the steps that changes of data have in common.
 //!
-//! A change of data goes: check; [`admit`] (is the sender allowed to, do others keep out); find the data file and begin a
-//! [`Flight`]; do the data operation, remembered over attempts; then, with nothing left that can fail, write the record
-//! and [`Files::land`](crate::files::Files::land). An attempt that ends in an error is taken out of the air by the caller.
+//! The steps of a change of data: check the request; [`admit`] it under locks; find the data file and begin a [`Flight`];
+//! execute the data operation, whose result is kept over attempts; then, when nothing can fail any more, write the record
+//! and end the flight with [`Files::land`](crate::files::Files::land). If an attempt ends with an error, the caller aborts the
+//! flight.
 
 pub mod destroy;
 pub mod getattr;
@@ -35,31 +36,31 @@ pub fn key_of(object: &ObjectId) -> Result<ObjectKey, Stop> {
     Ok(ObjectKey { fid: object.fid, stripe: StripeIndex(object.stripe) })
 }
 
-/// The locks of an object.
+/// The lock resource of an object.
 pub fn resource(key: &ObjectKey) -> Resource {
     Resource::object(key.fid, key.stripe.0)
 }
 
-/// The name of a request while it runs.
+/// Identifies a request while it runs.
 pub fn op_id(cx: &Cx<'_>, request: &Request) -> OpId {
     (cx.export(), request.xid())
 }
 
-/// `offset` and `length` as a range; `EFBIG` if it ends beyond what a file can be.
+/// `offset` and `length` as a range; `EFBIG` if it ends beyond the largest size.
 pub fn extent(offset: u64, length: u64) -> Result<Extent, Stop> {
     let end = offset.checked_add(length).filter(|&end| end <= SIZE_MAX).ok_or(Errno::EFBIG)?;
     Ok(Extent { start: offset, end: end.saturating_sub(1).max(offset) })
 }
 
-/// Whether the sender holds a lock that lets it do this: the one that it names, or (after a restart of the target handles
-/// are new) one of this range.
+/// Whether the sender holds a lock that allows this: the one that it names, or any that covers the range, because handles
+/// change with a restart of the target.
 pub fn holds(cx: &Cx<'_>, key: &ObjectKey, mode: LockMode, lock: u64, extent: &Extent) -> bool {
     cx.locks().holds(cx.export(), &resource(key), mode, lock, extent)
 }
 
-/// Whether a change of `extent` may go on. `ESTALE`: the object is destroyed, or the lock that the sender names is no longer
-/// its own, so somebody else may rely on these bytes. A sender without a lock gets the range to itself for the time of the
-/// request.
+/// Checks whether a change of `extent` may proceed. `ESTALE`: the object is destroyed, or the sender has lost the lock that it
+/// names, so other clients may rely on these bytes. For a sender without a lock, the locks of others on the range are called
+/// back.
 pub fn admit(
     ost: &Ost,
     cx: &mut Cx<'_>,
@@ -77,7 +78,7 @@ pub fn admit(
     if lock == 0 {
         return cx.revoke(resource(key), LockMode::Pw, Policy::Extent(extent));
     }
-    // Once begun, the bytes may be on their way to the medium.
+    // After the flight has begun, the bytes may already be on their way to the medium.
     let begun = ost.files.flight(op_id(cx, request)).is_some();
     if !begun && !holds(cx, key, LockMode::Pw, lock, &extent) {
         return Err(Errno::ESTALE.into());
@@ -85,8 +86,8 @@ pub fn admit(
     Ok(())
 }
 
-/// Begins to change the data of an object, and cuts off bytes behind its end if this request has to. The caller's next step is the
-/// operation on the data file.
+/// Begins a change of an object's data, and truncates bytes past its end if this flight settles the object. The caller then
+/// requests the operation on the data file.
 pub fn begin(
     ost: &mut Ost,
     cx: &mut Cx<'_>,
@@ -97,13 +98,13 @@ pub fn begin(
     let instance = cx.instance();
     let flight = ost.files.begin(op_id(cx, request), key, object, instance);
     if flight.settles {
-        // The same in each attempt: it is done once, before what others began after it.
+        // Every attempt requests the same operation, which is executed once, before those of later flights.
         data(cx, DataOp::Truncate { file: flight.file, size: flight.end })?;
     }
     Ok(Flight { turn: ost.files.take_turn(op_id(cx, request)), ..flight })
 }
 
-/// Does a data operation; its failure is the request's.
+/// Executes a data operation. If it fails, the request fails.
 pub fn data(cx: &mut Cx<'_>, op: DataOp) -> Result<DataResult, Stop> {
     match cx.data(op)? {
         DataResult::Failed(errno) => Err(errno.into()),
@@ -111,7 +112,7 @@ pub fn data(cx: &mut Cx<'_>, op: DataOp) -> Result<DataResult, Stop> {
     }
 }
 
-/// The 512-byte blocks of a data file after an operation.
+/// The number of 512-byte blocks of a data file after an operation.
 pub fn blocks(result: &DataResult) -> u64 {
     match result {
         DataResult::Size(Some((_, blocks))) => *blocks,
@@ -119,7 +120,7 @@ pub fn blocks(result: &DataResult) -> u64 {
     }
 }
 
-/// The times that a client gave its change; an old one that gave none gets the target's.
+/// The times that a client sent with its change. A client of an old version sends none; then the target's clock counts.
 pub fn times(cx: &Cx<'_>, lvb: Option<Lvb>) -> Lvb {
     lvb.unwrap_or_else(|| {
         let now = cx.wall_ns();
@@ -127,8 +128,8 @@ pub fn times(cx: &Cx<'_>, lvb: Option<Lvb>) -> Lvb {
     })
 }
 
-/// The record of an object; `None` if it was never written. `EIO` if it was, or may have been, and the record is lost: then neither
-/// its size nor its bytes are known, and to take it for empty would make zeros of them.
+/// The record of an object; `None` if it was never written. `EIO` if it was, or may have been, written and the record is lost:
+/// its size and bytes are unknown, and treating it as empty would turn its data into zeros.
 pub fn object(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<Object>, Stop> {
     if let Some(object) = cx.get::<Object>(key)? {
         return Ok(Some(object));
@@ -154,30 +155,30 @@ pub fn object(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<Obje
     Err(Errno::EIO.into())
 }
 
-/// An object that is about to change: its record, if it has one, and the target's state.
+/// The records that a change of data starts from.
 pub struct Before {
-    /// The record.
+    /// The object's record, if it has one.
     pub object: Option<Object>,
-    /// The state record, for counting.
+    /// The target's state record, with the number of objects.
     pub state: OstState,
 }
 
-/// Reads what a change of data needs to know.
+/// Reads the records that a change of data starts from.
 pub fn before(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Before, Stop> {
     let object = object(ost, cx, key);
     let state = cx.get::<OstState>(&())?.unwrap_or_default();
     Ok(Before { object: object?, state })
 }
 
-/// The space that a change of data took is not free any more. Before anything is promised of it.
+/// Accounts for the space that a change of data took. Comes before any new grant.
 pub fn account(ost: &mut Ost, cx: &Cx<'_>, request: &Request, before: &Before, blocks: u64) {
     let had = before.object.as_ref().map_or(0, |o| o.blocks);
     ost.grants.spend(cx.export(), blocks.saturating_sub(had) * 512, 0);
     ost.grants.end(cx.export(), request.xid());
 }
 
-/// Writes the record after a change of data, and lands the flight. The last step. `change` gets the record, with the
-/// owner of a new one and the file and space as they are now.
+/// Writes the record after a change of data and ends the flight. The last step of an attempt. `change` gets the record with the
+/// current file and blocks, and for a new object with `owner`.
 pub fn finish(
     ost: &mut Ost,
     cx: &mut Cx<'_>,
@@ -193,16 +194,16 @@ pub fn finish(
     let named = old.as_ref().map_or(0, |o| o.file);
     let unborn = ost.files.is_unborn(&flight);
     if named != flight.file && !unborn {
-        // Truncated to nothing meanwhile, by somebody with no lock either: as if that had come after this change.
+        // Another client without a lock has truncated the object to zero in the meantime: that counts as the later change.
         ost.files.abort(op);
         return state_reply(ost, cx, attrs::lvb(old.as_ref()));
     }
     let new = old.is_none();
-    // The first change in an instance writes the mark again, for objects of versions that have none.
+    // The first change in each instance writes the mark again, because versions without marks may have written the object.
     let unmarked = unborn || old.as_ref().is_some_and(|o| o.instance != cx.instance());
     let mut object = old.unwrap_or_else(|| Object { uid: owner.0, gid: owner.1, ..Object::default() });
     object.file = flight.file;
-    // Of two that were in flight together the later one may be here first.
+    // Of two concurrent changes, the later one may have been accepted first.
     if ost.files.is_latest(&flight) {
         object.blocks = blocks;
     }
@@ -221,7 +222,7 @@ pub fn finish(
     state_reply(ost, cx, shown(&object))
 }
 
-/// The reply that shows an object and the client's grant.
+/// The reply with an object's attributes and the client's grant.
 pub fn state_reply(ost: &Ost, cx: &Cx<'_>, lvb: Lvb) -> Reply {
     Reply::new(&ObjectStateRep { lvb: Some(lvb), grant: ost.grants.of(cx.export()) })
 }
@@ -231,7 +232,7 @@ pub fn state(cx: &mut Cx<'_>) -> Result<OstState, Stop> {
     Ok(cx.get::<OstState>(&())?.unwrap_or_default())
 }
 
-/// The record of an object, shown.
+/// The attributes in an object's record.
 pub fn shown(object: &Object) -> Lvb {
     attrs::lvb(Some(object))
 }

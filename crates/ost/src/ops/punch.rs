@@ -1,8 +1,7 @@
-//! Punch: truncate, make a hole, zero, allocate.
+//! Punch: truncate, punch a hole, zero or allocate a range.
 //!
-//! Truncating to nothing takes the file away from the object and dooms it; the next write makes a new one. So a program
-//! that truncates a file and writes it anew leaves, if everything crashes before anything was synced, the old content
-//! and not a mixture.
+//! Truncating to zero takes the data file away from the object and dooms it; the next write makes a new one. So if a program
+//! truncates a file and writes it again, and everything crashes before a sync, the old content is left and not a mixture.
 
 use proto::Errno;
 use proto::msg::{Extent, PunchKind, PunchReq};
@@ -16,7 +15,7 @@ use super::{
 use crate::Ost;
 use crate::attrs::take_times;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: PunchReq = cx.body(request)?;
     let key = key_of(&req.object)?;
@@ -64,7 +63,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     }
 }
 
-/// The change is one of the data file.
+/// A change that needs an operation on the data file.
 fn apply(
     ost: &mut Ost,
     cx: &mut Cx<'_>,
@@ -87,7 +86,7 @@ fn apply(
     }))
 }
 
-/// Truncation to nothing.
+/// Truncation to zero.
 fn empty(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, before: Before) -> Reply {
     let Some(mut object) = before.object else { return untouched(ost, cx, req, key, before) };
     take_times(&mut object, &times(cx, req.lvb));
@@ -106,7 +105,8 @@ fn empty(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, before:
     state_reply(ost, cx, shown(&object))
 }
 
-/// No byte changes; the times do. An object that never was comes into being, to have them: whoever made the change has been shown them.
+/// Only the times change, no bytes. If the object does not exist, it is made to store the times, because the client that made
+/// the change already reports them.
 fn untouched(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, before: Before) -> Reply {
     let Before { object: old, state } = before;
     if old.is_none() {

@@ -1,5 +1,5 @@
-//! Read: bytes up to the size in the record; holes, and an object that never was, give zeros and nothing. An object that was written
-//! and has no record any more is an error.
+//! Read: returns bytes up to the size in the record, zeros for holes, and nothing for an object that was never written. An
+//! object whose record is lost is an error.
 
 use bytes::Bytes;
 use proto::Errno;
@@ -11,7 +11,7 @@ use super::{data, extent, holds, key_of, object, resource};
 use crate::Ost;
 use crate::attrs::lvb;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ReadReq = cx.body(request)?;
     let key = key_of(&req.object)?;
@@ -20,7 +20,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     }
     let range = extent(req.offset, u64::from(req.length))?;
     if req.lock == 0 || !holds(cx, &key, LockMode::Pr, req.lock, &range) {
-        // What others have written and not sent comes here first.
+        // Other clients first flush what they have written.
         cx.revoke(resource(&key), LockMode::Pr, Policy::Extent(range))?;
     }
     let object = object(ost, cx, &key)?;
@@ -47,8 +47,8 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(reply.with_bulk(padded(bytes, length as usize)))
 }
 
-/// A data file may end before its object does: a truncation whose record a crash made undone, with the client dead that would
-/// have repeated it. The bytes are gone either way.
+/// Pads the bytes with zeros. A data file may end before its object: a crash undid the record of a truncation, and the client
+/// that would have replayed it died. The bytes are lost in any case.
 fn padded(bytes: Bytes, length: usize) -> Bytes {
     if bytes.len() >= length {
         return bytes.slice(..length);

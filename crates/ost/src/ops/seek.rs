@@ -1,4 +1,4 @@
-//! Seek: where data or a hole begins. Behind the last byte is a hole.
+//! Seek: the next data or hole from an offset on. The end of the object counts as a hole.
 
 use proto::Errno;
 use proto::msg::{Extent, LockMode, Policy, SeekRep, SeekReq};
@@ -7,7 +7,7 @@ use target::{Cx, DataOp, DataResult, Reply, Request, Stop};
 use super::{data, key_of, object, resource};
 use crate::Ost;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: SeekReq = cx.body(request)?;
     let key = key_of(&req.object)?;

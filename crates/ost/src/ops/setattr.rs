@@ -1,4 +1,4 @@
-//! Setattr: times and owner. An object that never was has neither; it gets them with its first write.
+//! Setattr: times and owner. An object that was never written has neither; it gets them with its first write.
 
 use proto::msg::ObjSetattrReq;
 use target::{Cx, Reply, Request, Stop};
@@ -7,10 +7,10 @@ use super::{key_of, object, shown, state_reply};
 use crate::Ost;
 use crate::attrs::{lvb, take_times};
 
-/// Leaves an owner as it is.
+/// Keeps the owner or group.
 const SAME: u32 = u32::MAX;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ObjSetattrReq = request.decode()?;
     let key = key_of(&req.object)?;

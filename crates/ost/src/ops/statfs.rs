@@ -1,14 +1,14 @@
-//! Statfs: space of the target; also raises the client's grant.
+//! Statfs: the space of the target. Also raises the client's grant.
 
 use proto::msg::{OST_DEGRADED, StatfsRep, StatfsReq};
 use target::{Cx, Reply, Request, Stop};
 
 use crate::Ost;
 
-/// What an object is taken to need when the number of objects that could still be made is told, in bytes.
+/// The space per object with which the number of free objects is estimated, in bytes.
 const OBJECT_BYTES: u64 = 16 << 10;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: StatfsReq = request.decode()?;
     let export = cx.export();
@@ -16,7 +16,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&StatfsRep { grant: ost.grants.of(export), ..figures(ost) }))
 }
 
-/// The target's space.
+/// The target's figures.
 pub fn figures(ost: &Ost) -> StatfsRep {
     let total = ost.space.map_or(0, |space| space.total);
     let free = if ost.space.is_some() { ost.grants.free() } else { 0 };

@@ -1,12 +1,12 @@
-//! Sync: answered when everything that was answered before is durable, bytes and attributes.
+//! Sync: the reply waits until all bytes and attributes that were answered before are durable.
 //!
-//! The objects that a request names are durable when their last change's group is; groups are durable in order, so waiting
-//! for the youngest group does for one object and for all.
+//! An object is durable when the group of its last change is. Groups become durable in order, so it suffices to wait for the
+//! newest group, whichever objects the request names.
 
 use proto::msg::ObjSyncReq;
 use target::{Cx, Reply, Request, Stop};
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let _: ObjSyncReq = cx.body(request)?;
     cx.hold_until_durable();

@@ -1,10 +1,12 @@
-//! Write: the bytes go into the data file first, then size, space and times into the record.
+//! Write: the bytes go into the data file first, then size, blocks and times into the record.
 //!
-//! The reply leaves when the bytes are in the data file and the change is accepted; both are durable together, because the
-//! machine syncs the files that a group's changes wrote before the group leaves. Until then the client keeps the request.
+//! The reply is sent when the bytes are in the data file and the change is accepted. Both become durable together, because
+//! the machine syncs the files that a group's changes have written before it commits the group. Until then the client keeps
+//! the request.
 //!
-//! Space: the client pays from its grant (`grant_used`). What it does not pay for must be open, unless the bytes have
-//! their place already. What the medium says in the end counts: `ENOSPC` from it is the reply's, and nothing is recorded.
+//! Space: the client pays from its grant (`grant_used`). The rest must fit into space that is not granted, unless the bytes
+//! overwrite allocated space. The medium has the last word: if it returns `ENOSPC`, so does the request, and no record is
+//! written.
 
 use proto::Errno;
 use proto::connect::BRW_SIZE_MAX;
@@ -15,7 +17,7 @@ use super::{account, admit, before, begin, blocks, data, extent, finish, key_of,
 use crate::Ost;
 use crate::attrs::{lvb, take_times};
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: WriteReq = cx.body(request)?;
     let key = key_of(&req.object)?;
@@ -43,7 +45,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let written = data(cx, DataOp::Write { file: flight.file, offset: req.offset, data: bytes })?;
 
     ost.stats.write(length);
-    // What a client holds when it comes back is told without what its replays paid before.
+    // The grant that a client claims when it reconnects does not include what its replays have spent.
     if !cx.is_replay() {
         ost.grants.spend(cx.export(), 0, req.grant_used);
     }

@@ -1,20 +1,20 @@
-//! The management target: registration, the table of targets, parameters, sequence ranges.
+//! The management target: registration, the table of targets, parameters, pools, sequence ranges.
 //!
-//! One MGS serves several file systems, known by name. Its whole state is in memory as well ([`table`]); every change is
-//! durable before it is answered.
+//! One MGS serves several file systems, identified by name. Its whole state is also in memory ([`table`]), and every change
+//! is durable before it is answered.
 //!
-//! What it leaves to others: connections, execution and commits (`target`); what parameters mean (those who get them).
+//! It leaves to others connections, execution and commits (`target`), and the meaning of parameters (their recipients).
 //!
 //! # Invariants
 //! - The version of a file system's configuration rises with every change of a target, an address, an instance, a
-//!   parameter or a pool; what was told under one version is never told differently.
-//! - A name belongs to one store, for good.
+//!   parameter or a pool. Two replies with the same version have the same content.
+//! - A name belongs to one store, unless an administrator replaces that store.
 //! - A FID sequence is given to one metadata target at most.
 //!
 //! # A target restarts
 //! ```text
 //! OST ── register (instance 7) ──► MGS: record written, version 12 ── durable ── answer to the OST
-//!                                                                            └── notice "version 12" to all who asked
+//!                                                                            └── notice "version 12" to all watchers
 //! client ── config? ──► MGS ── targets with addresses and instances ──► client: reconnects to the OST at once
 //! ```
 
@@ -31,14 +31,14 @@ use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
 
 use table::Table;
 
-/// The operations of the management target.
+/// The service of the management target.
 #[derive(Debug, Default)]
 pub struct Mgt {
     table: Table,
-    /// Who asked for which file systems.
+    /// The file systems that each export watches.
     watchers: BTreeMap<ExportId, BTreeSet<String>>,
-    /// Changes of which nobody was told, because they may not be durable yet, in their order.
-    untold: VecDeque<(Transno, String)>,
+    /// Changes that were not announced to watchers yet, because they may not be durable, in their order.
+    unannounced: VecDeque<(Transno, String)>,
 }
 
 impl Mgt {
@@ -73,13 +73,13 @@ impl Service for Mgt {
     }
 
     fn may_use_reserve(&self, request: &Request) -> bool {
-        // A target that is known starts again on a full disk, too: its record takes no more room.
+        // A known target can register even if the disk is full: its record takes no more space than before.
         request.opcode == Opcode::MgsRegister
             && request.decode::<RegisterReq>().is_ok_and(|req| ops::register::is_known(&self.table, &req))
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
-        ops::config::tell(self, cx, task);
+        ops::config::announce(self, cx, task);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
-//! What the MGT knows of each file system, in memory: its whole store, which is small by its limits.
+//! The table of file systems: the whole store of the MGT in memory. The limits below keep it small.
 //!
-//! The records are the truth; this is loaded from them at start and changed by an operation as its very last step, together
-//! with them.
+//! The records count. The table is loaded from them at start, and an operation changes it together with them, as its last
+//! step.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use schema::{FsRec, ParamRec, PoolRec, Record, TargetRec};
 use store::KeyRange;
 use target::{Cx, Stop};
 
-/// File systems on one MGS.
+/// The most file systems on one MGS.
 pub const FILE_SYSTEMS_MAX: usize = 64;
-/// Targets of one file system.
+/// The most targets of one file system.
 pub const TARGETS_MAX: usize = 4096;
-/// Addresses of one target.
+/// The most addresses of one target.
 pub const NIDS_MAX: usize = 16;
-/// Bytes of one address.
+/// The longest address, in bytes.
 pub const NID_LEN_MAX: usize = 256;
-/// Parameters of one file system.
+/// The most parameters of one file system.
 pub const PARAMS_MAX: usize = 1024;
-/// Pools of one file system.
+/// The most pools of one file system.
 pub const POOLS_MAX: usize = 128;
-/// Targets of all pools of one file system, each counted once for each pool that it is in.
+/// The most members of all pools of one file system together.
 pub const POOL_MEMBERS_MAX: usize = 16384;
-/// Bytes of a parameter's value.
+/// The longest value of a parameter, in bytes.
 pub const VALUE_LEN_MAX: usize = 1024;
 
-/// Records in one look.
+/// Records in one scan.
 const LOOK: usize = 4096;
 
 /// One file system.
@@ -40,7 +40,7 @@ pub struct FileSystem {
     pub targets: BTreeMap<String, TargetRec>,
     /// Its persistent parameters, by path.
     pub params: BTreeMap<String, String>,
-    /// Indexes of the targets of its pools, ascending, by name.
+    /// Its pools, by name: indexes of their targets, ascending.
     pub pools: BTreeMap<String, Vec<u32>>,
 }
 
@@ -56,7 +56,7 @@ impl Default for FileSystem {
 }
 
 impl FileSystem {
-    /// The configuration as it travels.
+    /// The configuration as a message.
     pub fn config(&self, fsname: &str) -> Config {
         let entry = |(name, rec): (&String, &TargetRec)| TargetEntry {
             target: name.clone(),
@@ -75,7 +75,7 @@ impl FileSystem {
         }
     }
 
-    /// `mgs.MGS.live.FSNAME`.
+    /// The value of `mgs.MGS.live.FSNAME`.
     pub fn live(&self, fsname: &str) -> String {
         let mut text = format!("fsname: {fsname}\nflags: 0x20     gen: {}\n", self.record.config_version);
         for name in self.targets.keys() {

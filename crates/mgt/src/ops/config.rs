@@ -1,8 +1,10 @@
-//! Config: the targets and parameters of a file system. Who asked is told of changes while its export lasts; told means
-//! "version so-and-so is there", and it asks again. A notice that is lost with a connection is made up for by asking after
-//! each reconnect.
+//! Config: the targets, parameters and pools of a file system.
 //!
-//! Who asks for a file system that does not exist gets `ENOENT`, and is told when it comes into being.
+//! An export that requests the configuration of a file system becomes a watcher. While the export lasts, every change is
+//! announced to it with the new version, and it requests the configuration again. A notice may be lost with a connection, so
+//! peers also request the configuration after each reconnect.
+//!
+//! A request for a file system that does not exist gets `ENOENT`, and its creation is announced like a change.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +14,16 @@ use target::{Cx, Reply, Request, Stop, Task};
 
 use crate::Mgt;
 
-/// File systems that one export may watch.
+/// The most file systems that one export may watch.
 const WATCHED_MAX: usize = 8;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ConfigGetReq = request.decode()?;
     if !TargetName::fsname_is_valid(&req.fsname) {
         return Err(Errno::EINVAL.into());
     }
-    // What is told must not be taken back by a crash: another change would get the same version.
+    // No crash may undo a version that was sent: another change would get the same version.
     cx.hold_until_durable();
     let watched: &mut BTreeSet<String> = mgt.watchers.entry(cx.export()).or_default();
     if watched.len() >= WATCHED_MAX && !watched.contains(&req.fsname) {
@@ -32,23 +34,23 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&fs.config(&req.fsname)))
 }
 
-/// Begins to tell of changes that are durable.
+/// Starts to announce changes that are durable.
 pub fn durable(mgt: &mut Mgt, cx: &mut Cx<'_>) {
     let mut names = BTreeSet::new();
-    while mgt.untold.front().is_some_and(|(transno, _)| *transno <= cx.last_committed()) {
-        names.extend(mgt.untold.pop_front().map(|(_, fsname)| fsname));
+    while mgt.unannounced.front().is_some_and(|(transno, _)| *transno <= cx.last_committed()) {
+        names.extend(mgt.unannounced.pop_front().map(|(_, fsname)| fsname));
     }
     for fsname in names {
-        cx.spawn(Task::new("tell of a new configuration", Tell(fsname)));
+        cx.spawn(Task::new("announce a new configuration", Announce(fsname)));
     }
 }
 
-/// A task: everybody who asked for this file system is told.
-struct Tell(String);
+/// A task: announces the new version of a file system's configuration to its watchers.
+struct Announce(String);
 
-/// One attempt.
-pub fn tell(mgt: &Mgt, cx: &mut Cx<'_>, task: &Task) {
-    let Some(Tell(fsname)) = task.get::<Tell>() else { return };
+/// Runs the task.
+pub fn announce(mgt: &Mgt, cx: &mut Cx<'_>, task: &Task) {
+    let Some(Announce(fsname)) = task.get::<Announce>() else { return };
     let Some(fs) = mgt.table.get(fsname) else { return };
     let notice = Config { version: fs.record.config_version, fsname: fsname.clone(), ..Config::default() };
     for (export, watched) in &mgt.watchers {

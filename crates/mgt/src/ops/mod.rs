@@ -1,4 +1,4 @@
-//! The operations, one file each.
+//! The operations of the management target, one file each.
 
 pub mod config;
 pub mod param;

@@ -1,4 +1,4 @@
-//! Set param: a persistent parameter of a file system, set or removed. Durable before it is answered.
+//! Set param: sets or removes a persistent parameter of a file system. The change is durable before it is answered.
 
 use proto::Errno;
 use proto::msg::SetParamReq;
@@ -11,7 +11,7 @@ use super::register::changed;
 use crate::Mgt;
 use crate::table::{PARAMS_MAX, VALUE_LEN_MAX};
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: SetParamReq = request.decode()?;
     let param = req.param.ok_or(Errno::EINVAL)?;
@@ -19,14 +19,14 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         return Err(Errno::EINVAL.into());
     }
     let fs = mgt.table.get(&req.fsname).ok_or(Errno::ENOENT)?;
-    // A longer one, which an older version took, matches nothing; it can only be removed.
+    // Older versions accepted longer paths. They match no parameter and can only be removed.
     if !req.delete && param.path.len() > wildcard::PATTERN_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
     if param.value.len() > VALUE_LEN_MAX || param.value.contains(['\0', '\n']) {
         return Err(Errno::ERANGE.into());
     }
-    // Nobody would follow it.
+    // No target or client would apply it.
     if !req.delete && params::named(&param.path) != Named::Settable {
         return Err(Errno::EINVAL.into());
     }
@@ -55,7 +55,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::empty())
 }
 
-/// Components of letters, digits and `_ - * [ ] ?`, joined by dots.
+/// Whether a path consists of letters, digits and `_ - * [ ] ? :`, in components joined by dots.
 fn path_is_valid(path: &str) -> bool {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"_-*[]?.:".contains(&b);
     !path.is_empty() && path.len() <= ParamRec::PATH_MAX && path.bytes().all(good)

@@ -1,5 +1,5 @@
-//! Set pool: a pool of object targets is made, changed or removed, and durable before that is answered. A refusal comes with a
-//! sentence for the administrator.
+//! Set pool: makes, changes or removes a pool of object targets. The change is durable before it is answered. A refusal has a
+//! message for the administrator.
 
 use proto::msg::{Pool, SetPoolKind, SetPoolRep, SetPoolReq};
 use proto::{Errno, TargetIndex, TargetKind, TargetName};
@@ -10,7 +10,7 @@ use super::register::changed;
 use crate::Mgt;
 use crate::table::{FileSystem, POOL_MEMBERS_MAX, POOLS_MAX, TARGETS_MAX};
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: SetPoolReq = request.decode()?;
     let kind = SetPoolKind::try_from(req.kind).map_err(|_| Errno::EINVAL)?;
@@ -39,7 +39,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&SetPoolRep::default()))
 }
 
-/// The members that the pool is to have then; `None`: it is to be removed.
+/// Checks the request. Returns the new members of the pool; `None`: the pool is to be removed.
 fn check(fs: &FileSystem, kind: SetPoolKind, req: &SetPoolReq) -> Result<Option<Vec<u32>>, (Errno, String)> {
     let SetPoolReq { fsname, pool, osts, .. } = req;
     let refuse = |errno, reason: String| Err((errno, reason));

@@ -1,9 +1,9 @@
-//! Register: a target that starts says who and where it is.
+//! Register: a target that starts reports its identity and its addresses.
 //!
-//! A target is known by its name and by the identity of its store. The first registration (after mkfs or
-//! `--writeconf`) enters it; later ones bring its addresses and its instance up to date, so that clients reconnect at once.
-//! The first target of a file system makes the file system known, whichever kind it is. The answer comes when the table is
-//! durable. A refusal comes with a sentence for the person who started the target.
+//! A target is identified by its name and by the identity of its store. The first registration (after mkfs or
+//! `--writeconf`) adds it to the table. Later ones update its addresses and its instance, so that clients reconnect at once.
+//! The first target of a file system, of any kind, also adds the file system. The reply waits until the table is durable. A
+//! refusal has a message for the administrator who started the target.
 
 use proto::msg::{Layout, RegisterRep, RegisterReq};
 use proto::{Errno, Nid, TargetKind, TargetName};
@@ -13,15 +13,15 @@ use target::{Cx, LogLevel, Reply, Request, Stop};
 use crate::Mgt;
 use crate::table::{FILE_SYSTEMS_MAX, FileSystem, NID_LEN_MAX, NIDS_MAX, TARGETS_MAX, Table};
 
-/// Bytes of a store's identity.
+/// Length of a store's identity, in bytes.
 const UUID_LEN: usize = 16;
-/// How often a target may have been started since it registered last. Who claims more would make the next start look like one of an
-/// older copy, with a count beyond all that can be made good.
+/// The most starts of a target between two registrations. A false claim of a higher count would make all later starts look like
+/// those of an older copy.
 const STARTS_BETWEEN: u64 = 1 << 20;
 /// Greatest index of a target.
 const INDEX_MAX: u32 = 0xffff;
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: RegisterReq = request.decode()?;
     let is_connected = cx.is_connected(&req.target);
@@ -29,7 +29,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         Ok(name) => name.fsname,
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
-            // Of a start that has ended meanwhile nobody needs to hear: a later one may have registered.
+            // Not logged for a start that has ended in the meantime, because a later one may have registered.
             if cx.sender_is_latest(&req.target) {
                 cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
             }
@@ -42,7 +42,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let fs = mgt.table.get(&fsname);
     let version = fs.map_or(0, |fs| fs.record.config_version);
     let known = fs.and_then(|fs| fs.targets.get(&req.target));
-    // A configuration that was made anew counts from what targets know.
+    // After `--writeconf` on the MGT, the count continues from the one that the targets know.
     let count = fs.map_or(0, |fs| fs.record.replaced).max(req.replaced);
     let again = known.is_some_and(|known| known.uuid == req.target_uuid);
     let (replaced, count) = match known {
@@ -68,36 +68,37 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&RegisterRep { config_version, replaced, ..RegisterRep::default() }))
 }
 
-/// Whether this is a target that is in the table.
+/// Whether the target is in the table.
 pub fn is_known(table: &Table, req: &RegisterReq) -> bool {
     let name = req.target.parse::<TargetName>();
     name.is_ok_and(|name| table.get(&name.fsname).is_some_and(|fs| fs.targets.contains_key(&req.target)))
 }
 
-/// Raises the version of a configuration that was just changed, and has everybody told once that is durable. A last step.
+/// Raises the version of a configuration that was just changed, and has it announced when the change is durable. The last step
+/// of an operation.
 pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
     let fs = mgt.table.entry(fsname.to_owned()).or_default();
     fs.record.config_version += 1;
     let record: FsRec = fs.record.clone();
     cx.put(&fsname.to_owned(), &record);
     let transno = cx.transno();
-    mgt.untold.push_back((transno, fsname.to_owned()));
+    mgt.unannounced.push_back((transno, fsname.to_owned()));
     record.config_version
 }
 
-/// Whether the registration is in order. The rows, from the plainest mistake on:
+/// Checks a registration:
 ///
 /// | found | answer |
 /// |---|---|
-/// | no name, identity or address that could be one | `EINVAL` |
+/// | invalid name, identity or address | `EINVAL` |
 /// | the table is full | `ENOSPC` |
 /// | name known, another store, which it does not replace or whose target is connected | `EADDRINUSE` |
-/// | name known, an object target that takes the place of a lost one | yes |
-/// | name known, same store, but started less often, or as often and it is another start | `ESTALE`: an older copy |
-/// | name known, same store, but started more often since than can be | `EINVAL` |
-/// | name known, same store | yes |
-/// | name unknown, first registration | yes |
-/// | name unknown, but it says that it has registered before | `ENOENT`: wrong MGS, or one that was made anew |
+/// | name known, an object target that replaces a lost one | accepted |
+/// | name known, same store, but a lower count of starts, or the same count for another start | `ESTALE`: an older copy |
+/// | name known, same store, but an impossibly high count of starts | `EINVAL` |
+/// | name known, same store | accepted |
+/// | name unknown, first registration | accepted |
+/// | name unknown, but the target has registered before | `ENOENT`: the wrong MGS, or one that was made again |
 fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetName, (Errno, String)> {
     let invalid = |reason: String| Err((Errno::EINVAL, reason));
     let name: TargetName = match req.target.parse() {
@@ -188,9 +189,9 @@ fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetN
     }
 }
 
-/// Whether a store that registers lacks a start that was registered. A start is durable before it registers, so the count of a
-/// store that was not replaced only rises; the same count comes again from the same start alone (a request that is sent again).
-/// Targets of version 0.1.0 do not say which start it is.
+/// Whether the store that registers is an older copy: it lacks a start that was registered. A start is durable before it
+/// registers, so the count of a store only rises, unless the store was replaced by a copy. The same count can come twice only
+/// from the same start, if a request is resent. Targets of version 0.1.0 do not identify the start.
 fn is_older(known: &TargetRec, req: &RegisterReq) -> bool {
     let other_start = known.start != req.start && known.start != 0 && req.start != 0;
     req.instance < known.instance || req.instance == known.instance && other_start
@@ -201,7 +202,7 @@ fn known_instance(table: &Table, target: &str) -> u64 {
     fs.and_then(|fs| fs.targets.get(target)).map_or(0, |known| known.instance)
 }
 
-/// Text from outside, for a message: short and without control characters.
+/// Text from a peer, made safe for a message: short and without control characters.
 fn printable(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
 }

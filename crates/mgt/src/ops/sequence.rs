@@ -1,5 +1,5 @@
-//! Sequence ranges: the FID sequences that a metadata target may grant to clients. A range is durable before it is given,
-//! and is never given twice: what a lost reply or a crash hides is lost.
+//! Sequence ranges: allocates the FID sequences that a metadata target may grant to clients. The allocation is durable before
+//! it is answered, and a range is never allocated twice: if the reply is lost, the range is unused for ever.
 
 use proto::msg::{SeqRangeRep, SeqRangeReq};
 use proto::{Errno, Fid, TargetKind, TargetName};
@@ -11,13 +11,14 @@ use crate::table::Table;
 /// Sequences in one range.
 pub const WIDTH: u64 = 0x40_0000;
 
-/// Ranges that are skipped when an older copy of the store is accepted: more than were given since the copy was made.
+/// Ranges that are skipped when an older copy of the store is accepted: more than were allocated since the copy was made.
 const SKIPPED: u64 = 64;
 
-/// Versions of a configuration that are skipped then, likewise. Whoever was told a version follows greater ones alone.
+/// Versions of a configuration that are skipped at the same time, because peers only accept versions higher than the last one
+/// that they got.
 const VERSIONS_SKIPPED: u64 = 1 << 32;
 
-/// Gives up the ranges and the versions that may have been given after the store was copied.
+/// Skips the ranges and the versions that may have been used after the store was copied.
 pub fn skip(table: &mut Table, cx: &mut Cx<'_>) {
     for (fsname, fs) in table {
         let next = fs.record.next_sequence.max(Fid::SEQ_FIRST) + SKIPPED * WIDTH;
@@ -27,7 +28,7 @@ pub fn skip(table: &mut Table, cx: &mut Cx<'_>) {
     }
 }
 
-/// One attempt.
+/// Runs one attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: SeqRangeReq = request.decode()?;
     let name: TargetName = req.target.parse().map_err(|_| Errno::EINVAL)?;

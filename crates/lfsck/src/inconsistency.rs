@@ -1,35 +1,35 @@
-//! What can be wrong.
+//! The inconsistencies that the checks can find.
 
 use core::fmt;
 use proto::Fid;
 use schema::BadRecord;
 use store::Key;
 
-/// Something that does not fit. Each says what was found, where.
+/// An inconsistency: what was found, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Inconsistency {
-    /// A record that cannot be read.
+    /// A record that cannot be decoded.
     BadRecord { key: Key, bad: BadRecord },
-    /// A record that every target has is not there.
+    /// A record that every target must have is missing.
     Missing { what: &'static str },
     /// The object index leads to no inode, or to one with another FID.
     WrongIndex { fid: Fid, ino: u64, found: Option<Fid> },
     /// An inode that the object index does not lead to.
     NotIndexed { fid: Fid, ino: u64 },
-    /// An inode of no type that there is.
+    /// An inode whose mode has no valid type.
     WrongType { fid: Fid, mode: u32 },
     /// A FID whose sequence was not granted, or that does not count as used.
     UnusedFid { fid: Fid },
-    /// A sequence was granted and can be granted again.
+    /// A sequence that was granted and can be granted again.
     SequenceTwice { seq: u64 },
-    /// A number that can be given out a second time.
+    /// A number in use that can be allocated again.
     NumberAgain { what: &'static str, next: u64, used: u64 },
-    /// An entry in what is no directory.
+    /// An entry whose directory does not exist or is no directory.
     EntryNowhere { dir: u64, name: String },
-    /// An entry whose name does not belong to its cookie, or whose chain has a hole before it.
+    /// An entry whose cookie does not match its name, or whose chain has a hole before it.
     EntryMisplaced { dir: Fid, name: String, cookie: u64 },
-    /// Two entries of one name.
+    /// Two entries with the same name.
     NameTwice { dir: Fid, name: String },
     /// An entry that leads to no object.
     Dangling { dir: Fid, name: String, fid: Fid },
@@ -39,33 +39,33 @@ pub enum Inconsistency {
     LinkMissing { dir: Fid, name: String, fid: Fid },
     /// A name in an object's linkEA that does not lead to it.
     LinkStale { fid: Fid, dir: Fid, name: String },
-    /// A link count that is not the number of names (and subdirectories).
+    /// A link count that is not the number of names, or for a directory of subdirectories plus two.
     WrongLinks { fid: Fid, stored: u32, counted: u64 },
     /// A directory with two names, or whose linkEA is not exactly its one name.
     DirectoryNames { fid: Fid, names: u64, links: usize },
     /// An object without a name that is no orphan.
     Nameless { fid: Fid },
-    /// An orphan that has names, or is not there.
+    /// An orphan record whose object has names or does not exist.
     FalseOrphan { fid: Fid },
-    /// A directory's count of entries or tombstones.
+    /// A directory with a wrong count of entries or tombstones.
     WrongCount { fid: Fid, what: &'static str, stored: u64, counted: u64 },
-    /// A directory that does not hang on the root.
+    /// A directory that is not reachable from the root.
     Adrift { fid: Fid },
-    /// Data of a resident file that does not fit its inode.
+    /// Data of a resident file that does not match its inode.
     WrongData { fid: Fid, bytes: Option<u64>, size: u64, blocks: u64 },
     /// Data without a resident file.
     DataNowhere { ino: u64 },
-    /// A large attribute whose inode does not list it, or that an inode lists in vain.
+    /// A large attribute that its inode does not list, or that an inode lists and that has no record.
     WrongXattr { ino: u64, name: String },
-    /// The destroy log has a file that exists.
+    /// The destroy log has objects that the layout of an existing file names.
     DestroyOfLiving { fid: Fid },
-    /// An object that belongs to no file that lies there, nor is about to be destroyed.
+    /// An object that no file's layout has and that is not about to be destroyed.
     OrphanObject { ost: u32, fid: Fid, stripe: u32 },
-    /// Two objects with one data file, or a data file that is doomed or was never given out.
+    /// A data file that two objects have, that is doomed, or that was never allocated.
     WrongFile { ost: u32, file: u64, fid: Fid },
-    /// An object was written, and its record, or the one for this data file, is not there.
+    /// An object that is marked as written with this data file, and whose record is missing or has another one.
     LostObject { ost: u32, fid: Fid, stripe: u32, file: u64 },
-    /// An object has a data file and no mark that it was written.
+    /// An object that has a data file and is not marked as written.
     UnmarkedObject { ost: u32, fid: Fid, stripe: u32 },
 }
 

@@ -1,4 +1,4 @@
-//! Objects on object targets, and the files that they belong to.
+//! Checks of objects on object targets against layouts and the destroy log.
 
 use crate::{Inconsistency, Mdt, Snapshot, decode, single};
 use proto::Fid;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
 
-/// See the module.
+/// Runs these checks.
 pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found) {
     let mut doomed: BTreeMap<Fid, Vec<(u32, Vec<u32>)>> = BTreeMap::new();
     for (ObjectsKey { fid, first }, log) in decode::<DestroyLog>(mdt.records, found) {
@@ -46,7 +46,8 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
     }
 }
 
-/// A mark has an object with its data file, and such an object a mark, unless a version wrote it that has none.
+/// Checks that each mark has an object with its data file, and each object with a data file a mark, except for those that were
+/// written by versions without marks.
 fn check_marks(ost: u32, records: &Snapshot, objects: &[(ObjectKey, Object)], found: &mut Found) {
     let from = single::<OstState>(records).unwrap_or_default().marked_from;
     let is_current = |instance: u64| from != 0 && instance >= from;
@@ -64,7 +65,7 @@ fn check_marks(ost: u32, records: &Snapshot, objects: &[(ObjectKey, Object)], fo
     }
 }
 
-/// Every data file belongs to one object, and will not be given to another.
+/// Checks that every data file belongs to one object and will not be allocated to another.
 fn check_files(ost: u32, records: &Snapshot, objects: &[(ObjectKey, Object)], found: &mut Found) {
     let state = single::<OstState>(records).unwrap_or_default();
     let doomed: BTreeSet<u64> = decode::<DoomedFile>(records, found).into_iter().map(|(file, _)| file).collect();

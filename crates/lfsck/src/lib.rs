@@ -1,11 +1,11 @@
-//! Checks over the records of targets: does everything that should fit together fit together?
+//! Consistency checks over the records of targets (`lfsck`).
 //!
 //! [`check`] is a pure function from [`Snapshot`]s of a metadata target and its object targets to a list of
-//! [`Inconsistency`]s. It is the simulator's oracle, and what an offline check of a stopped file system runs. It repairs
-//! nothing, and knows nothing of clients: targets must be at rest (no destroy under way, no file half moved) for the checks
-//! between targets to mean something.
+//! [`Inconsistency`]s. The simulator uses it as an oracle, and an offline check of a stopped file system runs it. It repairs
+//! nothing and knows nothing of clients. The checks between targets are valid only at rest: no destroy in flight, no file half
+//! moved.
 //!
-//! What is checked, and where:
+//! The rules:
 //!
 //! | between | rule | in |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | inodes, their parts | data only for resident files, large attributes as the inode lists them, orphans without names | [`objects`] |
 //! | entries, inodes | each entry leads to an object of its type, chains have no holes, names are unique | [`names`] |
 //! | entries, linkEA | each name is in its object's linkEA, and back | [`names`] |
-//! | directories | link and entry counts; every directory hangs on the root | [`names`] |
-//! | layouts, destroy log, objects | each object belongs to a file that lies there, or is about to be destroyed | [`layout`] |
+//! | directories | link and entry counts; every directory is reachable from the root | [`names`] |
+//! | layouts, destroy log, objects | each object is in the layout of a file, or is about to be destroyed | [`layout`] |
 
 mod inconsistency;
 pub mod layout;
@@ -33,12 +33,12 @@ use schema::{BadRecord, Inode, Oi, Record};
 use std::collections::BTreeMap;
 use store::Key;
 
-/// A metadata target, decoded as far as all checks need it.
+/// A metadata target, with the records decoded that all checks use.
 pub(crate) struct Mdt<'a> {
     pub(crate) records: &'a Snapshot,
-    /// By local inode number.
+    /// Inodes by local inode number.
     pub(crate) inodes: BTreeMap<u64, Inode>,
-    /// As the object index has it.
+    /// The object index: from FIDs to local inode numbers.
     pub(crate) index: BTreeMap<Fid, u64>,
 }
 
@@ -50,7 +50,7 @@ impl Mdt<'_> {
     }
 }
 
-/// All that is wrong with a metadata target and its object targets (by index).
+/// Checks a metadata target and its object targets (by index). Returns all inconsistencies.
 pub fn check(mdt: &Snapshot, osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency> {
     let mut found = Vec::new();
     let inodes = decode::<Inode>(mdt, &mut found).into_iter().collect();
@@ -62,7 +62,7 @@ pub fn check(mdt: &Snapshot, osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency> {
     found
 }
 
-/// All records of a kind. Those that cannot be read are noted.
+/// All records of a kind. Those that cannot be decoded are reported as inconsistencies.
 pub(crate) fn decode<R: Record>(records: &Snapshot, found: &mut Vec<Inconsistency>) -> Vec<(R::Id, R)> {
     let mut out = Vec::new();
     for (key, body) in records.range(&R::all()) {
@@ -78,7 +78,7 @@ pub(crate) fn decode<R: Record>(records: &Snapshot, found: &mut Vec<Inconsistenc
     out
 }
 
-/// The one record of a kind that has one.
+/// The record of a kind that has only one.
 pub(crate) fn single<R: Record<Id = ()>>(records: &Snapshot) -> Option<R> {
     records.get(&R::key(&())).and_then(|body| R::decode_record(body).ok())
 }

@@ -1,4 +1,4 @@
-//! Names: entries, what they lead to, and how directories hang together.
+//! Checks of names: entries and their objects, linkEAs, counts, and the tree of directories.
 
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
 
-/// What the entries of a directory say.
+/// The entries of a directory, summed up.
 #[derive(Default)]
 struct Listing {
     entries: u64,
@@ -17,11 +17,11 @@ struct Listing {
     subdirs: u64,
     names: BTreeMap<Vec<u8>, Fid>,
     cookies: BTreeSet<u64>,
-    /// Names in second chains: the last cookie of the first, which must be taken, their own, and which they are.
+    /// Names in second chains: the last cookie of the first chain, which must be in use, their own cookie, and the name.
     second: Vec<(u64, u64, String)>,
 }
 
-/// See the module.
+/// Runs these checks.
 pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
     let (listings, names) = read_entries(mdt, found);
     check_links(mdt, &listings, found);
@@ -29,7 +29,7 @@ pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
     check_tree(mdt, found);
 }
 
-/// All directories' listings by local inode number, and how many names each object has.
+/// The listings of all directories by local inode number, and the number of names of each object.
 fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BTreeMap<Fid, u64>) {
     let header = single::<Header>(mdt.records).unwrap_or_default();
     let mut listings: BTreeMap<u64, Listing> = BTreeMap::new();
@@ -49,7 +49,7 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
         let in_first = entry.is_tombstone() || first_cookie(&header, &entry.name) == begin;
         let in_second = !in_first && second_cookie(&header, &entry.name) == Some(begin);
         if in_second {
-            // Nobody looks for it here unless its first chain is full.
+            // Lookups search the second chain only if the first one is full.
             let last = first_cookie(&header, &entry.name) + CHAIN_MAX - 1;
             listing.second.push((last, key.cookie, name.clone()));
         }
@@ -90,14 +90,14 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
     (listings, names)
 }
 
-/// What linkEAs say must be what entries say.
+/// Checks that each name in a linkEA has its entry.
 fn check_links(mdt: &Mdt<'_>, listings: &BTreeMap<u64, Listing>, found: &mut Found) {
     for inode in mdt.inodes.values() {
         let fid = inode.fid;
         let LinkEa { links, .. } = &inode.links;
         for link in links {
             let listing = mdt.object(link.parent).and_then(|(ino, _)| listings.get(&ino));
-            // An orphan directory still knows where it was, so that its `..` means something.
+            // An orphan directory keeps its last linkEA, so that its `..` is valid.
             let was_removed = inode.nlink == 0 && inode.is_dir();
             if !was_removed && listing.and_then(|listing| listing.names.get(&link.name[..])) != Some(&fid) {
                 found.push(Inconsistency::LinkStale { fid, dir: link.parent, name: text(&link.name) });
@@ -143,7 +143,7 @@ fn check_dir(inode: &Inode, listing: &Listing, names: u64, found: &mut Found) {
     }
 }
 
-/// Following `..` from any directory ends at the root.
+/// Checks that following `..` from any directory ends at the root.
 fn check_tree(mdt: &Mdt<'_>, found: &mut Found) {
     let mut good: BTreeSet<Fid> = BTreeSet::from([Fid::ROOT]);
     for inode in mdt.inodes.values().filter(|inode| inode.is_dir() && inode.nlink > 0) {

@@ -1,4 +1,4 @@
-//! Inodes: where they are, what belongs to them, and the numbers they were given.
+//! Checks of inodes: the object index, allocated numbers, and records that belong to inodes.
 
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
 
-/// See the module.
+/// Runs these checks.
 pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
     if single::<Header>(mdt.records).is_none() {
         found.push(Inconsistency::Missing { what: "target header" });
@@ -45,7 +45,7 @@ fn index(mdt: &Mdt<'_>, found: &mut Found) {
     }
 }
 
-/// No local inode number, and no region of them, can be given out twice.
+/// Checks that no local inode number and no region can be allocated twice.
 fn numbers(mdt: &Mdt<'_>, found: &mut Found) {
     let next_region = single::<MdtState>(mdt.records).map_or(0, |state| state.next_region);
     if let Some((&last, _)) = mdt.inodes.last_key_value()
@@ -73,7 +73,7 @@ fn sequences(mdt: &Mdt<'_>, found: &mut Found) {
         let fid = inode.fid;
         let used = match grants.get(&fid.seq) {
             Some(grant) => grant.is_used(fid.oid),
-            // The client that it was granted to is gone, unless it was never granted.
+            // No grant is left, so its client is gone, or the sequence was never granted.
             None => fid.is_normal() && !left.iter().any(|range| (range.start..range.end).contains(&fid.seq)),
         };
         if !used {

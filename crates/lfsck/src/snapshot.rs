@@ -1,24 +1,24 @@
-//! The records of one target at one moment.
+//! A snapshot: all records of one target at one moment.
 
 use std::collections::BTreeMap;
 use store::{Engine, EngineError, Key, KeyRange, Value};
 
-/// Bodies by key.
+/// The bodies of a target's records, by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     records: BTreeMap<Key, Value>,
 }
 
-/// Records that one scan asks for.
+/// Records in one scan.
 const STEP: usize = 4096;
 
 impl Snapshot {
-    /// Of bodies that are already open.
+    /// A snapshot of these records, whose bodies are not sealed.
     pub fn new(records: impl IntoIterator<Item = (Key, Value)>) -> Snapshot {
         Snapshot { records: records.into_iter().collect() }
     }
 
-    /// All of an engine that nobody writes to. A damaged record is an error.
+    /// A snapshot of an engine that is not written to. A damaged record is an error.
     pub fn of_engine(engine: &dyn Engine) -> Result<Snapshot, EngineError> {
         let formats = schema::formats();
         let mut records = BTreeMap::new();
@@ -36,17 +36,17 @@ impl Snapshot {
         }
     }
 
-    /// A body.
+    /// The body of a record.
     pub fn get(&self, key: &Key) -> Option<&Value> {
         self.records.get(key)
     }
 
-    /// Bodies of a range, in key order.
+    /// The records of a range, in key order.
     pub fn range(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &Value)> {
         self.records.range::<Key, _>(&range.start..&range.end)
     }
 
-    /// Writes a body, or removes it: to see whether a check notices.
+    /// Changes or removes a record, to test whether a check notices.
     pub fn set(&mut self, key: Key, body: Option<Value>) {
         match body {
             Some(body) => self.records.insert(key, body),
@@ -54,12 +54,12 @@ impl Snapshot {
         };
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

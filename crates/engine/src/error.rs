@@ -1,11 +1,11 @@
-//! What LMDB and the system say, by what to do next.
+//! Conversion of LMDB's and the system's errors to [`EngineError`].
 
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 use store::EngineError;
 
-/// Where it happened, for a message.
+/// The directory, for a message.
 pub(crate) fn place(dir: &Path) -> String {
     dir.display().to_string()
 }

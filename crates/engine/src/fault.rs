@@ -1,16 +1,16 @@
-//! What damage of a store's pages does to the process.
+//! Signals from damaged pages: reports the damaged store and ends the process.
 //!
-//! LMDB believes the pages that it maps: a tree page that the disk garbled can send it outside of the map (`SIGSEGV`), fail one of its
-//! assertions or the allocator's (`SIGABRT`), and a page that cannot be read, or that the file has lost, is a `SIGBUS`. None of these
-//! can be survived, for LMDB's locks and memory are in an unknown state. But they can be told from bugs: whoever enters LMDB notes the store that it
-//! works on, per thread, and a signal that comes meanwhile ends the process with a line that names the store, the page if the
-//! address says it, and the way out, and with a status of its own.
+//! LMDB trusts the pages that it maps. A corrupted tree page can lead it outside of the map (`SIGSEGV`) or fail one of its
+//! assertions or the allocator's (`SIGABRT`), and a page that cannot be read, or that is past the end of the file, gives
+//! `SIGBUS`. The process cannot survive these, because LMDB's locks and memory are in an unknown state. But they can be told
+//! from bugs: each thread records the store on which it is inside LMDB. A signal on such a thread ends the process with a
+//! message that names the store, the page if the address tells it, and what to do, and with an exit status of its own.
 //!
-//! Nothing was written: a commit becomes valid with its last page, after all others are durable.
+//! The store itself is not changed: a commit becomes valid with its last page, after all others are durable.
 //!
-//! # In a signal handler
-//! It calls `write` and `_exit` only, and reads what was prepared: a thread-local cell without a destructor, and the bytes it
-//! points to.
+//! # Signal safety
+//! The handler calls only `write` and `_exit`, and reads only prepared data: a thread-local cell without a destructor, and the
+//! bytes that it points to.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -20,42 +20,42 @@ use std::sync::{Once, OnceLock};
 
 use libc::{c_int, c_void, sigaction, siginfo_t};
 
-/// Exit status of a process that found a store's pages damaged: to start it again helps nobody. (`EX_DATAERR` of sysexits.)
+/// Exit status of a process that found damaged pages in a store: restarting it does not help. (`EX_DATAERR` of sysexits.)
 pub const EXIT_DAMAGED: i32 = 65;
 
-/// Signals that damaged pages give. The last is for assertions, the allocator's and LMDB's.
+/// Signals that damaged pages can cause. The last one is from assertions of the allocator and of LMDB.
 const SIGNALS: [c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGABRT];
-/// LMDB's pages in the files that it makes here.
+/// The page size of LMDB in the files that it makes here.
 const PAGE_SIZE: usize = 4096;
-/// What they did before.
+/// The actions that were set for these signals before.
 static BEFORE: [OnceLock<sigaction>; SIGNALS.len()] = [const { OnceLock::new() }; SIGNALS.len()];
 
-/// What is said of one store, prepared.
+/// The prepared message about one store.
 #[derive(Debug)]
-pub(crate) struct LastWords {
+pub(crate) struct DamageReport {
     what: Vec<u8>,
-    way_out: Vec<u8>,
-    /// Where the data file is mapped; empty if that is not known.
+    advice: Vec<u8>,
+    /// The address range of the mapped data file; empty if it is not known.
     map_start: AtomicUsize,
     map_end: AtomicUsize,
 }
 
-impl LastWords {
-    pub(crate) fn new(dir: &Path) -> LastWords {
+impl DamageReport {
+    pub(crate) fn new(dir: &Path) -> DamageReport {
         let what = format!("ERROR the store in {} is damaged", dir.display());
-        let way_out = format!(
+        let advice = format!(
             ": what LMDB found there ended the process (status {EXIT_DAMAGED}). Put back a copy of that directory, or make the target \
              anew; its server's other targets can be served without it\n"
         );
-        LastWords {
+        DamageReport {
             what: what.into_bytes(),
-            way_out: way_out.into_bytes(),
+            advice: advice.into_bytes(),
             map_start: AtomicUsize::new(0),
             map_end: AtomicUsize::new(0),
         }
     }
 
-    /// Looks where the file is mapped now.
+    /// Finds the address range at which the file is mapped now.
     pub(crate) fn find_map(&self, file: &Path) {
         let Some(path) = file.canonicalize().ok().and_then(|path| path.to_str().map(str::to_owned)) else { return };
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -69,20 +69,20 @@ impl LastWords {
         }
     }
 
-    /// Until the guard is dropped this thread works on this store inside LMDB.
+    /// Records, until the guard is dropped, that this thread is inside LMDB on this store.
     pub(crate) fn inside(&self) -> Inside<'_> {
-        Inside { outer: INSIDE.replace(self), _words: self }
+        Inside { outer: INSIDE.replace(self), _report: self }
     }
 }
 
 thread_local! {
-    static INSIDE: Cell<*const LastWords> = const { Cell::new(ptr::null()) };
+    static INSIDE: Cell<*const DamageReport> = const { Cell::new(ptr::null()) };
 }
 
-/// See [`LastWords::inside`].
+/// See [`DamageReport::inside`].
 pub(crate) struct Inside<'a> {
-    outer: *const LastWords,
-    _words: &'a LastWords,
+    outer: *const DamageReport,
+    _report: &'a DamageReport,
 }
 
 impl Drop for Inside<'_> {
@@ -91,9 +91,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// From now on the damage of any store of this process is told by its last line. Signals that come outside of LMDB do what they
-/// did before.
-#[allow(unsafe_code)] // sigaction: what the handler does is allowed there
+/// Installs the signal handler, once per process. Signals on threads outside of LMDB do what they did before.
+#[allow(unsafe_code)] // sigaction: the handler does only what a signal handler may do
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -107,7 +106,7 @@ pub(crate) fn watch() {
                 let _ = before.set(old);
                 let mut action: sigaction = core::mem::zeroed();
                 action.sa_sigaction = on_signal as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-                // Threads have an alternative stack, for the message at the overflow of the usual one.
+                // Threads have an alternative stack, so that a stack overflow can be reported.
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
                 libc::sigaction(signal, &raw const action, ptr::null_mut());
             }
@@ -115,14 +114,14 @@ pub(crate) fn watch() {
     });
 }
 
-/// Writes to standard error, whatever comes of it.
+/// Writes to standard error and ignores errors.
 #[allow(unsafe_code)] // write, which a signal handler may call
-fn say(bytes: &[u8]) {
-    // SAFETY: the bytes are there.
+fn print(bytes: &[u8]) {
+    // SAFETY: the slice is valid for reads.
     unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-fn say_number(mut number: usize) {
+fn print_number(mut number: usize) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     while at > 0 {
@@ -135,38 +134,38 @@ fn say_number(mut number: usize) {
             break;
         }
     }
-    say(digits.get(at..).unwrap_or_default());
+    print(digits.get(at..).unwrap_or_default());
 }
 
-#[allow(unsafe_code)] // a signal handler: no memory is taken, no lock; it reads what was prepared
+#[allow(unsafe_code)] // a signal handler: it allocates nothing, takes no lock, and reads only prepared data
 extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    let words = INSIDE.get();
-    if words.is_null() {
-        give_back(signal);
+    let report = INSIDE.get();
+    if report.is_null() {
+        restore_previous(signal);
         return;
     }
-    // SAFETY: whoever set it is still inside LMDB on this thread and holds the words. The kernel gave `info`, and these two signals
-    // have an address there.
-    let (words, address) = unsafe {
+    // SAFETY: the code that set it is still inside LMDB on this thread and keeps the report alive. `info` is from the kernel, and
+    // these two signals have an address there.
+    let (report, address) = unsafe {
         let has_address = signal == libc::SIGSEGV || signal == libc::SIGBUS;
-        (&*words, if has_address { (*info).si_addr() as usize } else { 0 })
+        (&*report, if has_address { (*info).si_addr() as usize } else { 0 })
     };
-    say(&words.what);
-    let (start, end) = (words.map_start.load(Relaxed), words.map_end.load(Relaxed));
+    print(&report.what);
+    let (start, end) = (report.map_start.load(Relaxed), report.map_end.load(Relaxed));
     if (start..end).contains(&address) {
-        say(b" at page ");
-        say_number((address - start) / PAGE_SIZE);
-        say(b" of its file");
+        print(b" at page ");
+        print_number((address - start) / PAGE_SIZE);
+        print(b" of its file");
     }
-    say(&words.way_out);
-    // SAFETY: it ends the process, and runs nothing of it.
+    print(&report.advice);
+    // SAFETY: it ends the process without running any of its code.
     unsafe { libc::_exit(EXIT_DAMAGED) }
 }
 
-/// Not ours: what was set before is set again. The instruction that failed is run again when the handler returns, and `abort` sends
-/// its signal again.
+/// Restores the action that was set before, for a signal that LMDB did not cause. When the handler returns, the failed
+/// instruction runs again, or `abort` sends its signal again.
 #[allow(unsafe_code)] // sigaction, which a signal handler may call
-fn give_back(signal: c_int) {
+fn restore_previous(signal: c_int) {
     let before = SIGNALS.iter().zip(&BEFORE).find(|(known, _)| **known == signal).and_then(|(_, before)| before.get());
     // SAFETY: it was the process's action before.
     match before {

@@ -1,16 +1,16 @@
-//! Stores on real media, behind the trait [`store::Engine`].
+//! Stores on real media: implementations of the trait [`store::Engine`].
 //!
-//! [`LmdbEngine`] is the embedded one: LMDB on a local directory. Its methods block; the host calls them on engine threads.
+//! [`LmdbEngine`] is the embedded engine: LMDB in a local directory. Its methods block; the host calls them on engine threads.
 //!
-//! What it leaves to others: what the records mean, whose directory it is (the caller reads the target's identity and says
-//! [`store::EngineError::WrongTarget`]), which thread commits and which ones load.
+//! It leaves to others the meaning of the records, the identity of the directory (the caller reads the target's identity and
+//! returns [`store::EngineError::WrongTarget`]), and the choice of threads for commits and loads.
 //!
 //! # Invariants
-//! - A commit is one LMDB transaction, synced before it returns. After a crash the store holds the state after some whole
+//! - A commit is one LMDB transaction, synced before it returns. After a crash the store has the state after some whole
 //!   group, at least the last one whose commit returned.
-//! - One process per directory: a lock that the kernel drops when the process ends, however it ends.
-//! - A store whose pages are damaged ends the process with a line that names it, and with the status [`EXIT_DAMAGED`].
-//! - Read transactions are short: no page is kept from reuse by a reader that dawdles.
+//! - One process per directory: the kernel drops the lock when the process exits, however it exits.
+//! - A store with damaged pages ends the process with a message that names the store, and with the status [`EXIT_DAMAGED`].
+//! - Read transactions are short, so that no slow reader keeps pages from being reused.
 
 mod error;
 mod fault;

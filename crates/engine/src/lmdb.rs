@@ -1,18 +1,18 @@
-//! The embedded engine: LMDB on a local directory.
+//! The embedded engine: LMDB in a local directory.
 //!
-//! One unnamed database; keys are the store's keys as they are, values the sealed records. The number of the last group
-//! is a record too, beyond all keys that the store may use, written by the same transaction as the group.
+//! One unnamed database: keys are the store's keys, values the sealed records. The number of the last group is a record,
+//! too, beyond all keys of the store, written by the same transaction as the group.
 //!
 //! # Choices
-//! - The map is read-only to us (no `MDB_WRITEMAP`): pages are written with `write`, so a full disk is an error and not a
-//!   signal that kills the process, and no stray pointer of ours can touch the data. With it, creates cost as much.
-//! - A group that finds the disk full is tried again with blocks that a file beside the store held for it (`reserve`). When
-//!   these are used up the group is refused; nothing of it was written, and it can be tried again.
-//! - Dirty pages of a transaction are LMDB's own memory; the build limits them to 64 MiB, then LMDB writes them out early.
-//!   (LMDB's default is 512 MiB. The limit costs nothing measurable, because groups come in key order.)
-//! - The map is sized generously (it is address space, not memory) and grows by itself when it is full.
-//! - Read-ahead is off: once the store is larger than memory, it would read many pages for one.
-//! - Readers of the same directory in one process are one too many for LMDB; across processes several may read.
+//! - The map is read-only (no `MDB_WRITEMAP`): pages are written with `write`, so a full disk is an error and not a signal that
+//!   kills the process, and no stray pointer can overwrite the data. Creates cost no more than with `MDB_WRITEMAP`.
+//! - If a commit finds the disk full, it is retried with blocks that a file beside the store holds (`reserve`). When these are
+//!   used up, the commit fails. Nothing of the group was written, and it can be tried again.
+//! - The dirty pages of a transaction are in LMDB's memory. The build limits them to 64 MiB, above which LMDB writes them out
+//!   early. (LMDB's default is 512 MiB. The limit costs nothing measurable, because groups are in key order.)
+//! - The map is sized generously (it is address space, not memory) and grows when it is full.
+//! - Read-ahead is off: when the store is larger than memory, it would read many pages to get one.
+//! - LMDB does not allow one process to open a directory twice; several processes may read it.
 //!
 //! # Figures
 //! `cargo run --release -p engine --example load`, two busy cores, 100 groups of 20 000 creates (three records each and two
@@ -25,12 +25,12 @@
 //!
 //! Scans read 8–14 M records/s, a get takes 1–2 µs, opening 0.8 ms.
 //!
-//! # What it cannot notice
-//! Records carry checksums, LMDB's own pages do not: a tree page that the disk garbles may look like an LMDB error, like
-//! missing records, or be a signal; so is a page that cannot be read at all. Signals end the process in order (`fault`).
+//! # Undetected damage
+//! Records have checksums, LMDB's own pages do not. A corrupted tree page may show as an LMDB error, as missing records, or
+//! as a signal. A page that cannot be read is a signal, too. Such a signal ends the process with a message (`fault`).
 
 use crate::error::{from_errno, from_heed, from_io, place};
-use crate::fault::{self, LastWords};
+use crate::fault::{self, DamageReport};
 use crate::lock::DirectoryLock;
 use crate::reserve::Reserve;
 use crate::verify::Tree;
@@ -50,21 +50,21 @@ use store::{
 const DATA_FILE: &str = "data.mdb";
 const MIB: u64 = 1 << 20;
 
-/// The key of the engine's own record, and what separates its keys from the store's.
+/// The prefix that separates the engine's keys from the store's, and the key of the engine's own record.
 const OWN_KEYS: [u8; 2] = [0xff, 0xff];
 const LAST_GROUP_KEY: &[u8] = b"\xff\xffgroup";
 
-/// What a scan brings at most, in bytes, so that one call neither holds a transaction nor memory for long.
+/// The most that a scan returns, in bytes, so that a call holds neither a transaction for long nor much memory.
 const SCAN_BYTES_MAX: usize = 4 << 20;
 
 /// How to open a store.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// How large the map is at first, in bytes; it grows when the store does.
+    /// The initial size of the map, in bytes; it grows with the store.
     pub map_size: u64,
     /// Refuse changes, need no permission to write, and share the store with other readers.
     pub read_only: bool,
-    /// With `read_only`: also a store that another process serves. Each read sees what was committed last.
+    /// With `read_only`: also open a store that another process is writing to. Each read sees the last commit.
     pub beside_writer: bool,
     /// Make the directory and an empty store if there is none.
     pub create: bool,
@@ -79,19 +79,19 @@ impl Default for OpenOptions {
 /// A store in a directory.
 pub struct LmdbEngine {
     dir: PathBuf,
-    /// The data file, held open so that a commit needs no descriptor; none if nothing is written.
+    /// The data file, kept open so that a commit needs no new descriptor; `None` for a read-only store.
     data_file: Option<std::fs::File>,
     read_only: bool,
-    /// Taken for reading by every transaction, for writing while the map grows.
+    /// Locked for reading by every transaction, for writing while the map grows.
     map: RwLock<()>,
-    /// The map is gone: no transaction may begin any more.
+    /// Growing the map failed and it is unmapped: no transaction may start any more.
     broken: AtomicBool,
-    /// Pages that the last commit may have freed and the next one cannot use yet.
+    /// The pages that the last commit may have freed and that the next one cannot reuse yet.
     fresh_pages: AtomicU64,
     reserve: Reserve,
-    last_words: LastWords,
+    damage_report: DamageReport,
     db: Database<'static, Bytes, Bytes>,
-    // The order matters: the environment is closed before the directory is let go.
+    // The order matters: the environment is closed before the directory is unlocked.
     env: Env<WithoutTls>,
     _lock: DirectoryLock,
 }
@@ -121,11 +121,11 @@ impl LmdbEngine {
             check_length(dir, 1)?;
         }
         fault::watch();
-        let last_words = LastWords::new(dir);
-        let opening = last_words.inside();
+        let damage_report = DamageReport::new(dir);
+        let opening = damage_report.inside();
         let env = open_env(dir, &options)?;
         close_on_exec(&dir.join(DATA_FILE)).map_err(|error| from_io(dir, "look at the data file", &error))?;
-        last_words.find_map(&dir.join(DATA_FILE));
+        damage_report.find_map(&dir.join(DATA_FILE));
         if !is_new {
             let page = u64::from(env.unnamed_database_stat().page_size);
             check_length(dir, (env.info().last_page_number as u64 + 1) * page)?;
@@ -149,7 +149,7 @@ impl LmdbEngine {
             broken: AtomicBool::new(false),
             fresh_pages: AtomicU64::new(0),
             reserve: Reserve::open(dir, medium(dir).map_or(0, |medium| medium.kept)),
-            last_words,
+            damage_report,
             db,
             env,
             _lock: lock,
@@ -172,7 +172,7 @@ impl LmdbEngine {
         &self.dir
     }
 
-    /// How large the map is now, in bytes.
+    /// The current size of the map, in bytes.
     pub fn map_size(&self) -> u64 {
         self.env.info().map_size as u64
     }
@@ -181,22 +181,22 @@ impl LmdbEngine {
         move |error| from_heed(&self.dir, doing, error)
     }
 
-    /// How long the data file has to be, by its last transaction.
+    /// The length that the data file must have after its last transaction.
     fn length(&self) -> u64 {
         (self.env.info().last_page_number as u64 + 1) * u64::from(self.env.unnamed_database_stat().page_size)
     }
 
-    /// Gives the data file a length, with a hole at its end if it was shorter.
+    /// Sets the length of the data file, with a hole at its end if it was shorter.
     ///
-    /// LMDB does not write pages that a transaction took and gave back, so the file can end before its last page, and a
-    /// file that was cut off could not be told from it. So it is made long enough before a commit, which makes the length
-    /// durable too, and as long as it has to be afterwards.
+    /// LMDB does not write pages that a transaction allocated and freed again, so the file could end before its last page and
+    /// look like a truncated one. So the file is made long enough before a commit, which also makes the length durable, and
+    /// cut to its proper length afterwards.
     fn set_length(&self, length: u64) -> Result<(), EngineError> {
         let Some(file) = &self.data_file else { return Ok(()) };
         file.set_len(length).map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
     }
 
-    /// Keeps the map where it is while a transaction lives.
+    /// Keeps the map from growing while a transaction is open.
     fn hold_map(&self) -> Result<RwLockReadGuard<'_, ()>, EngineError> {
         let guard = self.map.read().unwrap_or_else(PoisonError::into_inner);
         if self.broken.load(Relaxed) {
@@ -212,7 +212,7 @@ impl LmdbEngine {
         what: impl FnOnce(&RoTxn<'_, WithoutTls>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let _map = self.hold_map()?;
-        let _inside = self.last_words.inside();
+        let _inside = self.damage_report.inside();
         let txn = self.env.read_txn().map_err(self.failed("begin to read"))?;
         what(&txn)
     }
@@ -225,9 +225,9 @@ impl LmdbEngine {
         Ok(found.map(Value::copy_from_slice))
     }
 
-    /// One attempt to write a group.
+    /// Makes one attempt to commit a group.
     fn try_commit(&self, group: u64, records: &[Change]) -> heed::Result<()> {
-        let _inside = self.last_words.inside();
+        let _inside = self.damage_report.inside();
         let mut txn = self.env.write_txn()?;
         for (key, value) in records {
             match value {
@@ -240,7 +240,7 @@ impl LmdbEngine {
         txn.commit()
     }
 
-    /// Holds blocks for bad times again, when the medium has them.
+    /// Fills the reserve again, if the medium has space.
     fn restore_reserve(&self) {
         if self.reserve.is_short()
             && let Ok(medium) = medium(&self.dir)
@@ -259,11 +259,11 @@ impl LmdbEngine {
             self.broken.store(true, Relaxed);
             from_heed(&self.dir, "make the memory map larger", error)
         })?;
-        self.last_words.find_map(&self.dir.join(DATA_FILE));
+        self.damage_report.find_map(&self.dir.join(DATA_FILE));
         Ok(())
     }
 
-    /// What a failed write means. LMDB takes a write that the full disk cut short for an input/output error.
+    /// Converts the error of a failed write. If a full disk cuts a write short, LMDB reports an I/O error.
     fn write_failed(&self, error: heed::Error) -> EngineError {
         let error = from_heed(&self.dir, "write a group", error);
         let is_full = || rustix::fs::statvfs(&self.dir).is_ok_and(|medium| medium.f_bavail * medium.f_frsize < MIB);
@@ -275,7 +275,7 @@ impl LmdbEngine {
         }
     }
 
-    /// Bytes in the data file that hold nothing and that the next commit can use.
+    /// Unused bytes in the data file that the next commit can use.
     fn unused(&self) -> u64 {
         let stat = self.env.unnamed_database_stat();
         let used = (stat.branch_pages + stat.leaf_pages + stat.overflow_pages) as u64;
@@ -283,7 +283,7 @@ impl LmdbEngine {
         let unused = all.saturating_sub(used + 2);
         // The list of unused pages takes pages itself.
         let usable = unused.saturating_sub(self.fresh_pages.load(Relaxed) + unused / 256 + 8);
-        // A commit that failed may have left the file longer than what is used of it.
+        // After a failed commit the file may be longer than its last page.
         let file = std::fs::metadata(self.dir.join(DATA_FILE)).map_or(0, |file| file.len().min(file.blocks() * 512));
         usable * u64::from(stat.page_size) + file.saturating_sub(all * u64::from(stat.page_size))
     }
@@ -300,7 +300,7 @@ fn open_env(dir: &Path, options: &OpenOptions) -> Result<Env<WithoutTls>, Engine
     loop {
         open.map_size(usize::try_from(map_size).unwrap_or(usize::MAX & !(MIB as usize - 1)));
         match unsafe { open.open(dir) } {
-            // The address space of the process is limited: start smaller.
+            // The address space of the process is limited: try a smaller map.
             Err(heed::Error::Io(error)) if out_of_memory(&error) && map_size > 64 * MIB => {
                 map_size = (map_size / 2).next_multiple_of(MIB);
             }
@@ -309,9 +309,9 @@ fn open_env(dir: &Path, options: &OpenOptions) -> Result<Env<WithoutTls>, Engine
     }
 }
 
-/// LMDB leaves its descriptor of the data file to the programs that this process starts, and each of them would keep the file open for
-/// writing: its disk could not be unmounted or made read-only before they have all ended.
-#[allow(unsafe_code)] // a descriptor by its number: one of ours, and a wrong one gets a flag that all of ours have anyway
+/// Sets close-on-exec on LMDB's descriptor of the data file. Otherwise the programs that this process starts would keep the file
+/// open for writing, and its disk could not be unmounted or made read-only before they have all exited.
+#[allow(unsafe_code)] // a descriptor by its number: it is ours, and all of ours may have this flag
 fn close_on_exec(data_file: &Path) -> std::io::Result<()> {
     let wanted = std::fs::metadata(data_file)?;
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -344,7 +344,7 @@ fn open_database(env: &Env<WithoutTls>, read_only: bool) -> heed::Result<Databas
     }
 }
 
-/// More than the pages that a commit can take, in bytes: a path of pages for each record, and the list of free ones.
+/// An upper bound of the pages that a commit takes, in bytes: a path of pages for each record, and the list of free pages.
 fn room_at_most(records: &[Change]) -> u64 {
     (records.len() as u64 * 8 + 1024) * 4096 + bytes_of(records) * 2
 }
@@ -353,11 +353,11 @@ fn bytes_of(records: &[Change]) -> u64 {
     records.iter().filter_map(|(_, value)| value.as_ref()).map(|value| value.len() as u64).sum()
 }
 
-/// The medium that a store lies on, in bytes.
+/// The space of the medium of a store, in bytes.
 struct Medium {
     total: u64,
     available: u64,
-    /// What is kept from new records, so that removals work on a full disk.
+    /// The reserve, so that removals work on a full disk.
     kept: u64,
 }
 
@@ -368,7 +368,7 @@ fn medium(dir: &Path) -> Result<Medium, EngineError> {
     Ok(Medium { total, available: medium.f_bavail * medium.f_frsize, kept })
 }
 
-/// Reading a mapped page that the file does not have would kill the process: better say it now.
+/// Checks the length of the data file, because reading a mapped page past its end would kill the process.
 fn check_length(dir: &Path, expected: u64) -> Result<(), EngineError> {
     let path = dir.join(DATA_FILE);
     let length = std::fs::metadata(&path).map_err(|error| from_io(dir, "look at the data file", &error))?.len();
@@ -379,12 +379,12 @@ fn check_length(dir: &Path, expected: u64) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Gives LMDB's table of readers its blocks: it is written through a map, and a full disk would end the process there.
+/// Allocates the blocks of LMDB's table of readers: it is written through a map, so a full disk would kill the process.
 fn fill_lock_file(dir: &Path) {
     if let Ok(file) = std::fs::File::options().write(true).open(dir.join("lock.mdb"))
         && let Ok(length) = file.metadata().map(|file| file.len())
     {
-        // No error of its own: where this cannot be done, nothing is worse than before.
+        // Errors are ignored: if the medium cannot do this, nothing is lost.
         let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, length);
     }
 }
@@ -393,7 +393,7 @@ fn fill_lock_file(dir: &Path) {
 fn sync_names(dir: &Path) -> Result<(), EngineError> {
     let sync = |dir: &Path| std::fs::File::open(dir).and_then(|dir| dir.sync_all());
     sync(dir).map_err(|error| from_io(dir, "sync the directory", &error))?;
-    // Above the store, permission to read may be missing; then the name is durable when the system gets to it.
+    // The permission to read the directory above may be missing. Then the name becomes durable when the system writes it.
     match dir.canonicalize().ok().as_deref().and_then(Path::parent).map(sync) {
         Some(Err(error)) if error.kind() != std::io::ErrorKind::PermissionDenied => {
             Err(from_io(dir, "sync the directory above", &error))
@@ -418,7 +418,7 @@ impl Engine for LmdbEngine {
         if start >= end {
             return Ok(Scanned { records: Vec::new(), complete: true });
         }
-        // LMDB knows no empty key; everything lies behind it.
+        // LMDB has no empty keys. All keys sort after the empty one.
         let start = if start.is_empty() { Bound::Unbounded } else { Bound::Included(start) };
         self.reading(|txn| {
             let mut scanned = Scanned { records: Vec::new(), complete: true };
@@ -452,7 +452,7 @@ impl Engine for LmdbEngine {
         }
         loop {
             let map = self.hold_map()?;
-            // No error of its own: if there is no room, the commit says so better.
+            // Errors are ignored: if there is no space, the commit reports it better.
             let _ = self.set_length(self.length() + room_at_most(records));
             match self.try_commit(group, records) {
                 Ok(()) => break,
@@ -489,7 +489,7 @@ impl Engine for LmdbEngine {
         let page_size = self.env.unnamed_database_stat().page_size as usize;
         self.reading(|txn| {
             let Some(tree) = Tree::of(&file, page_size, txn.id() as u64) else {
-                // There are no records, or two groups were written meanwhile: another time.
+                // There are no records, or two groups were committed since: the next call tries again.
                 let next = (!from.is_empty()).then(|| from.clone());
                 return Ok(Verified { next, damage: Vec::new() });
             };
@@ -511,7 +511,7 @@ impl Engine for LmdbEngine {
         let held = self.reserve.held();
         let left = medium.available + held + unused;
         let reserve = medium.kept.min(left);
-        // Unused pages lie scattered: of these a group may count on a part only, and on one half of what is held.
+        // Unused pages are fragmented, so a group may count on only a part of them, and on one half of the reserve file.
         let at_once = medium.available + held / 2 + unused / 8;
         let own = u64::from(self.last_group()? > 0);
         let records = records.saturating_sub(own);

@@ -1,7 +1,7 @@
-//! One process per directory.
+//! The directory lock: one process per store.
 //!
-//! The lock is on the open file, so the kernel drops it when the process ends, however it ends. The number of the process
-//! stands in the file for the message that a second process gives; it means nothing without the lock.
+//! The lock is on an open file, so the kernel drops it when the process exits, however it exits. The file has the process
+//! id for the error message of a second process; without the lock it means nothing.
 
 use crate::error::{from_errno, from_io, place};
 use rustix::fs::{FlockOperation, flock};
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 use store::EngineError;
 
 const NAME: &str = "store.lock";
-/// A process that was killed holds its files until the kernel has taken it down, which takes a while if it was writing. Who
-/// starts its successor at once need not know.
-const ENDING: Duration = Duration::from_secs(3);
+/// How long to wait for the lock. A killed process keeps its files open until the kernel has removed it, which takes a while if
+/// it was writing, and its successor may be started at once.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Holds the directory until dropped.
+/// The lock on a directory, held until dropped.
 pub(crate) struct DirectoryLock {
     _file: Option<File>,
 }
 
 impl DirectoryLock {
-    /// For a reader that minds no writer: the engine keeps it from the pages that it reads.
+    /// No lock, for a reader beside a writer: LMDB itself keeps the writer from reusing the pages that are being read.
     pub(crate) fn none() -> DirectoryLock {
         DirectoryLock { _file: None }
     }
 
-    /// Takes the directory for writing, or for reading together with other readers.
+    /// Locks the directory, exclusively for writing or shared for reading.
     pub(crate) fn take(dir: &Path, read_only: bool) -> Result<DirectoryLock, EngineError> {
         let path = dir.join(NAME);
         let opened = if read_only {
@@ -39,29 +39,31 @@ impl DirectoryLock {
         };
         let mut file = match opened {
             Ok(file) => file,
-            // Nobody ever wrote here, and a reader has nothing to leave behind.
+            // No process has ever opened this store for writing, and a reader does not make files.
             Err(error) if read_only && error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(DirectoryLock { _file: None });
             }
             Err(error) => return Err(from_io(dir, "open the lock file", &error)),
         };
         if !read_only {
-            close_to_others(&file);
+            restrict_access(&file);
         }
         let how =
             if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-        let asked = Instant::now();
+        let started = Instant::now();
         loop {
             match flock(&file, how) {
                 Ok(()) => break,
-                Err(Errno::WOULDBLOCK) if asked.elapsed() < ENDING => std::thread::sleep(Duration::from_millis(10)),
+                Err(Errno::WOULDBLOCK) if started.elapsed() < LOCK_TIMEOUT => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
                 Err(Errno::WOULDBLOCK) => return Err(EngineError::Busy { place: place(dir), pid: holder(&mut file) }),
                 Err(errno) => return Err(from_errno(dir, "lock the directory", errno)),
             }
         }
         if !read_only {
-            match leave_number(&mut file) {
-                // The number only serves a message: a full disk must not keep a store that has its files from being opened.
+            match write_pid(&mut file) {
+                // The process id only serves a message, so a full disk must not prevent opening an existing store.
                 Err(error) if error.kind() != std::io::ErrorKind::StorageFull || !dir.join("lock.mdb").exists() => {
                     return Err(from_io(dir, "write the lock file", &error));
                 }
@@ -72,22 +74,23 @@ impl DirectoryLock {
     }
 }
 
-/// Older versions left the file open to all users of the machine, and who may open it can keep a stopped store from being opened.
-fn close_to_others(file: &File) {
+/// Takes the permissions of other users away, which older versions left: a user who can open the file can lock it, and so
+/// prevent a stopped store from being opened.
+fn restrict_access(file: &File) {
     let is_open = file.metadata().is_ok_and(|stat| stat.permissions().mode() & 0o077 != 0);
     if is_open {
-        // Who may not close it may lock it all the same.
+        // Without permission to change the mode, this process can still lock the file.
         let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
     }
 }
 
-fn leave_number(file: &mut File) -> std::io::Result<()> {
+fn write_pid(file: &mut File) -> std::io::Result<()> {
     file.rewind()?;
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())
 }
 
-/// The number that the holder left, if it is one of a process; a reader leaves none.
+/// The process id of the holder, if there is such a process. A reader writes none.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.take(16).read_to_string(&mut text).ok()?;

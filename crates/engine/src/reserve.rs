@@ -1,9 +1,9 @@
-//! Blocks on the medium that the store owns and does not use: a file beside the data file, given up piece by piece when a
-//! group finds the disk full, and filled again when there is space.
+//! The reserve: a file beside the data file that holds blocks of the medium. It is shrunk piece by piece when a commit finds
+//! the disk full, and filled again when there is space.
 //!
-//! The figures of [`store::Space`] keep a reserve too, but only as arithmetic: another program can fill the disk, and pages
-//! inside the data file that hold nothing cannot take a value larger than a page unless enough of them lie together. These
-//! blocks are real. They let the groups that were already accepted reach the disk, and removals after them.
+//! [`store::Space`] has a reserve, too, but that is only a number: another program can fill the disk, and unused pages in the
+//! data file cannot take a value larger than a page unless enough of them are adjacent. These blocks are real. With them,
+//! groups that were already accepted reach the disk, and removals after them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,10 +14,10 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 const NAME: &str = "reserve";
 const MIB: u64 = 1 << 20;
-/// More than that is not held, however large the disk is.
+/// The largest reserve, however large the disk is.
 const WANTED_MAX: u64 = 8 * MIB;
 
-/// The file. Errors with it are no errors of the store: it is then smaller than wanted.
+/// The reserve file. An error with it is no error of the store; the reserve is then smaller than wanted.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     path: PathBuf,
@@ -26,24 +26,24 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// What the file holds; `kept` is what the store's figures keep from new records.
+    /// Reads the size of the reserve. `kept`: the bytes that [`store::Space`] reserves.
     pub(crate) fn open(dir: &Path, kept: u64) -> Reserve {
         let path = dir.join(NAME);
         let held = std::fs::metadata(&path).map_or(0, |file| file.len().min(file.blocks() * 512));
         Reserve { path, wanted: (kept / 2).min(WANTED_MAX), held: AtomicU64::new(held) }
     }
 
-    /// Bytes that it holds.
+    /// The bytes that the file holds.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Relaxed)
     }
 
-    /// Whether it holds less than it should.
+    /// Whether the file holds less than it should.
     pub(crate) fn is_short(&self) -> bool {
         self.held() < self.wanted
     }
 
-    /// Fills it, if `available` bytes of the medium leave `kept` bytes besides.
+    /// Fills the file, if that leaves `kept` of the `available` bytes of the medium.
     pub(crate) fn restore(&self, available: u64, kept: u64) {
         let missing = self.wanted.saturating_sub(self.held());
         if missing == 0 || available < missing + kept {
@@ -56,12 +56,12 @@ impl Reserve {
             });
         match filled {
             Ok(()) => self.held.store(self.wanted, Relaxed),
-            // Partly filled, perhaps: what counts is what the file has.
+            // The file may be partly filled: its blocks count.
             Err(_) => self.held.store(std::fs::metadata(&self.path).map_or(0, |file| file.blocks() * 512), Relaxed),
         }
     }
 
-    /// Gives up to `bytes` back to the medium. Says whether there was something to give.
+    /// Gives about `bytes`, at least 1 MiB if it holds as much, back to the medium. Returns whether it did.
     pub(crate) fn give_up(&self, bytes: u64) -> bool {
         let held = self.held();
         if held == 0 {

@@ -1,13 +1,14 @@
-//! Looks for damage that no reading has met: walks the tree of records page by page, and checks what pages say of themselves and of each
-//! other, and the seal of every record.
+//! Verification of a store, to find damage that no read has met: walks the tree of records page by page, and checks page
+//! headers, the links between pages, and the seal of every record.
 //!
-//! Pages are read with `read`, not through the map: one that the disk does not give is an error here, not a signal. A read transaction
-//! keeps LMDB from using the pages again that the walk goes to; so a walk takes small steps, and finds its place again by key.
+//! Pages are read with `read` and not through the map, so a page that the disk cannot read is an error and not a signal. A
+//! read transaction keeps LMDB from reusing the pages of the walk, so a walk takes small steps and finds its place again by
+//! key.
 //!
-//! What it leaves out: the tree of unused pages, and pages that no record needs. What it cannot see: a page that is whole and not
-//! the newest (a write that the disk acknowledged and lost), unless its keys do not fit where it hangs.
+//! It does not check the tree of unused pages, nor pages that no record needs. It cannot detect a page that is intact but
+//! outdated (a write that the disk acknowledged and lost), unless its keys do not fit into the parent page.
 //!
-//! A page of LMDB's format version 1, little endian (`mdb.c` of 0.9, which says what a native build writes):
+//! A page of LMDB's format version 1, little endian (as in `mdb.c` of 0.9, on a machine of this byte order):
 //! ```text
 //! 0 page number u64 | 8 u16 | 10 flags u16 | 12 lower u16, 14 upper u16 (or 12 count of overflow pages u32) | 16 pointers u16 ...
 //! node: 0 size or child, low and high u16 | 4 flags (child: highest bits) u16 | 6 length of key u16 | 8 key, value
@@ -23,18 +24,18 @@ const NODE: usize = 8;
 const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 const OVERFLOW: u16 = 0x04;
-/// The flags that say what kind of page it is.
+/// The mask of the flags for the kind of a page.
 const KINDS: u16 = 0x6f;
-/// Of a node: its value is on pages of its own.
+/// Flag of a node: its value is on overflow pages.
 const BIG: u16 = 0x01;
-/// No tree is as high.
+/// Higher than any tree.
 const DEPTH_MAX: usize = 32;
-/// No record is as large.
+/// Larger than any record, in bytes.
 const VALUE_MAX: usize = 64 << 20;
-/// Finds of one step. A page that is lost may hold many records.
+/// The most findings of one step. A damaged page may have many records.
 const FINDS_MAX: usize = 16;
 
-/// The file at the state of one transaction.
+/// The tree of records in the state of one transaction.
 pub(crate) struct Tree<'a> {
     file: &'a File,
     page_size: usize,
@@ -42,15 +43,15 @@ pub(crate) struct Tree<'a> {
     last_page: u64,
 }
 
-/// What a step found.
+/// The result of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
-    /// Where the next step begins; `None`: the walk is over.
+    /// Where the next step starts; `None`: the walk is over.
     pub(crate) next: Option<Key>,
     pub(crate) finds: Vec<String>,
 }
 
-/// A node of a page, whose place was checked.
+/// A node of a page, with checked bounds.
 struct Node<'p> {
     key: &'p [u8],
     content: Content<'p>,
@@ -59,14 +60,14 @@ struct Node<'p> {
 enum Content<'p> {
     Child(u64),
     Value(&'p [u8]),
-    /// Its first page, its length.
+    /// First overflow page and length of the value.
     Big(u64, usize),
 }
 
-/// Keys from which the children of a branch are, and their pages. The first begins where the branch does.
+/// The children of a branch page: lowest key and page number. The lowest key of the first is that of the branch.
 type Children = Vec<(Vec<u8>, u64)>;
 
-/// Where a page of the tree hangs: its keys are from `low` on and below `end`.
+/// A page and the bounds that its parents give: its keys are from `low` on and below `end`.
 struct Place<'k> {
     number: u64,
     low: &'k [u8],
@@ -77,7 +78,7 @@ struct Place<'k> {
 struct Above {
     children: Children,
     at: usize,
-    /// All of its keys are below.
+    /// All keys of the page are below this.
     end: Option<Vec<u8>>,
 }
 
@@ -93,7 +94,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Number of the transaction, root of the records, last page: of a page that describes the whole file.
+/// Number of the transaction, root of the records and last page, from a meta page.
 fn meta(page: &[u8]) -> Option<(u64, u64, u64)> {
     const META: usize = HEADER + 24;
     const DB: usize = 48;
@@ -101,7 +102,7 @@ fn meta(page: &[u8]) -> Option<(u64, u64, u64)> {
 }
 
 impl<'a> Tree<'a> {
-    /// The tree as the transaction sees it; `None`: it is not described any more, or there are no records.
+    /// The tree as the transaction sees it; `None`: its meta page was overwritten, or there are no records.
     pub(crate) fn of(file: &'a File, page_size: usize, transaction: u64) -> Option<Tree<'a>> {
         let mut page = vec![0; page_size];
         (0..2).find_map(|number| {
@@ -111,13 +112,13 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Checks pages and records from a key on, about `bytes` of them.
+    /// Checks about `bytes` of pages and records, from a key on.
     pub(crate) fn verify(&self, from: &Key, bytes: usize) -> Step {
         let mut step = Step::default();
         let mut left = bytes;
         let root = Above { children: vec![(Vec::new(), self.root)], at: 0, end: None };
         let mut path = vec![root];
-        // The first way down leads to `from`, those after it to the first child.
+        // The first descent leads to `from`, later ones to the first child.
         let mut seeks = true;
         while let Some(above) = path.last_mut() {
             let Some((low, number)) = above.children.get(above.at).cloned() else {
@@ -167,7 +168,7 @@ impl<'a> Tree<'a> {
         step
     }
 
-    /// A page, and what it says that it is.
+    /// Reads a page and checks its number.
     fn page(&self, number: u64) -> Result<Vec<u8>, String> {
         if !(2..=self.last_page).contains(&number) {
             return Err(format!("the file has pages 2 to {}", self.last_page));
@@ -181,7 +182,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Checks a page of the tree, and the records on it from `from` on. Gives its children, if it has any.
+    /// Checks a page of the tree, and its records from `from` on. Returns its children, if it has any.
     fn check_page(
         &self,
         page: &[u8],
@@ -195,7 +196,7 @@ impl<'a> Tree<'a> {
         let fits = |key: &[u8]| key >= low && end.is_none_or(|end| key < end);
         let mut children = Vec::new();
         for (position, node) in nodes.iter().enumerate() {
-            // The first key of a branch is that of the branch itself, whatever is there.
+            // LMDB ignores the first key of a branch page; the lowest key of the branch counts.
             let key = if position == 0 && matches!(node.content, Content::Child(_)) { low } else { node.key };
             if !fits(key) {
                 return Err("its keys belong elsewhere".to_owned());
@@ -222,7 +223,7 @@ impl<'a> Tree<'a> {
         Ok((!children.is_empty()).then_some(children))
     }
 
-    /// A value on pages of its own.
+    /// Reads a value from its overflow pages.
     fn big(&self, first: u64, length: usize) -> Result<Value, String> {
         let page = self.page(first).map_err(|what| format!("page {first}: {what}"))?;
         let pages = u32_at(&page, 12).unwrap_or_default() as usize;
@@ -237,7 +238,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The nodes of a page of the tree, if they lie as they should, in the order of their keys.
+/// The nodes of a page of the tree, with bounds and order of keys checked.
 fn nodes(page: &[u8]) -> Result<Vec<Node<'_>>, String> {
     let wrong = || "its header makes no sense".to_owned();
     let flags = u16_at(page, 10).ok_or_else(wrong)? & KINDS;

@@ -1,8 +1,8 @@
-//! The seam of the client machine: calls with POSIX meaning come in, answers go out.
+//! The interface of the client machine: calls with POSIX semantics in, answers out.
 //!
-//! A driver (the FUSE host, the native library, the simulator) calls [`crate::Client::handle`] with what happened, then
-//! [`crate::Client::poll`] until it gives `None`, and again when [`crate::Client::deadline`] has passed (with
-//! [`Event::Tick`]). Nodes are named by inode number ([`proto::Fid::ino`]).
+//! A driver (the FUSE host, the native library, the simulator) calls [`crate::Client::handle`] with each event, then
+//! [`crate::Client::poll`] until it returns `None`, and [`crate::Client::handle`] with [`Event::Tick`] when
+//! [`crate::Client::deadline`] has passed. Nodes are identified by inode number ([`proto::Fid::ino`]).
 
 pub use rpc::at::Timeouts;
 
@@ -11,7 +11,7 @@ use proto::msg::{Cred, Layout};
 use proto::{Errno, Fid, Frame, Nid};
 use smallvec::SmallVec;
 
-/// A connection that the machine asked for.
+/// A connection that the machine requested.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
 
@@ -28,51 +28,51 @@ pub struct FileHandle(pub u64);
 pub struct Options {
     /// Identity of this mount; random, 16 bytes.
     pub uuid: proto::ClientUuid,
-    /// Seed for what needs one: first xid, retry jitter.
+    /// Seed of random values: first xid, retry jitter.
     pub seed: u64,
-    /// What the mount's devices are named by; random.
+    /// Suffix of the names of the mount's devices; random.
     pub instance: Instance,
-    /// File system.
+    /// Name of the file system.
     pub fsname: String,
-    /// Where the MGS is.
+    /// Addresses of the MGS.
     pub mgs: Vec<Nid>,
     /// Name for status output.
     pub description: String,
-    /// Refuse changes.
+    /// Refuse changes with `EROFS`.
     pub read_only: bool,
-    /// Most dirty data in memory, bytes over all files.
+    /// Limit of dirty data in memory, over all files, in bytes.
     pub max_dirty: u64,
-    /// Most clean data in memory, bytes.
+    /// Limit of clean data in memory, in bytes.
     pub max_cached: u64,
-    /// Largest read-ahead of one file, bytes.
+    /// Largest read-ahead of one file, in bytes.
     pub max_read_ahead: u64,
-    /// Most cached nodes without open files; see [`NODE_BYTES`].
+    /// Limit of cached nodes without open files; see [`NODE_BYTES`].
     pub max_nodes: usize,
-    /// Give up after a server was away for this long: calls fail with `EIO` (`-o soft`); `None` waits for ever.
+    /// How long a server may be unreachable before calls fail with `EIO` (`-o soft`); `None`: calls wait forever.
     pub soft: Option<core::time::Duration>,
-    /// How long requests may take before the connection is suspected, and when signs of life are due.
+    /// How long requests may take before the connection is suspected, and how often to ping.
     pub timeouts: Timeouts,
-    /// Give signs of life also where a server does not want them.
+    /// Ping also servers that do not ask for it.
     pub always_ping: bool,
-    /// Dirty data is written at the latest after this long.
+    /// How long data stays dirty at most before it is written.
     pub write_back_after: core::time::Duration,
-    /// Most requests in flight per metadata target that an administrator wants, as far as it limits the next.
+    /// The administrator's limit of requests in flight per metadata target; it only bounds `max_mod_rpcs_in_flight`.
     pub max_rpcs_in_flight: u16,
-    /// Changes in flight per metadata target, as far as it allows so many. 0: single slots, as version 0.1.0 has them.
+    /// Changes in flight per metadata target, if the target allows that many. 0: one at a time, as in version 0.1.0.
     pub max_mod_rpcs_in_flight: u16,
-    /// When reading moves access times.
+    /// When reading a file updates its access time.
     pub access_times: AccessTimes,
-    /// And those of directories.
+    /// When reading a directory updates its access time.
     pub directory_access_times: AccessTimes,
-    /// Every change is a request of its own, and answered by the server before the program goes on.
+    /// Every change is a request of its own, and the program waits for the server's answer.
     pub sync_metadata: bool,
-    /// The process's faults.
+    /// The fault injection of the process.
     pub faults: stdx::Faults,
 }
 
 #[cfg(test)]
 impl Options {
-    /// A small client's.
+    /// Those of a small client.
     pub(crate) fn of_tests() -> Options {
         Options {
             uuid: proto::ClientUuid(1),
@@ -100,7 +100,7 @@ impl Options {
     }
 }
 
-/// What tells the devices of a mount from those of other mounts of its node: the end of their names.
+/// Distinguishes the devices of a mount from those of other mounts of the same machine: the end of their names.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Instance(pub u64);
 
@@ -119,11 +119,11 @@ pub struct Device {
     pub name: String,
     /// The mount's identity.
     pub uuid: String,
-    /// How much refers to it.
+    /// Number of references.
     pub references: u64,
 }
 
-/// When reading something moves its access time.
+/// When reading updates the access time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum AccessTimes {
     /// If it is not newer than the last change, or older than a day.
@@ -135,44 +135,44 @@ pub enum AccessTimes {
     Never,
 }
 
-/// Memory that a node takes, its locks and its name in a directory included, in bytes: about, and rather more.
+/// Memory that a node takes, including its locks and its name in a directory, in bytes: an upper estimate.
 pub const NODE_BYTES: usize = 2048;
-/// Nodes that a client remembers if nothing else is said: a quarter of a GiB.
+/// Default of [`Options::max_nodes`]: a quarter of a GiB.
 pub const MAX_NODES_DEFAULT: usize = (256 << 20) / NODE_BYTES;
 
-/// What happened in the world.
+/// Something that the driver reports to the machine.
 #[derive(Debug)]
 pub enum Event {
-    /// A program wants something.
+    /// A program makes a call.
     Call { id: CallId, cred: Cred, call: Call },
-    /// The program was interrupted: end the call with `EINTR` if it can still be ended without effect.
+    /// The program was interrupted: the call fails with `EINTR` if it can still end without effect.
     Interrupt { id: CallId },
-    /// The program that waits for the call is being killed: the call is answered `EINTR` at once. What it asked for may happen
+    /// The program that waits for the call is being killed: the call is answered `EINTR` at once. It may take effect
     /// all the same.
     Abandon { id: CallId },
-    /// A connection is there.
+    /// A connection was established.
     Dialled { conn: ConnId },
-    /// A connection could not be made.
+    /// A connection could not be established.
     DialFailed { conn: ConnId, reason: String },
-    /// A frame came in.
+    /// A frame arrived.
     Frame { conn: ConnId, frame: Frame },
-    /// A connection is gone.
+    /// A connection was closed.
     Closed { conn: ConnId },
-    /// The kernel has dropped what [`Effect::Invalidate`] with this token named. `known`: it had the node. If not, an answer that
-    /// shows the node may still be on its way there, and the word to forget has overtaken it.
+    /// The kernel has processed the [`Effect::Invalidate`] with this token. `known`: it knew the node. If not, an
+    /// answer with the node may still be on its way to the kernel, overtaken by the invalidation.
     Invalidated { token: u64, known: bool },
-    /// The kernel was told what [`Effect::LetGo`] named.
+    /// The request of [`Effect::LetGo`] was passed on to the kernel.
     Asked,
-    /// The wall clock: nanoseconds since 1970. Told before every batch of calls; times of changes come from it.
+    /// The wall clock, in nanoseconds since 1970. Sent before every batch of calls; times of changes come from it.
     WallClock(i64),
-    /// Time passed.
+    /// A deadline has passed.
     Tick,
-    /// Unmount: interrupt calls and take no more, write everything back, close, give locks back, disconnect; then
-    /// [`Effect::Unmounted`].
+    /// Unmount: interrupt calls and accept no more, write everything back, close files, give locks back, disconnect;
+    /// then [`Effect::Unmounted`].
     Unmount,
 }
 
-/// What the machine wants done.
+/// Something that the machine wants the driver to do.
 #[derive(Debug)]
 pub enum Effect {
     /// Connect to the first of these that answers.
@@ -181,42 +181,43 @@ pub enum Effect {
     Send { conn: ConnId, frame: Frame },
     /// Close a connection. No `Closed` follows.
     Hangup { conn: ConnId },
-    /// A call is done.
+    /// A call has ended.
     Answer { id: CallId, result: Result<Answer, Errno> },
-    /// The kernel must forget something.
+    /// The kernel must drop something.
     Invalidate(Invalidation),
-    /// The kernel should drop what it knows of these nodes, where no program uses it: [`Call::Forget`]s follow. Answered by
-    /// [`Event::Asked`] when it was told. Like [`Invalidation::Entry`] this must not hold up anything else.
+    /// The kernel should forget these nodes, except those that programs use: [`Call::Forget`]s follow. Answered by
+    /// [`Event::Asked`] once it was passed on. Like [`Invalidation::Entry`] this must not delay anything else.
     LetGo(Vec<KernelNode>),
-    /// The configuration is here and the root is known: calls can be made. Calls made before wait.
+    /// The mount is complete: the configuration was fetched and the root is known. Earlier calls have waited for it.
     Mounted,
-    /// The mount is not complete after a while, or waits for something else than before: whose answers are missing, and why, in
-    /// sentences for a person; first the one without which it cannot go on.
+    /// The mount has not completed for a while, or now waits for something else: which targets do not answer, and why,
+    /// in sentences for a person; the one that blocks everything comes first.
     MountWaits { on: Vec<String> },
-    /// The mount cannot be: a sentence for a person.
+    /// The mount failed: a sentence for a person.
     MountFailed { reason: String },
-    /// See [`Event::Unmount`]. An error if not everything could be written back.
+    /// The unmount has ended, see [`Event::Unmount`]. An error if not everything could be written back.
     Unmounted { result: Result<(), Errno> },
-    /// How the job of a process is found out is set otherwise from here on.
+    /// The way to determine a process's job has changed.
     Jobs(JobIds),
     /// A line for the log.
     Log(LogLevel, String),
 }
 
-/// How the job of a process is found out (`jobid_var`, `jobid_name`), as in Lustre.
+/// How the job of a process is determined (`jobid_var`, `jobid_name`), as in Lustre.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobIds {
-    /// `disable`: there are none. `procname_uid`: program and user. `nodelocal`: as `name` says. Otherwise the environment variable
-    /// of the process that has it; as `name` says if there is none.
+    /// `disable`: no jobs. `procname_uid`: program and user. `nodelocal`: the pattern `name`. Otherwise an environment
+    /// variable of the process; the pattern `name` if the process lacks it.
     pub var: String,
-    /// With `%e` program, `%u` user, `%g` group, `%p` process, `%h` host, `%H` host without domain, `%j` the job by `var`.
+    /// A pattern with `%e` program, `%u` user, `%g` group, `%p` process, `%h` host, `%H` host without domain, `%j` the
+    /// job by `var`.
     pub name: String,
 }
 
 impl JobIds {
     /// No jobs.
     pub const DISABLED: &str = "disable";
-    /// Most bytes of a variable's name.
+    /// Longest name of a variable, in bytes.
     const VAR_MAX: usize = 63;
 
     /// Whether processes have jobs.
@@ -224,13 +225,13 @@ impl JobIds {
         self.var != JobIds::DISABLED
     }
 
-    /// Whether a variable can have this name.
+    /// Whether this is a valid name of a variable.
     pub fn var_is_valid(var: &str) -> bool {
         (1..=JobIds::VAR_MAX).contains(&var.len())
             && var.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     }
 
-    /// Whether jobs can be named so.
+    /// Whether this is a valid pattern.
     pub fn name_is_valid(name: &str) -> bool {
         (1..=proto::msg::JOB_MAX).contains(&name.len()) && !name.contains(char::is_control)
     }
@@ -242,7 +243,7 @@ impl Default for JobIds {
     }
 }
 
-/// How much a log line matters.
+/// The severity of a log line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LogLevel {
     /// Data or work of programs is lost or in danger: somebody should look.
@@ -259,21 +260,21 @@ pub type KernelNames = SmallVec<[(u64, Bytes); 1]>;
 /// A node as the kernel knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelNode {
-    /// Its number.
+    /// Its inode number.
     pub ino: u64,
     /// Its names.
     pub names: KernelNames,
 }
 
-/// What the kernel must forget.
+/// What the kernel must drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Invalidation {
     /// Cached attributes, and the pages in the range (`length` 0: none; `u64::MAX`: to the end). The driver answers
-    /// [`Event::Invalidated`] when the kernel has done it, if `token` is not 0. Dropping pages may bring WRITE requests
-    /// for pages that a program changed through `mmap`: they arrive as calls and must be served meanwhile.
+    /// with [`Event::Invalidated`] when the kernel is done, if `token` is not 0. Dropping pages may cause WRITE
+    /// requests for pages that a program changed through `mmap`: they arrive as calls and must be served meanwhile.
     Inode { token: u64, ino: u64, offset: u64, length: u64 },
-    /// A cached name; answered like `Inode`. The kernel takes the directory's lock for it, which the thread of a call that
-    /// waits here may hold: so it must not hold up any other invalidation.
+    /// A cached name; answered like `Inode`. The kernel takes the directory's lock for it, which the thread of a
+    /// waiting call may hold: so it must not delay any other invalidation.
     Entry { token: u64, parent: u64, name: Bytes },
 }
 
@@ -306,11 +307,11 @@ pub struct Stat {
     pub btime_ns: i64,
     /// The kernel may keep these attributes (a lock covers them and will be called back).
     pub cacheable: bool,
-    /// The kernel may keep the name that led here.
+    /// The kernel may keep the name that led to the node.
     pub entry_cacheable: bool,
 }
 
-/// Fields of a setattr; `None` leaves them.
+/// Fields of a setattr; `None` leaves a field unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SetStat {
     /// Permission bits.
@@ -325,7 +326,7 @@ pub struct SetStat {
     pub atime: Option<SetTime>,
     /// A time, or now.
     pub mtime: Option<SetTime>,
-    /// Through this open file (`ftruncate`).
+    /// The open file of an `ftruncate`.
     pub fh: Option<FileHandle>,
 }
 
@@ -338,16 +339,16 @@ pub enum SetTime {
     At(i64),
 }
 
-/// A record lock as `fcntl` and `flock` have it.
+/// A record lock of `fcntl` or `flock`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordLock {
     /// First byte.
     pub start: u64,
     /// Last byte; `u64::MAX` is the end.
     pub end: u64,
-    /// What: shared, exclusive or none.
+    /// Shared, exclusive or none.
     pub kind: RecordLockKind,
-    /// Process.
+    /// Process ID.
     pub pid: u32,
 }
 
@@ -362,7 +363,7 @@ pub enum RecordLockKind {
     Unlock,
 }
 
-/// Linux `lseek` beyond the simple ones.
+/// The Linux-specific modes of `lseek`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whence {
     /// `SEEK_DATA`.
@@ -371,16 +372,16 @@ pub enum Whence {
     Hole,
 }
 
-/// What a program wants. Names are bytes, checked here (length, NUL, slash).
+/// A call of a program. Names are bytes, checked by the machine (length, NUL, slash).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Name to node. Counts one reference of the kernel to the node.
+    /// Looks a name up. Counts one reference of the kernel to the node.
     Lookup { parent: u64, name: Bytes },
     /// The kernel drops references.
     Forget { ino: u64, count: u64 },
     /// Attributes.
     Getattr { ino: u64, fh: Option<FileHandle> },
-    /// Attributes of the mount's root. umount(8) asks for them: after a while they are answered as they were last.
+    /// Attributes of the mount's root. umount(8) requests them: after a while they are answered from the cache.
     RootAttr { ino: u64 },
     /// Change attributes.
     Setattr { ino: u64, set: SetStat },
@@ -392,26 +393,27 @@ pub enum Call {
     Mkdir { parent: u64, name: Bytes, mode: u32 },
     /// Symbolic link.
     Symlink { parent: u64, name: Bytes, target: Bytes },
-    /// Remove a name that is not a directory's.
+    /// Removes a name of a non-directory.
     Unlink { parent: u64, name: Bytes },
-    /// Remove an empty directory.
+    /// Removes an empty directory.
     Rmdir { parent: u64, name: Bytes },
     /// `renameat2`; flags NOREPLACE 1, EXCHANGE 2.
     Rename { parent: u64, name: Bytes, new_parent: u64, new_name: Bytes, flags: u32 },
-    /// A further name.
+    /// Adds a name.
     Link { ino: u64, new_parent: u64, new_name: Bytes },
     /// Open by node; `O_*` of x86-64.
     Open { ino: u64, flags: u32 },
-    /// Create if need be, and open.
+    /// Creates the file if it does not exist, and opens it.
     Create { parent: u64, name: Bytes, mode: u32, flags: u32 },
     /// Read.
     Read { fh: FileHandle, offset: u64, length: u32 },
     /// Write. With `O_APPEND` in the open's flags the offset is ignored, unless `write_back`: a page that the kernel
     /// writes back from `mmap` goes where it says. `kill_priv`: the writer may not keep set-id bits on the file.
     Write { fh: FileHandle, ino: u64, offset: u64, data: Bytes, write_back: bool, kill_priv: bool },
-    /// A descriptor was closed: POSIX locks of the owner go, errors known by now are told.
+    /// A descriptor was closed: POSIX locks of the owner are released, known errors are reported.
     Flush { fh: FileHandle, lock_owner: u64 },
-    /// The last descriptor of an open is gone. Answered at once; the server hears of it later.
+    /// The last descriptor of an open file description was closed. Answered at once; the close is sent to the server
+    /// later.
     Release { fh: FileHandle, flock_owner: Option<u64> },
     /// Make data (and attributes, unless `data_only`) durable.
     Fsync { fh: FileHandle, data_only: bool },
@@ -452,29 +454,30 @@ pub enum Call {
     FidToPath { fid: Fid },
     /// `lfs getstripe`.
     GetLayout { ino: u64 },
-    /// `lfs setstripe`: the wishes of `wish`; a list of targets in `osts`, a pool in `pool`. See [`proto::msg::SetlayoutOp`].
+    /// `lfs setstripe`: the wanted layout; a list of targets in `osts`, a pool in `pool`. See
+    /// [`proto::msg::SetlayoutOp`].
     SetLayout { ino: u64, wish: Layout },
-    /// `lfs migrate`: the data moves to other objects, as the same wishes say; what they leave open stays as it is.
+    /// `lfs migrate`: moves the data to objects of the wanted layout; unspecified fields stay as they are.
     Migrate { ino: u64, wish: Layout },
     /// `lfs df`: each target's name and space.
     TargetSpace,
-    /// `lfs pool_list`: the pools that the configuration has.
+    /// `lfs pool_list`: the pools of the configuration.
     Pools,
-    /// `lfs pool_list`: the object targets of one. `ENOENT`: there is no such pool.
+    /// `lfs pool_list`: the object targets of a pool. `ENOENT`: there is no such pool.
     PoolMembers { pool: String },
 }
 
-/// What a call gives.
+/// The result of a successful call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Done, nothing to say.
+    /// Success without a result.
     Done,
     /// A node: lookup, mkdir, mknod, symlink, link.
     Entry(Stat),
     /// Getattr, setattr.
     Attr(Stat),
-    /// Open and opendir. `keep_cache`: pages that the kernel has are still good. `direct_io`: the kernel must not
-    /// cache (O_DIRECT, O_APPEND). `no_flush`: FLUSH is not needed.
+    /// Open and opendir. `keep_cache`: the kernel may keep its pages. `direct_io`: the kernel must not cache (O_DIRECT,
+    /// O_APPEND). `no_flush`: FLUSH is not needed.
     Opened { fh: FileHandle, keep_cache: bool, direct_io: bool, no_flush: bool },
     /// Create.
     Created { stat: Stat, fh: FileHandle, direct_io: bool, no_flush: bool },
@@ -486,7 +489,7 @@ pub enum Answer {
     Entries(Vec<DirectoryEntry>),
     /// Space.
     Space { block_size: u32, blocks: u64, free: u64, available: u64, files: u64, files_free: u64 },
-    /// Getlk: who is in the way (`kind` Unlock: nobody).
+    /// Getlk: the conflicting lock (`kind` Unlock: there is none).
     Lock(RecordLock),
     /// Lseek.
     Offset(u64),
@@ -494,9 +497,9 @@ pub enum Answer {
     Fid(Fid),
     /// FidToPath.
     Paths(Vec<Bytes>),
-    /// GetLayout: of a file its layout, of a directory its default; `None` if there is none.
+    /// GetLayout: the layout of a file or the default of a directory; `None` if there is none.
     Layout(Option<Layout>),
-    /// TargetSpace: name, total, free, available bytes, files, free files; `Err` if it does not answer.
+    /// TargetSpace: name, total, free, available bytes, files, free files; `Err` if the target does not answer.
     Targets(Vec<(String, Result<proto::msg::StatfsRep, Errno>)>),
     /// Pools: their names, sorted.
     Pools(Vec<String>),
@@ -513,8 +516,8 @@ pub struct DirectoryEntry {
     pub ino: u64,
     /// `DT_*`.
     pub kind: u32,
-    /// Cookie to go on after this entry.
+    /// Cookie to continue after this entry.
     pub offset: u64,
-    /// With `plus`: always there except for `.` and `..` (not `cacheable` if no lock covers them).
+    /// With `plus`: present except for `.` and `..` (not `cacheable` if no lock covers them).
     pub stat: Option<Stat>,
 }

@@ -1,7 +1,7 @@
-//! The machine: events in, attempts, effects out.
+//! The machine: processes events, runs attempts of operations, emits effects.
 //!
-//! Operations live in slots that are used again (their memo's memory too); an [`OpId`] carries the slot's generation, so
-//! that a late reply or wake-up of a finished operation finds nobody.
+//! Operations live in slots that are reused (including their memo's memory); an [`OpId`] carries the slot's generation,
+//! so that a late reply or wake-up of a finished operation has no effect.
 
 use core::time::Duration;
 use proto::msg::Cred;
@@ -20,15 +20,15 @@ use crate::coherence::world::World;
 use crate::coherence::{closes, data, kernel, locks, metadata_write_back, replies};
 use crate::ops::{self, config, devices, params};
 
-/// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
-/// behind takes memory, and a user can go on leaving calls behind while a server is away.
+/// Calls that may go on without their programs at a time. Beyond that, a program that is killed waits for its call:
+/// abandoned calls take memory, and a user could abandon calls without limit while a server is unreachable.
 const ABANDONED_MAX: usize = 4096;
-/// Attempts of one run: far more than there are operations that can go on.
+/// Attempts in one run: far more than there can be operations that make progress.
 const TURNS_MAX: u32 = 1 << 18;
-/// Between two runs of operations that wake each other.
+/// Pause between two runs of operations that wake each other.
 const PAUSE: Duration = Duration::from_millis(10);
-/// What the log says of that.
-const CIRCLE: &str = "operations of this client wake each other without end, which is a defect: they go on, slowly";
+/// The log message about that.
+const LIVELOCK: &str = "operations of this client wake each other without end, which is a defect: they go on, slowly";
 
 /// An operation in its slot.
 struct Running {
@@ -52,14 +52,14 @@ pub struct Client {
     calls: Map<CallId, OpId>,
     /// Calls that go on without their programs.
     abandoned: usize,
-    /// Operations were seen that wake each other.
-    circles: bool,
+    /// Operations that wake each other were seen.
+    livelock: bool,
     nobody: Arc<Cred>,
     last_cred: Arc<Cred>,
 }
 
 impl Client {
-    /// A client that begins to mount.
+    /// A client that starts to mount.
     pub fn new(options: Options, now: Instant) -> Client {
         let nobody = Arc::new(Cred::default());
         let mut w = World::new(options);
@@ -71,7 +71,7 @@ impl Client {
             spare: Vec::new(),
             calls: Map::default(),
             abandoned: 0,
-            circles: false,
+            livelock: false,
             last_cred: nobody.clone(),
             nobody,
         };
@@ -80,7 +80,7 @@ impl Client {
         client
     }
 
-    /// Something happened.
+    /// Processes an event.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.w.now = now;
         match event {
@@ -119,12 +119,12 @@ impl Client {
         self.run();
     }
 
-    /// What to do next.
+    /// Takes the next effect.
     pub fn poll(&mut self) -> Option<Effect> {
         self.w.effects.pop_front()
     }
 
-    /// When [`Event::Tick`] is due: other events do not look at the time.
+    /// When [`Event::Tick`] is due: other events do not run timers.
     pub fn deadline(&self) -> Option<Instant> {
         let w = &self.w;
         let mount = [w.mount_deadline, w.mount_look].into_iter().flatten().min();
@@ -141,12 +141,12 @@ impl Client {
         .min()
     }
 
-    /// The mount's own name among devices: `demo-ffff9a3c0e4b8800`.
+    /// The device name of the mount itself: `demo-ffff9a3c0e4b8800`.
     pub fn device(&self) -> String {
         devices::of_mount(&self.w)
     }
 
-    /// Its devices.
+    /// The devices of the mount.
     pub fn devices(&self) -> Vec<Device> {
         devices::list(&self.w)
     }
@@ -167,12 +167,13 @@ impl Client {
         result
     }
 
-    /// Files of which the kernel may hold pages, dirty ones too.
+    /// Files of which the kernel may hold pages, including dirty ones.
     pub fn files_in_kernel(&self) -> Vec<u64> {
         self.w.nodes.iter().map(|node| node.ino()).filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
     }
 
-    /// Files with bytes that were not written back, `limit` of them at most, with how many bytes; and how many more there are.
+    /// Up to `limit` files with bytes that were not written back, each with its number of bytes; and the number of
+    /// further files.
     pub fn unsynced(&self, limit: usize) -> (Vec<(String, u64)>, usize) {
         let mut files = data::files_unwritten(&self.w);
         let more = files.len().saturating_sub(limit);
@@ -180,12 +181,12 @@ impl Client {
         (files.into_iter().map(|(ino, bytes)| (self.w.nodes.path(ino), bytes)).collect(), more)
     }
 
-    /// Changes that were ever made by metadata write-back, and how many of them have been answered by their servers.
+    /// Changes made by metadata write-back since the mount, and how many of them have been answered.
     pub fn behind(&self) -> (u64, u64) {
         metadata_write_back::counts(&self.w)
     }
 
-    /// Operations in progress and what they have got so far, one line each: for whoever looks for what is stuck.
+    /// Operations in progress and their memo, one line each, to find what is stuck.
     pub fn in_progress(&self) -> Vec<String> {
         let running = self.slots.iter().filter_map(|slot| slot.running.as_deref());
         let line = |running: &Running| {
@@ -220,7 +221,7 @@ impl Client {
         if slot.generation == op.generation {
             self.calls.insert(id, op);
             if let Some(Work::Call(call)) = slot.running.as_ref().map(|running| &running.work) {
-                kernel::waits(&mut self.w, op, call);
+                kernel::enter_gate(&mut self.w, op, call);
             }
         }
     }
@@ -253,7 +254,7 @@ impl Client {
         slot.running.as_mut().map(|running| &mut running.state)
     }
 
-    /// One attempt.
+    /// Runs one attempt.
     fn attempt(&mut self, id: OpId) {
         let Some(slot) = self.slots.get_mut(id.slot as usize) else { return };
         if slot.generation != id.generation {
@@ -293,7 +294,7 @@ impl Client {
         if let Some(call) = running.state.call.take() {
             self.calls.remove(&call);
             if let Ok(answer) = &mut result {
-                kernel::shown(&mut self.w, answer);
+                kernel::prepare_answer(&mut self.w, answer);
             }
             self.w.effect(Effect::Answer { id: call, result });
         } else if let (Err(errno), Work::Task(task)) = (result, &running.work) {
@@ -322,15 +323,15 @@ impl Client {
         if state.changes > 0 {
             return;
         }
-        // Nothing that changes anything was sent: the call can end here.
+        // No request with an effect was sent: the call can end here.
         let slot = &mut self.slots[id.slot as usize];
         let Some(running) = slot.running.take() else { return };
         self.finish(running, Err(Errno::EINTR));
     }
 
-    /// The program is gone. A call whose requests have no effect, or were not sent, ends here. Any other is answered, and goes on
-    /// as an operation without a caller: its replies are taken in, and in the end it lets go of what it was to give
-    /// ([`ops::disown`]).
+    /// The program is gone. A call whose requests have no effect, or were not sent, ends here. Any other is answered,
+    /// and goes on as an operation without a caller: its replies are applied, and at the end it releases what it
+    /// obtained for the program ([`ops::disown`]).
     fn abandon(&mut self, call: CallId) {
         let Some(&id) = self.calls.get(&call) else { return };
         let Some(state) = self.state(id) else { return };
@@ -356,26 +357,26 @@ impl Client {
             running.state.call = None;
             running.state.abandoned = true;
         }
-        kernel::gone(&mut self.w, id);
+        kernel::leave_gate(&mut self.w, id);
         self.calls.remove(&call);
         self.w.effect(Effect::Answer { id: call, result: Err(Errno::EINTR) });
     }
 
     fn invalidated(&mut self, token: u64, known: bool) {
-        let again = if known { Instant::ZERO } else { self.w.now + crate::coherence::cx::TELL_AGAIN };
+        let again = if known { Instant::ZERO } else { self.w.now + crate::coherence::cx::INVALIDATE_AGAIN };
         if let Some((id, step)) = self.w.schedule.take_token(token)
             && let Some(state) = self.state(id)
         {
-            state.heard(step, again);
-            self.w.schedule.again(id);
+            state.acknowledged(step, again);
+            self.w.schedule.make_ready(id);
         }
     }
 
-    /// Runs whoever can run, until nobody can.
+    /// Runs operations until none can make progress.
     fn run(&mut self) {
         self.run_ready();
-        self.w.make_room();
-        // The locks of what was dropped go back.
+        self.w.reclaim_nodes();
+        // The locks of dropped nodes go back.
         if !self.w.spawned.is_empty() {
             self.run_ready();
         }
@@ -385,9 +386,9 @@ impl Client {
     fn run_ready(&mut self) {
         for left in (0..TURNS_MAX).rev() {
             if left == 0 {
-                // A defect; but sockets are read and written between two runs, so that what they wait for comes.
-                if !core::mem::replace(&mut self.circles, true) {
-                    self.w.log_error(CIRCLE.to_owned());
+                // A defect; but sockets are served between two runs, so that what the operations wait for can arrive.
+                if !core::mem::replace(&mut self.livelock, true) {
+                    self.w.log_error(LIVELOCK.to_owned());
                 }
                 self.w.set_timer(self.w.now + PAUSE);
             }
@@ -411,8 +412,8 @@ impl Client {
                         }
                     }
                 }
-            } else if self.w.schedule.is_quiet() && self.w.spawned.is_empty() {
-                // What came in last may have asked for work without concerning an operation itself: a callback does.
+            } else if self.w.schedule.is_idle() && self.w.spawned.is_empty() {
+                // The last event may have started work without concerning an operation itself, as a callback does.
                 break;
             }
         }

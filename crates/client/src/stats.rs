@@ -1,7 +1,7 @@
-//! What programs did through the mount, for `llite.*.stats`.
+//! Statistics of the programs' calls, for `llite.*.stats`.
 //!
-//! A call counts when it has succeeded, with the time from when the machine heard of it to its answer; one that waited for
-//! nothing took none. What the kernel answers from its own caches is not seen here.
+//! A call counts when it has succeeded, with the time from its arrival at the machine to its answer; one that did not
+//! wait took none. What the kernel answers from its own caches is not counted.
 
 use proto::{Errno, Operation};
 use stdx::Instant;
@@ -13,19 +13,19 @@ use crate::api::{Answer, Call, SetStat};
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     tallies: Tallies<Operation>,
-    /// When counting began, by the wall clock; 0: not known yet.
+    /// When counting started, by the wall clock; 0: not known yet.
     since_ns: i64,
 }
 
 impl Stats {
-    /// The wall clock is known: counting began with it, if it did not before.
+    /// The wall clock is known: counting starts, if it has not yet.
     pub(crate) fn began(&mut self, now_ns: i64) {
         if self.since_ns == 0 {
             self.since_ns = now_ns;
         }
     }
 
-    /// A call is over.
+    /// Counts a call that has ended.
     pub(crate) fn ended(&mut self, now: Instant, call: &Call, result: &Result<Answer, Errno>, started: Instant) {
         let (Some(operation), Ok(answer)) = (operation(call), result) else { return };
         match (operation, answer) {
@@ -38,18 +38,18 @@ impl Stats {
         self.tallies.of(operation).add_time(now.since(started));
     }
 
-    /// From 0 again.
+    /// Resets the counters.
     pub(crate) fn clear(&mut self, now_ns: i64) {
         *self = Stats { since_ns: now_ns, ..Stats::default() };
     }
 
-    /// As Lustre's tools print it.
+    /// The text as Lustre's tools print it.
     pub(crate) fn text(&self, now_ns: i64) -> String {
         head(now_ns, self.since_ns) + &self.tallies.lines()
     }
 }
 
-/// Under which name a call counts.
+/// The operation as which a call is counted.
 fn operation(call: &Call) -> Option<Operation> {
     Some(match call {
         Call::Lookup { .. } | Call::Getattr { .. } | Call::RootAttr { .. } => Operation::Getattr,

@@ -1,4 +1,4 @@
-//! What all layers name: targets, operations, their needs, and what they may wait for.
+//! Identifiers that all layers use: targets, operations, their steps, and what operations may wait for.
 
 mod schedule;
 mod step;
@@ -9,7 +9,7 @@ pub(crate) use step::Step;
 /// A target by its role.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Dest {
-    /// The configuration.
+    /// The MGS, which has the configuration.
     Mgs,
     /// A metadata target by index.
     Mdt(u32),
@@ -17,7 +17,7 @@ pub(crate) enum Dest {
     Ost(u32),
 }
 
-/// An operation in progress. Numbers of finished ones never come back.
+/// An operation in progress. The identifier of a finished one is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OpId {
     pub(crate) slot: u32,
@@ -25,26 +25,26 @@ pub(crate) struct OpId {
 }
 
 impl OpId {
-    /// Before all others.
+    /// The least identifier.
     pub(crate) const FIRST: OpId = OpId { slot: 0, generation: 0 };
-    /// After all others.
+    /// The greatest identifier.
     pub(crate) const LAST: OpId = OpId { slot: u32::MAX, generation: u32::MAX };
 }
 
-/// What an operation may wait for besides its own requests and locks.
+/// What an operation may wait for, besides its own requests and locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum WaitKey {
     /// The mount is complete.
     Mounted,
     /// A sequence of FIDs.
     Sequence,
-    /// A target appears in the configuration.
+    /// A target appeared in the configuration, or serves requests.
     Target(Dest),
     /// An operation ended while the client unmounts.
     Drained,
-    /// The time of [`Schedule::set_timer`] has come.
+    /// The time given to [`Schedule::set_timer`] has come.
     Timer,
-    /// A call began to wait while the kernel holds a directory locked for it.
+    /// A call started to wait while the kernel holds a directory locked for it.
     Gates,
     /// Closes were answered.
     Closes,
@@ -52,6 +52,6 @@ pub(crate) enum WaitKey {
     MetadataWriteBack,
     /// A directory's listing was fetched.
     Listing(u64),
-    /// The data cache's own, by a number that it chooses.
+    /// A key of the data cache, which chooses the number.
     Data(u64),
 }

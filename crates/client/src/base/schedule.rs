@@ -1,4 +1,4 @@
-//! The scheduler: operations that are ready to run, and what the others wait for.
+//! The scheduler: the operations that are ready to run, and what the others wait for.
 
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -6,16 +6,16 @@ use stdx::{Instant, Map, Set};
 
 use super::{OpId, Step, WaitKey};
 
-/// Operations that wait for the same, in the order in which they came.
+/// Operations that wait for the same key, in order of arrival.
 #[derive(Default)]
 struct Waiters {
     list: SmallVec<[OpId; 2]>,
-    /// The same, once they are many.
+    /// The same as a set, once there are many.
     known: Set<OpId>,
 }
 
 impl Waiters {
-    /// With more than this a look at the list takes longer than one into a table.
+    /// With more than this, a search of the list takes longer than a lookup in a set.
     const MANY: usize = 16;
 
     fn add(&mut self, op: OpId) {
@@ -38,29 +38,29 @@ impl Waiters {
 pub(crate) struct Schedule {
     ready: VecDeque<OpId>,
     waiters: Map<WaitKey, Waiters>,
-    /// What the kernel was asked, by number.
+    /// Invalidations sent to the kernel, by token.
     tokens: Map<u64, (OpId, Step)>,
     last_token: u64,
     timer: Option<Instant>,
 }
 
 impl Schedule {
-    /// An operation is to run again.
-    pub(crate) fn again(&mut self, op: OpId) {
+    /// Makes an operation ready.
+    pub(crate) fn make_ready(&mut self, op: OpId) {
         self.ready.push_back(op);
     }
 
-    /// The next that is to run.
+    /// Takes the next ready operation.
     pub(crate) fn next(&mut self) -> Option<OpId> {
         self.ready.pop_front()
     }
 
-    /// Whether none is to run.
-    pub(crate) fn is_quiet(&self) -> bool {
+    /// Whether no operation is ready.
+    pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// Runs everybody who waits for `key`.
+    /// Makes all operations ready that wait for `key`.
     pub(crate) fn wake(&mut self, key: WaitKey) {
         if self.waiters.is_empty() {
             return;
@@ -70,19 +70,19 @@ impl Schedule {
         }
     }
 
-    /// An operation waits for `key`.
+    /// Makes an operation wait for `key`.
     pub(crate) fn wait(&mut self, op: OpId, key: WaitKey) {
         self.waiters.entry(key).or_default().add(op);
     }
 
-    /// A number for a question to the kernel.
+    /// A token for an invalidation.
     pub(crate) fn token(&mut self, op: OpId, step: Step) -> u64 {
         self.last_token += 1;
         self.tokens.insert(self.last_token, (op, step));
         self.last_token
     }
 
-    /// Whose question had this number, once.
+    /// Takes the operation and step of a token.
     pub(crate) fn take_token(&mut self, token: u64) -> Option<(OpId, Step)> {
         self.tokens.remove(&token)
     }
@@ -92,12 +92,12 @@ impl Schedule {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
     }
 
-    /// When [`Schedule::tick`] wants to be called.
+    /// When [`Schedule::tick`] is due next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timer
     }
 
-    /// Time passed.
+    /// Runs the timer if it is due.
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.timer.is_some_and(|at| at <= now) {
             self.timer = None;
@@ -118,7 +118,7 @@ mod tests {
             schedule.wait(op(slot), WaitKey::Closes);
         }
         schedule.wake(WaitKey::Gates);
-        assert!(schedule.is_quiet());
+        assert!(schedule.is_idle());
         schedule.wake(WaitKey::Closes);
         schedule.wake(WaitKey::Closes);
         let woken: Vec<OpId> = core::iter::from_fn(|| schedule.next()).collect();

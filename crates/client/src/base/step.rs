@@ -1,120 +1,121 @@
-//! The needs of an operation: each has a name, under which its memo keeps what has become of it ([`crate::coherence::op::Memo`]).
+//! Steps: the names under which the memo of an operation keeps the state of each thing that it needs
+//! ([`crate::coherence::op::Memo`]).
 //!
-//! A need that an operation has several times bears a number: of a stripe, an object, a piece, a request. So two needs never
-//! share a place in the memo, whichever helpers an operation is put together from.
+//! A need that occurs several times bears a number: of a stripe, an object, a piece, a request. So two needs never
+//! share a place in the memo, whichever helpers an operation uses.
 
 use super::Dest;
 
-/// A need.
+/// A thing that an operation needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Step {
-    /// The request that the operation is about.
+    /// The main request of the operation.
     Main,
     /// Attributes of a node.
     Attr,
     /// The FID of a new object.
     NewFid,
-    /// A sequence of FIDs was waited for.
+    /// A sequence of FIDs was awaited.
     Sequence,
-    /// A directory or an object that a request is about to change: of up to two, which.
+    /// The directory or object that a request is about to change: the first or the second.
     Changing(u8),
     /// The object whose name is to be removed.
-    Goes,
+    Removal,
     /// The object of a change that was made in the caches.
     Made,
-    /// The directory in which a name is looked up had a name itself when the request left.
+    /// Whether the directory in which a name is looked up had a name itself when the request was sent.
     HadName,
-    /// An object is opened with its lookup.
+    /// The open of an object with its lookup.
     Hold,
-    /// The node whose size is asked for.
+    /// The node whose size is requested.
     Kept,
-    /// A file that was to be made and is there, and that is to be cut.
+    /// The file that was to be created but exists, and that has to be truncated.
     Found,
-    /// It is open.
+    /// The file is open.
     Opened,
-    /// A file that has set-id bits is cut by its open.
+    /// The truncation of a file with set-id bits by its open.
     SetId,
-    /// The kernel forgets a mode.
+    /// The kernel drops a mode.
     Mode,
     /// The attributes of a file that is written to, which may give capabilities;
     Capability,
     /// and that one alone.
     CapabilityAlone,
-    /// The privileges of a file that is written to are dropped.
+    /// The removal of the privileges of a file that is written to.
     Privileges,
-    /// An extended attribute, or the names of all, where all together are too much for one answer.
+    /// An extended attribute, or the names of all, if all together are too much for one answer.
     XattrAlone,
     /// The kernel waits for attributes.
-    Asked,
-    /// The kernel forgets the attributes of a node before they are changed: of up to four, which,
+    AttrWanted,
+    /// The kernel drops the attributes of a node before they are changed: of up to four nodes, which,
     Hide(u8),
-    /// and is shown none of them until the operation ends.
+    /// and may keep none of them until the operation ends.
     Hidden(u8),
-    /// The kernel drops pages of a file whose size is lost.
+    /// The kernel drops pages of a file whose size was lost.
     SizeLost,
     /// Names that the kernel was asked to drop: how many;
     Names,
     /// each of them;
     Name(u64),
-    /// until when that is waited for.
+    /// the deadline of that.
     NamesUntil,
-    /// Whether a directory still has the name by which the kernel came to it,
+    /// Whether a directory still has the name by which the kernel reached it,
     Named,
-    /// and which directory that is.
+    /// and which directory was checked.
     NamedOf,
     /// A piece of a listing;
     Piece(u64),
-    /// how many names of its directory had been changed from here when it was asked for.
+    /// how many names of its directory this client had changed when it was requested.
     PieceChanges(u64),
-    /// A listing that is fetched: the next piece, and after which cookie it begins.
+    /// A listing that is fetched: the next piece, and the cookie after which it starts.
     Listed,
     /// See [`Step::Listed`].
     ListedAfter,
-    /// The cookie after which attributes are fetched ahead.
+    /// The cookie after which attributes are prefetched.
     SweepAfter,
     /// Flags and node of the open file that a call changes.
     FileFlags,
     /// See [`Step::FileFlags`].
     FileNode,
-    /// Until when an empty read waits.
+    /// The deadline of an empty read that waits.
     AfterEnd,
-    /// Until when an answer is waited for.
+    /// The deadline of an awaited answer.
     Until,
-    /// How often something was lost before a sync.
+    /// How many losses there were before a sync.
     Losses,
     /// The space of a target.
     Space(Dest),
-    /// A target makes durable what it told.
+    /// A target makes durable what it has acknowledged.
     SyncTarget(Dest),
-    /// A target is left before the others.
+    /// A target is disconnected before the others.
     GoodBye(Dest),
-    /// How far the unmount is.
+    /// The phase of the unmount.
     Phase,
-    /// A file that may be migrated: that was found out.
+    /// A file was found to be eligible for migration.
     MayMigrate,
     /// A record lock that takes nothing away.
     Keep,
-    /// How often a lock was tried for again.
+    /// How often a lock was retried.
     Tries,
-    /// When it is next.
+    /// When it is retried next.
     TryAt,
-    /// Record locks given back.
+    /// The release of record locks.
     Unlock,
 
-    /// Until which change is waited for.
+    /// The count of changes that is awaited.
     ChangesUntil(Dest),
     /// The changes under a lease that goes back are answered.
     LeaseDrained,
-    /// Closes that must have left: until which.
+    /// Closes that must have been sent: their count.
     ClosesSent,
-    /// Closes that must be done: until which.
+    /// Closes that must be answered: their count.
     ClosesDone(Dest),
     /// Reporting a local open to the server, by the file's handle: the node;
     Publish(u64),
     /// and the request.
     PublishSent(u64),
 
-    /// Attributes that make a layout known.
+    /// Attributes that contain the layout.
     Load,
     /// Attributes under the lock on the data of a resident file.
     Confirm,
@@ -128,103 +129,103 @@ pub(crate) enum Step {
     LockSince(u64),
     /// A lock that is taken if nobody is in the way.
     TryLock(u32),
-    /// The size of an object, by the number in its name.
+    /// The size of an object, by the number in its identity.
     Refresh(u32),
-    /// What an object looks like for others,
+    /// The state of an object for others,
     Glimpse(u32),
-    /// and the size that it had at least when that was asked.
+    /// and its size floor when that was requested.
     Glimpsed(u32),
-    /// The generation of the layout when it was asked for under pins;
+    /// The generation of the layout when its confirmation was requested under pins;
     LayoutSeen,
-    /// the question;
+    /// the request;
     LayoutConfirm,
     /// the generation that was confirmed.
     LayoutHeld,
-    /// The layout after a look at objects without locks.
+    /// The confirmation of the layout after a look at objects without locks.
     LayoutLooked,
-    /// The generation before such a look.
+    /// The generation of the layout before such a look.
     StatLayout,
     /// Attributes of a file that is changing.
     StatConfirm,
-    /// How many fetches were made.
+    /// The number of fetches.
     Fetches,
     /// One of them.
     Fetch(u64),
-    /// What follows was fetched ahead.
+    /// Read-ahead was started.
     ReadAhead,
-    /// Where a write through the cache begins;
+    /// Where a write-through starts;
     Through,
     /// the largest request;
     ThroughSize,
-    /// of each request the number,
+    /// the number of each request,
     ThroughId(u64),
-    /// the grant that it uses,
+    /// the grant that each uses,
     ThroughGrant(u64),
-    /// and itself.
+    /// and each request.
     ThroughSent(u64),
-    /// Where a write begins that went past the kernel's pages;
+    /// Where a write starts that bypassed the kernel's pages;
     PastPages,
     /// where it ends;
     PastPagesEnd,
-    /// the kernel drops what it has of that.
+    /// the kernel's drop of its pages there.
     PastPagesDrop,
     /// A request of write-back.
     Write,
     /// A target makes answered writes durable.
     Commit,
-    /// The same for who waits for it: of an object by its stripe, or of a target by its index;
+    /// The same for an operation that waits for it: for an object by its stripe, or for a target by its index;
     Sync(u32),
-    /// how much was heard of others when that was asked.
-    SyncHeard(u32),
-    /// A round of write-back: the first number that is not waited for.
+    /// the count of foreign changes seen when that was requested.
+    SyncSeen(u32),
+    /// A round of write-back: the first number that it does not wait for.
     Round(u64),
-    /// Failures of an object before write-back was tried for an operation;
+    /// The failures of an object before write-back was tried for an operation;
     Settle(u32),
-    /// for a lock that goes back;
+    /// before it was tried for a lock that goes back;
     SettleRecall(u32),
-    /// and for it after the kernel has dropped its pages.
+    /// and for that lock after the kernel has dropped its pages.
     SettleRecallEnd(u32),
-    /// Failures before a small file began to move.
+    /// The failures before a small file started to move.
     Moved,
-    /// Until when write-back is tried at the end of a mount;
+    /// The deadline of write-back at the end of a mount;
     End,
-    /// when it is tried next.
+    /// the time of its next try.
     EndAgain,
-    /// A lock that goes back counts as one of its file's: 1, or no more: 2.
+    /// A lock that goes back counts as a recall of its file: 1, or no longer: 2.
     Recall,
-    /// How many requests to drop pages were made for it;
+    /// The number of requests to drop pages for it;
     Drops,
-    /// where each begins
+    /// where each starts
     DropStart(u64),
     /// and ends;
     DropEnd(u64),
-    /// how many fills it has seen;
+    /// how many fills each has seen;
     DropSeen(u64),
-    /// and itself.
+    /// and each request.
     Invalidate(u64),
-    /// Attributes alone are dropped: pages may come in meanwhile.
+    /// The kernel drops only attributes: pages may be filled meanwhile.
     InvalidateAttr,
-    /// Locks for a cut are here;
+    /// The locks for a truncation are held;
     CutReady,
     /// the metadata target has agreed to it;
     CutAgreed,
-    /// the objects are being cut (or allocated), from where;
+    /// the objects are being truncated (or allocated), from which offset;
     Cut,
-    /// of each object the number of the change,
+    /// the number of the change of each object,
     CutId(u32),
     /// and its request.
     CutSent(u32),
-    /// All is cut.
+    /// All objects are truncated.
     CutDone,
-    /// Where zeros end that are written to a resident file.
+    /// The end of zeros that are written to a resident file.
     Zeros,
-    /// Data or a hole in an object.
+    /// The search for data or a hole in an object.
     Seek(u32),
     /// A small file was asked to move to its objects.
     Leave,
-    /// The lock for that.
+    /// The lock for the move.
     LeaveLock,
-    /// It is still resident.
+    /// The file is still resident.
     LeaveChecked,
     /// An object is emptied,
     LeaveEmpty(u32),
@@ -234,13 +235,13 @@ pub(crate) enum Step {
     LeaveWrite(u64),
     /// All of it is.
     LeaveCopied,
-    /// The metadata target is told.
+    /// The metadata target is notified.
     LeaveSet,
-    /// When the move begins again,
+    /// When the move starts again,
     LeaveAgain,
-    /// because it made way.
+    /// because it has yielded its locks.
     LeaveAway,
-    /// Since when somebody wants its locks.
+    /// Since when another client wants its locks.
     LeaveWanted,
     /// How often a file was copied that was written meanwhile;
     MigrateTries,
@@ -250,42 +251,42 @@ pub(crate) enum Step {
     MigrateSize,
     /// the lock on each object,
     MigrateCookie(u32),
-    /// and the last change of it from here.
+    /// and the last change of it by this client.
     MigrateTransno(u32),
     /// The metadata target chooses objects.
     MigrateCopy,
-    /// The lock on each of them,
+    /// The lock on each of the chosen objects,
     MigrateNewLock(u32),
     /// and its pin.
     MigrateNewPin(u32),
-    /// How far it is copied.
+    /// How far the file is copied.
     MigrateAt,
     /// A run of the old objects is read.
     MigrateRead(u64),
-    /// A run of the new ones is written.
+    /// A run of the new objects is written.
     MigrateWrite(u64),
     /// All runs of a window were sent.
     MigrateWritten,
     /// The lock on the layout.
     MigrateLock,
-    /// The metadata target confirms the layout to the client that has all objects locked,
+    /// The metadata target confirms the layout while all objects are locked,
     MigrateConfirm,
     /// and has done so.
     MigrateConfirmed,
-    /// An object target answers: the locks there were held after that.
+    /// An object target answers, so it has not evicted this client.
     MigrateAlive(u32),
     /// The copy becomes the file.
     MigrateSwap,
-    /// Why a try failed.
+    /// The error of a failed try.
     MigrateFailed,
     /// The copy is given up.
     MigrateDrop,
-    /// Since when somebody wants the layout.
+    /// Since when another client wants the layout.
     MigrateWanted,
 }
 
 impl Step {
-    /// Whether it is a need of one try to migrate a file, over with it.
+    /// Whether it belongs to one try to migrate a file, and ends with it.
     pub(crate) fn is_of_migration(&self) -> bool {
         (Step::MigrateTries..Step::MigrateWanted).contains(self)
     }

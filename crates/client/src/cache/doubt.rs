@@ -1,23 +1,23 @@
-//! What is cached and may be old, because a request that changes it is on its way.
+//! Doubt: cache entries that may be outdated, because a request that changes them is in flight.
 //!
-//! Before a server makes a change it asks other clients for what they know of it, but not who sends it: that keeps its locks. From the moment
-//! at which the server has made it, others see the change; here its answer may take long (it waits until what it hangs on is
-//! durable, or is lost and sent again). So until it is here, whoever asks for what it changes is answered by the server, which has
-//! an order of all.
+//! Before a server makes a change it calls back the locks of other clients, but not those of the client that sent it.
+//! Once the server has made the change, others see it, while the answer to this client may take longer (it waits until
+//! the changes that it depends on are durable, or is lost and sent again). So until the answer arrives, calls about
+//! what it changes go to the server, which orders everything.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::cache::node::Nodes;
 
-/// What requests on their way may have changed of a node.
+/// What requests in flight may have changed of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct InDoubt {
-    /// How many there are.
+    /// The number of these requests.
     requests: u32,
-    /// Of them those that change who may do what with it.
+    /// Those of them that change permissions.
     access: u32,
-    /// Directories: the names that they change.
+    /// For a directory: the names that they change.
     names: Vec<Bytes>,
 }
 
@@ -27,7 +27,7 @@ impl InDoubt {
         self.names.iter().any(|known| known == name)
     }
 
-    /// Whether who may do what with it may have been changed.
+    /// Whether permissions may have been changed.
     pub(crate) fn is_of_access(&self) -> bool {
         self.access > 0
     }
@@ -36,13 +36,13 @@ impl InDoubt {
 /// The nodes and names that a request changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Touched {
-    /// And whether who may do what with them is changed.
+    /// Each with whether its permissions change.
     nodes: SmallVec<[(u64, bool); 4]>,
     names: SmallVec<[(u64, Bytes); 2]>,
 }
 
 impl Touched {
-    /// A name, its directory, and what it leads to as far as that is known.
+    /// Adds a name, its directory, and the object that it leads to if that is cached.
     pub(crate) fn name(&mut self, nodes: &Nodes, parent: u64, name: &Bytes) {
         self.nodes.push((parent, false));
         self.names.push((parent, name.clone()));
@@ -52,12 +52,12 @@ impl Touched {
         }
     }
 
-    /// Attributes of a node.
+    /// Adds the attributes of a node.
     pub(crate) fn node(&mut self, ino: u64, access: bool) {
         self.nodes.push((ino, access));
     }
 
-    /// The request is sent. Of nodes that are not known nothing is in doubt.
+    /// The request is sent: what it changes is in doubt. Nodes that are not cached are left out.
     pub(crate) fn sent(&mut self, nodes: &mut Nodes) {
         self.nodes.retain(|(ino, access)| {
             let Some(node) = nodes.get_mut(*ino) else { return false };
@@ -73,7 +73,7 @@ impl Touched {
         }
     }
 
-    /// It has its answer, or never will have one. What was in doubt stays until then.
+    /// The request was answered, or never will be: its doubt ends.
     pub(crate) fn answered(&self, nodes: &mut Nodes) {
         for (parent, name) in &self.names {
             if let Some(doubt) = nodes.get_mut(*parent).and_then(|node| node.in_doubt.as_mut())

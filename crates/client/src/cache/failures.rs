@@ -1,14 +1,14 @@
-//! Changes of a node that were answered and did not last.
+//! Lost changes of a node: acknowledged to a program, then refused by the server or taken by an eviction.
 
 use proto::Errno;
 
 /// Lost changes of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failures {
-    /// How many.
+    /// Their number.
     pub(crate) count: u32,
-    /// Why the last.
+    /// The error of the last one.
     pub(crate) errno: Errno,
-    /// No call has been told since.
-    pub(crate) untold: bool,
+    /// The last one was not reported to a program yet.
+    pub(crate) unreported: bool,
 }

@@ -22,15 +22,15 @@ pub(crate) mod flags {
     pub(crate) const CREAT: u32 = 0o100;
     /// It must not exist.
     pub(crate) const EXCL: u32 = 0o200;
-    /// Cut to nothing.
+    /// Truncate.
     pub(crate) const TRUNC: u32 = 0o1000;
-    /// Writes go to the end.
+    /// Append.
     pub(crate) const APPEND: u32 = 0o2000;
     /// Data durable before write returns.
     pub(crate) const DSYNC: u32 = 0o10000;
-    /// Past the caches.
+    /// Bypass the caches.
     pub(crate) const DIRECT: u32 = 0o40000;
-    /// Must be a directory.
+    /// It must be a directory.
     pub(crate) const DIRECTORY: u32 = 0o200_000;
     /// Do not touch the atime.
     pub(crate) const NOATIME: u32 = 0o1_000_000;
@@ -46,54 +46,54 @@ pub(crate) mod flags {
 ///
 /// ```text
 ///   state      becomes    when
-///   Local      Told       the server was told: before the file can lose its name
+///   Local      Reported   the open is reported, before the file can lose its name
 ///   Local      Lost       an eviction takes it, or the server does not know the file
-///   Told       Lost       an eviction takes it, or a server that has restarted does not open it again
-///   Told       gone       it is closed, and the server is told so
-///   others     gone       it is closed
+///   Reported   Lost       an eviction takes it, or a restarted server does not reopen it
+///   Reported   closed     it is closed, and its close is sent to the server
+///   others     closed     it is closed
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Open {
-    /// A directory: its open is not reported to a server.
+    /// A directory, whose open is never reported.
     Directory,
-    /// This client only.
+    /// Only this client.
     Local,
-    /// The server, by this request.
-    Told(Xid),
-    /// Neither any more: every call through it fails. The request that reported it, if there was one.
+    /// Also the server, by this request.
+    Reported(Xid),
+    /// Nobody any more: every call through it fails. The request that reported it, if there was one.
     Lost(Option<Xid>),
 }
 
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    /// Of which node.
+    /// Its node.
     pub ino: u64,
     /// Its identity.
     pub fid: Fid,
     /// `O_*`.
     pub flags: u32,
-    /// Who opened it: later work through it is on his behalf.
+    /// The credentials of the opener. Later operations through the handle use them.
     pub cred: Arc<Cred>,
     /// Its metadata target.
     pub dest: Dest,
     /// Which side knows that it is open.
     open: Open,
-    /// Who asked for record locks through it and has not closed it. Locks of an open file description (`F_OFD_SETLK`) go with that:
-    /// no close names their owner.
+    /// Owners that took record locks through the handle and have not closed it. Locks of an open file description
+    /// (`F_OFD_SETLK`) end with the description: no close names their owner.
     pub lock_owners: Vec<u64>,
     /// See `data::error_mark`.
     pub error_mark: u32,
-    /// The lease under which its file was made ([`crate::coherence::metadata_write_back`]); 0: none.
+    /// The lease under which the file was made ([`crate::coherence::metadata_write_back`]); 0: none.
     pub lease: u64,
-    /// Directories: the run of entries being read.
+    /// For a directory: the entries being read,
     pub stream: Option<Box<Stream>>,
-    /// And what follows it.
+    /// and what follows them.
     pub next: Option<Next>,
 }
 
 impl OpenFile {
-    /// Of this node with these flags.
+    /// A handle of this node with these flags.
     pub(crate) fn new(fid: Fid, flags: u32, cred: Arc<Cred>, dest: Dest, open: Open) -> OpenFile {
         OpenFile {
             ino: fid.ino(),
@@ -115,52 +115,52 @@ impl OpenFile {
         self.open
     }
 
-    /// Its open is lost: everything through it fails.
+    /// Whether the open is lost: every call through it fails.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self.open, Open::Lost(_))
     }
 
-    /// Open for reading.
+    /// Whether it is open for reading.
     pub(crate) fn readable(&self) -> bool {
         self.flags & flags::ACCMODE != flags::WRONLY
     }
 
-    /// The server does not know that it is open ([`crate::coherence::local_opens`]).
+    /// Whether the server does not know that it is open ([`crate::coherence::local_opens`]).
     pub(crate) fn is_local(&self) -> bool {
         self.open == Open::Local
     }
 
-    /// An eviction at this target takes the open.
+    /// Whether an eviction at this target takes the open.
     pub(crate) fn is_open_at(&self, dest: Dest) -> bool {
-        self.dest == dest && matches!(self.open, Open::Local | Open::Told(_))
+        self.dest == dest && matches!(self.open, Open::Local | Open::Reported(_))
     }
 
-    /// What its server has to be told when it is closed.
+    /// The close that has to be sent to the server, if any.
     pub(crate) fn closing(&self) -> Option<Closing> {
         match self.open {
-            Open::Told(open_xid) | Open::Lost(Some(open_xid)) => {
+            Open::Reported(open_xid) | Open::Lost(Some(open_xid)) => {
                 Some(Closing { ino: self.ino, fid: self.fid, dest: self.dest, open_xid })
             }
             Open::Directory | Open::Local | Open::Lost(None) => None,
         }
     }
 
-    /// Open for writing.
+    /// Whether it is open for writing.
     pub(crate) fn writable(&self) -> bool {
         self.flags & flags::ACCMODE != 0
     }
 }
 
-/// A chunk of a directory that is being read in pieces.
+/// A piece of a directory that is read step by step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
-    /// Entries that were fetched.
+    /// The entries that were fetched.
     pub piece: Arc<Piece>,
-    /// The cookie after which they begin.
+    /// The cookie after which they start.
     pub after: u64,
-    /// A listing from the start has used it.
+    /// A listing from the start has used them.
     pub used: bool,
-    /// How many names of the directory had been changed from here when they were asked for.
+    /// How many names of the directory this client had changed when they were requested.
     pub changes: u32,
 }
 
@@ -171,37 +171,37 @@ impl Stream {
     }
 }
 
-/// The run of entries behind the one that is being read, with attributes.
+/// The prefetched entries that follow the ones being read, with attributes.
 #[derive(Clone, Debug)]
 pub(crate) enum Next {
-    /// It was asked for.
-    Asked {
-        /// The cookie after which it begins.
+    /// They were requested.
+    Fetching {
+        /// The cookie after which they start.
         after: u64,
-        /// Which question that is: the handle may be another directory's by the time of the answer.
+        /// Identifies the request: the handle may belong to another directory when it is answered.
         number: u32,
     },
-    /// It is here.
-    Here(Box<Stream>),
+    /// They have arrived.
+    Fetched(Box<Stream>),
 }
 
-/// What a close needs to know when it is sent.
+/// What a close needs when it is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Closing {
-    /// Of which node.
+    /// The node.
     pub ino: u64,
     /// Its identity.
     pub fid: Fid,
-    /// Where.
+    /// The target.
     pub dest: Dest,
     /// The request that opened it.
     pub open_xid: Xid,
 }
 
-/// Names an open file that is open here: the lease of its file, the file, the handle.
+/// The key of a local open: the lease of its file, the file, the handle.
 pub(crate) type LocalOpen = (u64, u64, u64);
 
-/// All open files. Those that are open here and not on the server can be found by their file and by its lease.
+/// All open files. Local opens can be found by their file and by its lease.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     slots: Vec<Option<OpenFile>>,
@@ -214,7 +214,7 @@ fn local_open(fh: FileHandle, file: &OpenFile) -> LocalOpen {
 }
 
 impl Files {
-    /// A new open file.
+    /// Adds an open file.
     pub(crate) fn insert(&mut self, file: OpenFile) -> FileHandle {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -240,12 +240,12 @@ impl Files {
         self.slots.get(Self::index(fh))?.as_ref()
     }
 
-    /// The same, to change.
+    /// The same, mutable.
     pub(crate) fn get_mut(&mut self, fh: FileHandle) -> Option<&mut OpenFile> {
         self.slots.get_mut(Self::index(fh))?.as_mut()
     }
 
-    /// It is closed.
+    /// Closes a file.
     pub(crate) fn remove(&mut self, fh: FileHandle) -> Option<OpenFile> {
         let index = Self::index(fh);
         let file = self.slots.get_mut(index)?.take()?;
@@ -256,11 +256,11 @@ impl Files {
         Some(file)
     }
 
-    /// It was open here; the server knows of it now, by this request.
-    pub(crate) fn told(&mut self, fh: FileHandle, open_xid: Xid) {
+    /// A local open was reported, by this request.
+    pub(crate) fn reported(&mut self, fh: FileHandle, open_xid: Xid) {
         self.change(fh, |file| {
             if file.open == Open::Local {
-                file.open = Open::Told(open_xid);
+                file.open = Open::Reported(open_xid);
             }
         });
     }
@@ -269,7 +269,7 @@ impl Files {
     pub(crate) fn lost(&mut self, fh: FileHandle) {
         self.change(fh, |file| match file.open {
             Open::Local => file.open = Open::Lost(None),
-            Open::Told(open_xid) => file.open = Open::Lost(Some(open_xid)),
+            Open::Reported(open_xid) => file.open = Open::Lost(Some(open_xid)),
             Open::Directory | Open::Lost(_) => {}
         });
     }
@@ -283,7 +283,7 @@ impl Files {
         }
     }
 
-    /// The opens of `which` ([`of_file`], [`of_lease`]) that are here.
+    /// The local opens of `which` ([`of_file`], [`of_lease`]).
     pub(crate) fn local_opens(&self, which: RangeInclusive<LocalOpen>) -> impl Iterator<Item = (u64, FileHandle)> {
         self.local.range(which).map(|(_, ino, fh)| {
             stdx::steps::add(1);
@@ -291,19 +291,19 @@ impl Files {
         })
     }
 
-    /// Closes all.
+    /// Closes all files.
     pub(crate) fn take_all(&mut self) -> Vec<OpenFile> {
         self.free.clear();
         self.local.clear();
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
-    /// How many are open.
+    /// The number of open files.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// All, in the order of their slots.
+    /// All open files, in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FileHandle, &OpenFile)> {
         stdx::steps::add(self.slots.len());
         let slots = self.slots.iter().enumerate();
@@ -311,12 +311,12 @@ impl Files {
     }
 }
 
-/// Those of one file that was made under a lease (0: under none).
+/// The keys of one file that was made under a lease (0: under none).
 pub(crate) fn of_file(lease: u64, ino: u64) -> RangeInclusive<LocalOpen> {
     (lease, ino, 0)..=(lease, ino, u64::MAX)
 }
 
-/// Those of all files that were made under a lease.
+/// The keys of all files that were made under a lease.
 pub(crate) fn of_lease(lease: u64) -> RangeInclusive<LocalOpen> {
     (lease, 0, 0)..=(lease, u64::MAX, u64::MAX)
 }
@@ -325,13 +325,14 @@ pub(crate) fn of_lease(lease: u64) -> RangeInclusive<LocalOpen> {
 mod tests {
     use super::*;
 
-    /// Every state of an open file with everything that can happen to it: what it is then, whether the server is to be told of it before its
-    /// name goes, whether an eviction takes it, and whether its close is told.
+    /// Every state of an open file with everything that can happen to it: its next state, whether it must be reported
+    /// before its name is removed, whether an eviction takes it, and whether its close is sent.
     #[test]
     fn who_knows_of_an_open_file() {
         const XID: Xid = Xid(7);
-        let states = [Open::Directory, Open::Local, Open::Told(XID), Open::Lost(None), Open::Lost(Some(XID))];
-        let told = [Open::Directory, Open::Told(Xid(9)), Open::Told(XID), Open::Lost(None), Open::Lost(Some(XID))];
+        let states = [Open::Directory, Open::Local, Open::Reported(XID), Open::Lost(None), Open::Lost(Some(XID))];
+        let reported =
+            [Open::Directory, Open::Reported(Xid(9)), Open::Reported(XID), Open::Lost(None), Open::Lost(Some(XID))];
         let lost = [Open::Directory, Open::Lost(None), Open::Lost(Some(XID)), Open::Lost(None), Open::Lost(Some(XID))];
         let is_local = [false, true, false, false, false];
         let is_taken = [false, true, true, false, false];
@@ -341,11 +342,11 @@ mod tests {
             let dest = Dest::Mdt(0);
             let mut files = Files::default();
             let mut insert = || files.insert(OpenFile::new(fid, 0, Arc::default(), dest, open));
-            let [as_it_is, to_tell, to_lose] = [insert(), insert(), insert()];
-            files.told(to_tell, Xid(9));
+            let [as_it_is, to_report, to_lose] = [insert(), insert(), insert()];
+            files.reported(to_report, Xid(9));
             files.lost(to_lose);
             let state = |fh: FileHandle| files.get(fh).map(OpenFile::open);
-            assert_eq!([state(to_tell), state(to_lose)], [Some(told[index]), Some(lost[index])], "{open:?}");
+            assert_eq!([state(to_report), state(to_lose)], [Some(reported[index]), Some(lost[index])], "{open:?}");
             let file = files.get(as_it_is).expect("an open file");
             assert_eq!((file.is_local(), file.is_open_at(dest)), (is_local[index], is_taken[index]), "{open:?}");
             assert_eq!(file.closing().map(|closing| closing.open_xid), closes[index], "{open:?}");

@@ -1,5 +1,5 @@
-//! Caches: nodes, names, open files and data, as values that keep themselves in order. What may be believed, and when
-//! it has to go, those above decide.
+//! Caches: nodes, names, open files and data, as values that keep their own invariants. What of them is valid, and when
+//! it has to be dropped, is decided by the layers above.
 
 pub(crate) mod data;
 pub(crate) mod doubt;

@@ -1,16 +1,17 @@
-//! Marks of names: a few bytes each, by which most names that are not among them are known not to be.
+//! A fingerprint filter of names: a few bytes for each name, which prove of most other names that they are not in the
+//! set.
 
 use core::hash::BuildHasher;
 use stdx::{KeyedHash, Table};
 
-/// Marks, 32 bits each. Of a million names not marked some hundreds look as if they were.
+/// Fingerprints of 32 bits. Of a million names that are not in the set, some hundreds match by chance.
 #[derive(Debug, Default)]
 pub(crate) struct NameMarks {
     marks: Table<u32>,
     hash: KeyedHash,
 }
 
-/// Where a mark is kept: bits that differ in all places a table looks at.
+/// The hash of a fingerprint in the table, whose bits differ in all positions that the table uses.
 fn place(mark: u32) -> u64 {
     u64::from(mark).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -20,7 +21,7 @@ impl NameMarks {
         (self.hash.hash_one(name) >> 32) as u32
     }
 
-    /// Marks a name, for ever: another one may have the same mark.
+    /// Adds a name, permanently: another name may have the same fingerprint.
     pub(crate) fn insert(&mut self, name: &[u8]) {
         let mark = self.mark(name);
         if self.marks.find(place(mark), |known| *known == mark).is_none() {
@@ -28,7 +29,7 @@ impl NameMarks {
         }
     }
 
-    /// False: this name was not marked.
+    /// False: the name was not added.
     pub(crate) fn may_have(&self, name: &[u8]) -> bool {
         let mark = self.mark(name);
         self.marks.find(place(mark), |known| *known == mark).is_some()
@@ -38,7 +39,7 @@ impl NameMarks {
         self.len() == 0
     }
 
-    /// How many there are.
+    /// The number of fingerprints.
     pub(crate) fn len(&self) -> usize {
         self.marks.len()
     }

@@ -1,15 +1,15 @@
-//! Names in a directory: which are known, which are known not to be, and listings.
+//! Names in a directory: those that are known to exist, those that are known to be absent, and listings.
 //!
-//! An entry is valid while the directory's UPDATE lock is held without a break since it was learned
-//! (`dir_epoch`), or while the child's LOOKUP lock is (`child_epoch`). That a name is *not* there is known only under the
-//! directory's lock. If every name was seen under one unbroken lock the listing is `complete`, and a name that is not in
-//! it does not exist.
+//! An entry is valid while the directory's UPDATE lock has been held without a break since it was learned
+//! (`dir_epoch`), or while the child's LOOKUP lock has (`child_epoch`). The absence of a name is known only under the
+//! directory's lock. If every name was seen under one unbroken lock the listing is `complete`, and a name that is not
+//! in it does not exist.
 //!
-//! A directory can have more names than there is memory for. Then those that changed longest ago are forgotten, and where all
-//! names are known only marks of them stay ([`crate::cache::name_marks`]): so who makes file after file need not ask whether the next
-//! name is taken.
+//! A directory can have more names than there is memory for. Then the names that changed longest ago are dropped. If
+//! the listing was complete, fingerprints of them remain ([`crate::cache::name_marks`]), so that a program that creates
+//! file after file need not ask whether the next name is taken.
 //!
-//! Own changes are put in from their replies, in the order of their transnos: an entry remembers the `version` that
+//! Own changes are entered from their replies, in the order of their transnos: an entry remembers the `version` that
 //! made it, and an older reply does not overwrite it.
 
 use bytes::Bytes;
@@ -34,57 +34,54 @@ pub(crate) struct Entry {
     pub dir_epoch: u32,
     /// The child's `lookup_epoch` when it was learned; 0: no lock of the child covers it.
     pub child_epoch: u32,
-    /// Transno of the change that made it so, or of the directory's state that showed it.
+    /// Transno of the change that made the entry, or of the directory's state that showed it.
     pub version: u64,
 }
 
-/// The epochs that a reply about a name belongs to.
+/// The epochs to which a reply about a name belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Epochs {
-    /// Of the names in the directory.
+    /// The epoch of the names in the directory.
     pub(crate) dir: u32,
-    /// Of the names of the object that it leads to; 0: no lock of the object covers what the reply says.
+    /// The epoch of the names of the object that it leads to; 0: no lock of the object covers the reply.
     pub(crate) child: u32,
 }
 
 /// One entry of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Listed {
-    /// Name.
     pub name: Bytes,
-    /// Object.
     pub fid: Fid,
     /// `DT_*`.
     pub kind: u32,
     /// The server's cookie.
     pub cookie: u64,
-    /// `lookup_epoch` of the object when the entry came; 0: no lock of the object covers it.
+    /// `lookup_epoch` of the object when the entry arrived; 0: no lock of the object covers it.
     pub child_epoch: u32,
 }
 
-/// A run of entries as a server gave it.
+/// Consecutive entries as the server sent them.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Piece {
-    /// In the order of their cookies.
+    /// Sorted by cookie.
     pub entries: Vec<Listed>,
-    /// Nothing follows them.
+    /// The last piece of the directory.
     pub end: bool,
-    /// Version of the directory then.
+    /// Version of the directory at that time.
     pub version: u64,
-    /// Locks that came with it, but for those of its entries.
+    /// Locks that came with it, except those of its entries.
     pub locks: Vec<LockGrant>,
 }
 
-/// The entries of a directory in the order of their cookies, whole.
+/// The complete entries of a directory, sorted by cookie.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Listing {
-    /// Entries.
     pub entries: Vec<Listed>,
-    /// Bytes that it takes, about.
+    /// Approximate memory use.
     pub bytes: usize,
 }
 
-/// A listing that is being put together from its pieces, all under one unbroken lock.
+/// A listing that is being assembled from its pieces, all under one unbroken lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Building {
     /// `update_epoch` of the directory.
@@ -93,71 +90,71 @@ pub(crate) struct Building {
     pub version: u64,
     /// Entries so far.
     pub listing: Listing,
-    /// The cookie after which the next piece begins.
+    /// The cookie after which the next piece starts.
     pub after: u64,
 }
 
 /// The directory part of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    /// Known names.
+    /// Cached names, including absent ones.
     pub names: Map<Bytes, Entry>,
-    /// How many names were changed from here.
+    /// How many names this client has changed.
     pub changes: u32,
-    /// All names that exist are in `names` or marked in `older`, if `update_epoch` is this one.
+    /// All names that exist are in `names` or in `older`, while `update_epoch` has this value.
     pub complete_epoch: Option<u32>,
-    /// Marks of names that `names` had no room for, as long as all names are known.
+    /// Fingerprints of names that were dropped from `names`, while the listing is complete.
     pub(crate) older: NameMarks,
-    /// The listing and the epoch under which it is exact.
+    /// The listing, and the epoch under which it is exact.
     pub listing: Option<(u32, Arc<Listing>)>,
-    /// A listing that is being put together.
+    /// A listing that is being assembled.
     pub building: Option<Box<Building>>,
-    /// Somebody looks at one object after another.
+    /// A program looks at one object after another.
     pub(crate) sweep: Option<Box<Sweep>>,
-    /// Names in a row that were not there, under the unbroken lock of `missed_epoch`.
+    /// Absent names in a row, under the unbroken lock of `missed_epoch`.
     pub misses: u32,
-    /// See there.
+    /// The epoch of `misses`.
     pub(crate) missed_epoch: u32,
     /// A listing is being fetched.
     pub fetching: bool,
-    /// All names can't be known in this epoch: they are too many to be listed, or the server could not list them.
+    /// The listing cannot be complete in this epoch: it has too many names, or the server failed to list them.
     pub unlistable: Option<u32>,
-    /// In the list of directories with many names.
+    /// Whether it is in the list of directories with many names.
     pub crowded: bool,
-    /// Until then a lookup makes sure that what it found lasts: somebody was told `ESTALE` here.
+    /// Until then a lookup also opens what it found, because a call in this directory was answered `ESTALE`.
     pub hold_until: Option<Instant>,
-    /// The name by which the kernel knew it before it was told to forget that.
+    /// The name by which the kernel knew the directory before it was invalidated.
     pub named: Option<(u64, Bytes)>,
-    /// A request for a change from here was about to be sent then.
+    /// When a request of this client for a change was last about to be sent.
     pub(crate) changing_at: Option<Instant>,
-    /// How often its lock was lost of late, and when last.
+    /// How often its lock was lost recently, and when last.
     pub(crate) losses: u16,
-    /// See there.
+    /// The time of the last loss.
     pub(crate) lost_at: Instant,
 }
 
-/// What the cache knows of a name.
+/// What the cache says about a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KnownName {
-    /// It leads here.
+    /// It leads to this object.
     Child(Fid),
     /// It does not exist.
     Nothing,
-    /// Ask the server.
+    /// Not cached: ask the server.
     Unknown,
 }
 
-/// Most names that a directory keeps without being complete.
+/// Most names that a directory keeps without a complete listing.
 const LOOSE_NAMES_MAX: usize = 8192;
 
 impl Directory {
-    /// Nothing is known any more of the names in it.
+    /// Drops everything about the names in it.
     pub(crate) fn forget_all(&mut self) {
         let (losses, lost_at) = (self.losses, self.lost_at);
         *self = Directory { named: self.named.take(), losses, lost_at, ..Directory::default() };
     }
 
-    /// An entry, unless a newer one is known.
+    /// Adds an entry, unless a newer one is cached.
     fn put(&mut self, name: &Bytes, entry: Entry, current: u32) {
         if let Some(known) = self.names.get_mut(name) {
             if known.version > entry.version && (entry.version != 0 || known.dir_epoch == current) {
@@ -172,7 +169,7 @@ impl Directory {
         self.names.insert(name.clone(), entry);
     }
 
-    /// What is known of names is forgotten, and its memory given back.
+    /// Drops the names, and frees their memory.
     fn forget(&mut self) {
         self.names = Map::default();
         self.incomplete();
@@ -180,13 +177,13 @@ impl Directory {
         self.listing = None;
     }
 
-    /// From now on there may be names that are not known.
+    /// From now on there may be names that are not cached.
     fn incomplete(&mut self) {
         self.complete_epoch = None;
         self.older = NameMarks::default();
     }
 
-    /// The older half of the names is forgotten; marks of them stay, unless too much was marked before.
+    /// Drops the older half of the names. Fingerprints of them remain, unless there are too many already.
     fn thin(&mut self) {
         if self.complete_epoch.is_none() || self.older.len() / MARKS_PER_NAME > self.names.len() {
             stdx::mark!("names_forgotten");
@@ -213,19 +210,19 @@ impl Directory {
         (self.crowded, self.weight())
     }
 
-    /// The memory of its names, in names.
+    /// The memory of its names, in units of one name.
     fn weight(&self) -> usize {
         self.names.len() + self.older.len() / MARKS_PER_NAME
     }
 
-    /// Somebody has taken its lock: it is seen how often that happens.
+    /// Another client has taken its lock: counts how often that happens.
     pub(crate) fn lock_taken(&mut self, now: Instant) {
         self.losses = if now.since(self.lost_at).as_secs() > 2 { 1 } else { self.losses.saturating_add(1) };
         self.lost_at = now;
         self.lock_lost();
     }
 
-    /// Its lock is lost: of many names, most are worth nothing now.
+    /// Its lock is lost: if there are many names, most are worthless now.
     pub(crate) fn lock_lost(&mut self) {
         self.listing = None;
         self.building = None;
@@ -236,14 +233,14 @@ impl Directory {
     }
 }
 
-/// So many marks take the memory of one name.
+/// Fingerprints that take the memory of one name.
 const MARKS_PER_NAME: usize = 16;
-/// So many names are many, and the number of names is looked at again after so many more.
+/// This many names are many; the limit is checked again after as many more.
 const LOOK: usize = 1024;
 
 impl Nodes {
-    /// A directory has many names: all such directories together have as many as is allowed. Those that had many
-    /// first lose theirs first.
+    /// A directory has many names: limits the names of all such directories together. The directory that had many first
+    /// loses names first.
     fn bound_names(&mut self, ino: u64) {
         let mut crowded = core::mem::take(&mut self.crowded);
         let dir = |nodes: &Nodes, ino: u64| nodes.get(ino).and_then(|node| node.dir.as_deref()).map(Directory::mark);
@@ -264,7 +261,7 @@ impl Nodes {
             dir.thin();
             total += dir.weight();
             if dir.complete_epoch.is_none() {
-                // To fetch them again would be in vain.
+                // It would be useless to fetch them again.
                 dir.unlistable = Some(epoch);
             }
             dir.crowded = dir.weight() >= LOOK;
@@ -275,7 +272,7 @@ impl Nodes {
         self.crowded = crowded;
     }
 
-    /// What is known of `name` in `parent`, under locks.
+    /// What is valid about `name` in `parent`.
     pub(crate) fn known_name(&self, parent: u64, name: &[u8]) -> KnownName {
         let Some(node) = self.get(parent) else { return KnownName::Unknown };
         let Some(dir) = &node.dir else { return KnownName::Unknown };
@@ -310,12 +307,13 @@ impl Nodes {
         }
     }
 
-    /// The epoch of a directory's names, to be compared when the reply is here.
+    /// The epoch of a directory's names, to be compared when a reply arrives.
     pub(crate) fn directory_epoch(&self, ino: u64) -> u32 {
         self.get(ino).map_or(0, |node| node.validity.update_epoch())
     }
 
-    /// A reply says that `name` leads to `attr.fid`, under these epochs. It was made by change `version`, or seen in that state.
+    /// A reply says that `name` leads to `attr.fid`, under these epochs. Change `version` made it, or that state of the
+    /// directory showed it.
     pub(crate) fn learn_child(&mut self, parent: u64, name: &Bytes, attr: &Attr, epochs: Epochs, version: u64) {
         if attr.mode & S_IFMT == S_IFDIR
             && let Some(child) = self.get_mut(attr.fid.ino())
@@ -344,8 +342,8 @@ impl Nodes {
         }
     }
 
-    /// An own change made (`attr`) or removed (`None`) a name. If the directory's lock was lost on the way, what it
-    /// would cover is not known any more.
+    /// An own change made (`attr`) or removed (`None`) a name. If the directory's lock was lost meanwhile, the listing
+    /// is no longer complete.
     pub(crate) fn changed_name(
         &mut self,
         parent: u64,
@@ -358,7 +356,7 @@ impl Nodes {
         let same = node.validity.update_epoch() == epochs.dir;
         let dir = node.dir_mut();
         dir.changes = dir.changes.wrapping_add(1);
-        // A reply that was rebuilt after a restart says less: nothing about its time either.
+        // A reconstructed reply after a restart says less, and nothing about its time.
         if version == 0 {
             dir.names.remove(name);
         }
@@ -368,7 +366,7 @@ impl Nodes {
             dir.building = None;
             dir.listing = None;
         } else if attr.is_some() {
-            // The place of the new entry in the order is the server's business.
+            // Only the server knows the place of the new entry in the order.
             dir.listing = None;
         }
         match attr {
@@ -378,8 +376,8 @@ impl Nodes {
         }
     }
 
-    /// The server failed to list a directory: what its pieces gave is not all of it, and to fetch them again would be in vain.
-    pub(crate) fn listing_broke(&mut self, ino: u64) {
+    /// The server failed to list a directory: its pieces are incomplete, and it would be useless to fetch them again.
+    pub(crate) fn listing_failed(&mut self, ino: u64) {
         let Some(node) = self.get_mut(ino) else { return };
         let epoch = node.validity.update_epoch();
         if let Some(dir) = node.dir.as_mut() {
@@ -388,7 +386,7 @@ impl Nodes {
         }
     }
 
-    /// The last piece of a listing is here.
+    /// The last piece of a listing has arrived.
     pub(crate) fn listing_complete(&mut self, ino: u64) {
         let Some(node) = self.get_mut(ino) else { return };
         let Some(dir) = node.dir.as_mut() else { return };
@@ -441,12 +439,12 @@ mod tests {
             child_epoch: 0,
             version,
         };
-        // What is known, what comes, and whether that is taken.
+        // The cached entry, the one that arrives, and whether it is taken.
         let cases = [
             (entry(9, EPOCH, 1), entry(8, EPOCH, 2), false),
             (entry(9, EPOCH, 1), entry(9, EPOCH, 2), true),
             (entry(9, EPOCH, 1), entry(10, EPOCH, 2), true),
-            // Of an unknown age: newer only than what another lock covered.
+            // Of unknown age: newer only than what another lock covered.
             (entry(9, EPOCH, 1), entry(0, EPOCH, 2), false),
             (entry(9, EPOCH - 1, 1), entry(0, EPOCH, 2), true),
             (entry(9, EPOCH - 1, 1), entry(8, EPOCH, 2), false),

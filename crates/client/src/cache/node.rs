@@ -1,7 +1,8 @@
-//! Nodes: what is known of each object, and under which locks.
+//! Nodes: the cached state of each object, and the locks that cover it.
 //!
-//! A node lives while the kernel refers to it, it is open, or its cache is worth keeping. There are at most `max_nodes`
-//! ([`crate::coherence::reclaim`]), unless programs use more. `validity` mirrors the inode locks that are held and not called back.
+//! A node exists while the kernel refers to it, it is open, or its cache is worth keeping. There are at most
+//! `max_nodes` ([`crate::coherence::reclaim`]), unless programs use more. `validity` mirrors the inode locks that are
+//! held and not called back.
 
 use bytes::Bytes;
 use proto::msg::{Attr, Cred, Xattr, bits};
@@ -23,46 +24,47 @@ use crate::cache::validity::Validity;
 /// The number of the root.
 pub(crate) const ROOT: u64 = 1;
 
-/// What holds a node besides the kernel: as long as anything does, it stays. Each hold is given back by who took it, once: an operation
-/// keeps its own in its memo, an open file and a change have theirs.
+/// A reason, besides the kernel's references, to keep a node in memory. Each hold is released exactly once by its
+/// owner: an operation records its holds in its memo, an open file and a change have one each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hold {
     /// An open file or directory, or one whose close is not answered.
     Open,
-    /// One that a program still has.
+    /// A file or directory that a program has open.
     Handle,
-    /// One of these that brings no pages into the kernel.
+    /// The same, opened so that it brings no pages into the kernel.
     DirectHandle,
-    /// An operation that waits with the node in hand.
+    /// An operation that waits and needs the node.
     Wanted,
-    /// A call that waits for attributes that the kernel lacks, or that will cut the file in the kernel when it is answered.
-    Asked,
-    /// A change of it that was made here and has no answer.
+    /// A call that waits for attributes that the kernel lacks, or that will truncate the file in the kernel when it is
+    /// answered: no answer may let the kernel keep attributes meanwhile.
+    AttrWanted,
+    /// An unanswered change of it that was made in the caches.
     Unsettled,
-    /// An operation that asks a server to change it, or names in it.
+    /// An operation with a request that changes it, or names in it.
     Changing,
 }
 
-/// How often a node is held in each way.
+/// The number of holds of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Holds([u32; 7]);
 
-/// An object.
+/// A cached object.
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Identity.
     pub fid: Fid,
-    /// What the kernel believes.
+    /// What the kernel knows.
     pub(crate) kernel: KernelView,
-    /// References by operations, open files and caches: while there are any, the node stays.
+    /// Holds by operations, open files and caches: while there are any, the node stays.
     holds: Holds,
-    /// Which locks cover what is known of it.
+    /// Which locks cover the cached state.
     pub(crate) validity: Validity,
     /// The newest attributes seen; `None` before the first.
     pub attr: Option<Attr>,
-    /// The object is gone, as far as we know: no link is left.
+    /// The object has no name left, as far as this client knows.
     pub unlinked: bool,
-    /// It is, and nobody has it open: nothing about it changes any more, so that what is known needs no lock.
+    /// Nobody has it open either: nothing about it changes any more, so that its cached state needs no lock.
     pub destroyed: bool,
     /// The directory in which it was found last; 0 if unknown.
     pub parent: u64,
@@ -70,22 +72,22 @@ pub(crate) struct Node {
     pub dir: Option<Box<Directory>>,
     /// All extended attributes, under XATTR.
     pub xattrs: Option<Arc<Vec<Xattr>>>,
-    /// The moment at which a change of ours that touches them was answered last.
+    /// The moment at which the last change of this client that affects them was answered.
     pub xattrs_changed: u64,
     /// Target of a symbolic link: never changes.
     pub symlink: Option<Box<Bytes>>,
-    /// A newer atime that the server does not know yet.
+    /// A newer atime that was not reported to the server yet.
     pub atime_ns: Option<i64>,
-    /// The data cache's.
+    /// The cached data.
     pub data: Option<Box<NodeData>>,
-    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::coherence::metadata_write_back`]); 0: it was
-    /// not.
+    /// The lease of its directory under which it was made, so that nobody else knows it while that lasts
+    /// ([`crate::coherence::metadata_write_back`]); 0: none.
     pub(crate) private: u64,
-    /// Requests on their way that change it.
+    /// Requests in flight that change it.
     pub(crate) in_doubt: Option<Box<InDoubt>>,
-    /// How often a change that was made here was lost, and why last.
+    /// Lost changes of it.
     pub(crate) failures: Option<Box<Failures>>,
-    /// The one before it in its list, and the one after it.
+    /// The previous and the next node in its list.
     links: (u32, u32),
 }
 
@@ -113,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Its number.
+    /// Its inode number.
     pub(crate) fn ino(&self) -> u64 {
         self.fid.ino()
     }
@@ -123,23 +125,23 @@ impl Node {
         !self.kernel.knows() && self.in_doubt.is_none() && self.holds == Holds::default()
     }
 
-    /// How often it is held so.
+    /// The number of holds of this kind.
     pub(crate) fn held(&self, hold: Hold) -> u32 {
         self.holds.0[hold as usize]
     }
 
-    /// Whether it is.
+    /// Whether there is a hold of this kind.
     pub(crate) fn is_held(&self, hold: Hold) -> bool {
         self.held(hold) > 0
     }
 
-    /// Whether these bits are held.
+    /// Whether these lock bits are held.
     pub(crate) fn has(&self, wanted: u64) -> bool {
         self.validity.has(wanted)
     }
 
-    /// A change of ours that touches the extended attributes was answered: what other answers bring may be older. Our own changes do not
-    /// call our locks back.
+    /// A change of this client that affects the extended attributes was answered: other answers may be older. Own
+    /// changes do not call own locks back.
     pub(crate) fn change_xattrs(&mut self, moment: u64) {
         self.xattrs = None;
         self.xattrs_changed = moment;
@@ -150,22 +152,22 @@ impl Node {
         self.attr.as_ref().filter(|_| self.validity.covers(bits::UPDATE))
     }
 
-    /// The same, if no request is on its way that may have changed them already: then others may see newer ones.
+    /// The same, if no request is in flight that may have changed them already: then others may see newer ones.
     pub(crate) fn certain_attr(&self) -> Option<&Attr> {
         if self.in_doubt.is_none() { self.covered_attr() } else { None }
     }
 
-    /// What says who may do what with it, if a lock covers that and no request is on its way that changes it.
+    /// The attributes that decide permissions, if a lock covers them and no request is in flight that changes them.
     pub(crate) fn access_attr(&self) -> Option<&Attr> {
         if self.in_doubt.as_ref().is_none_or(|doubt| !doubt.is_of_access()) { self.covered_attr() } else { None }
     }
 
-    /// Whether a request is on its way that changes what this name leads to.
+    /// Whether a request is in flight that changes what this name leads to.
     pub(crate) fn doubts(&self, name: &[u8]) -> bool {
         self.in_doubt.as_ref().is_some_and(|doubt| doubt.has_name(name))
     }
 
-    /// Whether locks cover what says who may do what with it, and it has a name.
+    /// Whether locks cover the attributes that decide permissions, and it has a name.
     pub(crate) fn knows_access(&self) -> bool {
         self.validity.covers(bits::XATTR) && self.covered_attr().is_some_and(|attr| attr.nlink > 0)
     }
@@ -185,12 +187,12 @@ impl Node {
         self.kind() == S_IFDIR
     }
 
-    /// How often a change that was made here was lost, and why last.
+    /// How many changes of it were lost, and the error of the last one.
     pub(crate) fn failures(&self) -> (u32, Errno) {
         self.failures.as_deref().map_or((0, Errno::EIO), |failures| (failures.count, failures.errno))
     }
 
-    /// The directory part, made if need be.
+    /// The directory part, created if needed.
     pub(crate) fn dir_mut(&mut self) -> &mut Directory {
         self.dir.get_or_insert_with(Default::default)
     }
@@ -201,7 +203,8 @@ pub(crate) fn is_resident(attr: &Attr) -> bool {
     attr.mode & S_IFMT == S_IFREG && attr.layout.as_ref().is_none_or(|layout| layout.resident)
 }
 
-/// All nodes, each in one of two lists, the longest unused first: so what goes is found without a look at the others.
+/// All nodes, each in one of two lists, the least recently used first: so the next node to drop is found without a
+/// search.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     nodes: Slab<Node>,
@@ -212,7 +215,7 @@ pub(crate) struct Nodes {
     free: List,
     /// Directories with many names.
     pub(super) crowded: VecDeque<u64>,
-    /// So many names may all of them have together.
+    /// The limit of names of all these directories together.
     pub(super) names_max: usize,
     /// The last number given to an epoch.
     epochs: u32,
@@ -222,7 +225,7 @@ pub(crate) struct Nodes {
 const PATH_NAMES_MAX: usize = 64;
 
 impl Nodes {
-    /// None yet; crowded directories may have so many names together.
+    /// No nodes yet; `names_max` limits the names of crowded directories together.
     pub(crate) fn new(names_max: usize) -> Nodes {
         Nodes { names_max, ..Nodes::default() }
     }
@@ -238,8 +241,8 @@ impl Nodes {
         self.epochs
     }
 
-    /// These inode lock bits of an object are held, called-back ones excluded; what is no longer covered goes. A node that is not there is made,
-    /// unless nothing is held.
+    /// Sets which inode lock bits of an object are held, without those called back, and drops what is no longer
+    /// covered. The node is created if needed, unless no bit is held.
     pub(crate) fn mirror_bits(&mut self, fid: Fid, held: u64, now: Instant, moment: u64) {
         if held == 0 && self.get(fid.ino()).is_none() {
             return;
@@ -259,7 +262,7 @@ impl Nodes {
         self.epochs = epochs;
     }
 
-    /// What is known of the names in a directory, and of its attributes, may be wrong, though its lock is held.
+    /// The cached names in a directory, and its attributes, may be wrong although its lock is held.
     pub(crate) fn doubt_names(&mut self, ino: u64) -> Option<&Node> {
         let epoch = self.next_epoch();
         let node = self.get_mut(ino)?;
@@ -276,8 +279,8 @@ impl Nodes {
         self.by_ino.get(&ino, |i| self.nodes[i].ino())
     }
 
-    /// A path of an object within the mount as far as the kernel was told its names, for messages: `/dir/file`. Of one without a
-    /// known name, its FID.
+    /// A path of an object within the mount, from the names that the kernel has, for messages: `/dir/file`. An object
+    /// without such a name is shown by its FID.
     pub(crate) fn path(&self, ino: u64) -> String {
         let mut names = Vec::new();
         let mut at = ino;
@@ -297,19 +300,19 @@ impl Nodes {
         }
     }
 
-    /// A node that is there.
+    /// A cached node.
     #[inline]
     pub(crate) fn get(&self, ino: u64) -> Option<&Node> {
         self.place(ino).map(|i| &self.nodes[i])
     }
 
-    /// The same, to change.
+    /// The same, mutable.
     #[inline]
     pub(crate) fn get_mut(&mut self, ino: u64) -> Option<&mut Node> {
         self.place(ino).map(|i| &mut self.nodes[i])
     }
 
-    /// The node of an object, made if need be.
+    /// The node of an object, created if needed.
     pub(crate) fn obtain(&mut self, fid: Fid) -> &mut Node {
         let i = match self.place(fid.ino()) {
             Some(i) => i,
@@ -318,7 +321,7 @@ impl Nodes {
                 self.by_ino.insert(i, |i| self.nodes[i].ino());
                 self.free.push(&mut self.nodes, i);
                 if fid == Fid::ROOT {
-                    // The kernel knows it without having looked it up.
+                    // The kernel knows the root without having looked it up.
                     self.referenced(ROOT);
                 }
                 i
@@ -327,7 +330,7 @@ impl Nodes {
         &mut self.nodes[i]
     }
 
-    /// The kernel refers to the node once more.
+    /// The kernel got a reference to the node.
     pub(crate) fn referenced(&mut self, ino: u64) {
         let Some(i) = self.place(ino) else { return };
         if self.nodes[i].kernel.referenced() {
@@ -336,7 +339,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel gives references back. Whether none is left now.
+    /// The kernel gave references back. Returns whether none is left.
     pub(crate) fn forgotten(&mut self, ino: u64, count: u64) -> bool {
         let Some(i) = self.place(ino) else { return false };
         let none = self.nodes[i].kernel.forgotten(count);
@@ -347,7 +350,7 @@ impl Nodes {
         none
     }
 
-    /// The node was used until now.
+    /// The node was used just now.
     fn loosened(&mut self, ino: u64) {
         if let Some(i) = self.place(ino)
             && !self.nodes[i].kernel.knows()
@@ -357,14 +360,14 @@ impl Nodes {
         }
     }
 
-    /// Holds a node that is there. Whether it is.
+    /// Holds a node. Returns whether it is cached.
     pub(crate) fn hold(&mut self, ino: u64, hold: Hold) -> bool {
         let Some(node) = self.get_mut(ino) else { return false };
         node.holds.0[hold as usize] += 1;
         true
     }
 
-    /// Gives a hold back: the node was used until now.
+    /// Releases a hold, which counts as use of the node.
     pub(crate) fn release(&mut self, ino: u64, hold: Hold) {
         let held = self.get(ino).map_or(0, |node| node.held(hold));
         assert!(held > 0, "node {ino:#x} is not held by {hold:?}");
@@ -374,30 +377,31 @@ impl Nodes {
         self.loosened(ino);
     }
 
-    /// Whether `cred` may do `mask` (R 4, W 2, X 1) as far as covered attributes say; `None`: only the server knows.
+    /// Whether `cred` may do `mask` (R 4, W 2, X 1) according to covered attributes; `None`: only the server knows.
     pub(crate) fn permitted(&self, ino: u64, mask: u32, cred: &Cred) -> Option<bool> {
         Caller::of(cred).may(self.get(ino)?.access_attr()?, mask)
     }
 
-    /// How many there are.
+    /// The number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Nodes that the kernel does not refer to.
+    /// The number of nodes to which the kernel does not refer.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// The longest unused node that the kernel does not refer to, if nothing else does; it is looked at last from now on.
+    /// The least recently used node to which the kernel does not refer, if nothing else does; it moves to the end of
+    /// the list.
     pub(crate) fn candidate(&mut self) -> Option<u64> {
         let i = self.free.turn(&mut self.nodes)?;
         let node = &self.nodes[i];
         node.is_idle().then_some(node.ino())
     }
 
-    /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with the names that it knows
-    /// them by. They are looked at last from now on.
+    /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with their names in the
+    /// kernel. All of them move to the end of the list.
     pub(crate) fn long_known(&mut self, count: usize) -> Vec<KernelNode> {
         let mut found = Vec::with_capacity(count);
         for _ in 0..count.min(self.known.len()) {
@@ -410,7 +414,7 @@ impl Nodes {
         found
     }
 
-    /// Forgets a node.
+    /// Drops a node.
     pub(crate) fn remove(&mut self, ino: u64) -> Option<Node> {
         let i = self.place(ino)?;
         assert!(
@@ -424,23 +428,23 @@ impl Nodes {
         Some(self.nodes.remove(i))
     }
 
-    /// All, in no order that means anything.
+    /// All nodes, in no meaningful order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
         stdx::steps::add(self.nodes.len());
         self.nodes.iter().map(|(_, node)| node)
     }
 
-    /// The same, to change.
+    /// The same, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
         stdx::steps::add(self.nodes.len());
         self.nodes.iter_mut()
     }
 }
 
-/// No place.
+/// No node.
 const NIL: u32 = u32::MAX;
 
-/// A list through the nodes themselves.
+/// A list linked through the nodes.
 #[derive(Debug)]
 struct List {
     head: u32,
@@ -459,7 +463,7 @@ impl List {
         self.len
     }
 
-    /// Puts a node last.
+    /// Appends a node.
     fn push(&mut self, nodes: &mut Slab<Node>, i: u32) {
         nodes[i].links = (self.tail, NIL);
         match self.tail {
@@ -470,7 +474,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes a node out, that is in.
+    /// Removes a node, which must be in the list.
     fn remove(&mut self, nodes: &mut Slab<Node>, i: u32) {
         let (prev, next) = nodes[i].links;
         match prev {
@@ -484,7 +488,7 @@ impl List {
         self.len -= 1;
     }
 
-    /// The first one, which becomes the last.
+    /// Moves the first node to the end and returns it.
     fn turn(&mut self, nodes: &mut Slab<Node>) -> Option<u32> {
         let first = self.head;
         if first == NIL {
@@ -515,7 +519,8 @@ mod tests {
         assert_eq!([nodes.candidate(), nodes.candidate()], [Some(inos[1]), Some(inos[0])]);
     }
 
-    /// Of what is counted for a node at most half is its own and its data's; the rest are its locks, its name and its layout.
+    /// At most half of the memory that is counted for a node is its own and its data's; the rest is for its locks, its
+    /// name and its layout.
     #[test]
     fn a_node_takes_no_more_memory_than_is_counted_for_it() {
         let alone = size_of::<Option<Node>>() + size_of::<NodeData>();
@@ -534,7 +539,7 @@ mod tests {
         assert_eq!(long_known(&mut nodes), [inos[0], inos[2], inos[3]]);
         assert_eq!(long_known(&mut nodes), inos[4..8]);
         assert_eq!((nodes.free(), nodes.candidate()), (100, Some(inos[900])));
-        // What the kernel has just forgotten has time to come back.
+        // A node that the kernel has just forgotten moves to the end.
         assert!(nodes.forgotten(inos[0], 1));
         assert_eq!((nodes.free(), nodes.candidate()), (101, Some(inos[901])));
         nodes.referenced(inos[0]);

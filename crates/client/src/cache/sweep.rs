@@ -1,43 +1,45 @@
-//! How a program goes through a directory that looks at one file after another.
+//! Sweep detection: whether a program looks at the files of a directory one after another, so that their attributes are
+//! worth prefetching.
 
 use bytes::Bytes;
 
 use crate::cache::names::Listed;
 
-/// So many requests in order are a sweep.
+/// This many requests in order are a sweep.
 pub(crate) const IN_ORDER: u32 = 16;
-/// A request made in vain is worth the attributes of so many files,
+/// A request that prefetching would have avoided justifies prefetching the attributes of this many files,
 const WORTH_ASKED: u64 = 40;
-/// and each use of such attributes that of so many: the next piece is asked for when half of the last is used.
+/// and each use of prefetched attributes that of this many: the next piece is requested when half of the last one is
+/// used.
 const WORTH_USED: u64 = 2;
 /// How far ahead in the listing the next name may be.
 const STRIDE: usize = 8;
-/// After so many names that were not there, the whole listing is searched for one.
+/// After this many names that were not found ahead, the whole listing is searched for one.
 const LOST: u32 = 256;
 
-/// How somebody goes through a directory, and what has been fetched ahead.
+/// The progress of a sweep, and what was prefetched for it.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    /// The name that was asked for last, its inode number, and where after it the listing goes on.
+    /// The name requested last, its inode number, and where the listing continues after it.
     pub(crate) name: Bytes,
     pub(crate) ino: u64,
     pub(crate) place: usize,
-    /// Names that were not where the listing goes on.
+    /// Names that were not found ahead in the listing.
     pub(crate) lost: u32,
-    /// How many in a row followed by name, by number, by place.
+    /// How many requests in a row were in order by name, by number, by place in the listing.
     pub(crate) in_order: [u32; 3],
-    /// Asked for since the sweep was seen.
+    /// Requests since the sweep was detected.
     pub(crate) asked: u64,
-    /// Looked up, and here, since something was fetched.
+    /// Lookups that found cached attributes since something was prefetched.
     pub(crate) used: u64,
-    /// Files whose attributes were fetched, and the cookie after which the next piece begins.
+    /// Files whose attributes were prefetched, and the cookie after which the next piece starts.
     pub(crate) fetched: u64,
     pub(crate) after: u64,
     pub(crate) fetching: bool,
 }
 
 impl Sweep {
-    /// Where a name stands in the listing, if it is the next one or so.
+    /// The place of a name in the listing, if it is one of the next.
     pub(crate) fn find(&mut self, entries: &[Listed], name: &Bytes) -> Option<usize> {
         let rest = entries.get(self.place..).unwrap_or_default();
         let near = rest.iter().take(STRIDE).position(|listed| listed.name == name).map(|at| self.place + at);
@@ -48,7 +50,7 @@ impl Sweep {
         if self.lost % LOST == 1 { entries.iter().position(|listed| listed.name == name) } else { None }
     }
 
-    /// Counts a request; whether it is one of a sweep.
+    /// Counts a request. Returns whether it is part of a sweep.
     pub(crate) fn count(&mut self, name: &Bytes, ino: u64, place: Option<usize>) -> bool {
         let follows = [*name > self.name, ino > self.ino, place.is_some()];
         for (count, follows) in self.in_order.iter_mut().zip(follows) {
@@ -60,7 +62,7 @@ impl Sweep {
         self.in_order.iter().any(|count| *count >= IN_ORDER)
     }
 
-    /// Whether the program was seen to want so many attributes that another piece is worth it.
+    /// Whether the program has used enough attributes to justify another piece.
     pub(crate) fn is_worth_more(&self) -> bool {
         self.asked > 0 && self.fetched < WORTH_ASKED * self.asked + WORTH_USED * self.used
     }

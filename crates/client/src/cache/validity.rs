@@ -1,39 +1,40 @@
-//! Which inode locks cover what is known of a node.
+//! Validity of a node: which inode locks cover its cached attributes.
 //!
-//! What came in is *sure* under a lock if it came with the lock or was asked for under it, and the lock has been held since. For each of
-//! UPDATE (attributes), XATTR (whether there are extended ones) and LAYOUT:
+//! Attributes are *sure* under a lock if they arrived with the lock or were requested under it, and the lock has been
+//! held since. For each of UPDATE (attributes), XATTR (whether there are extended ones) and LAYOUT:
 //!
 //! ```text
 //!   state             becomes          when
 //!   not held          held             the lock is granted
-//!   held              sure             attributes come in that were asked for under the lock, or came with it
-//!   held              sure             this client has made it so, and nobody else knows the object
-//!   held              as before        attributes come in that were on their way before
-//!   sure              sure             any attributes come in: only changes of our own can be newer
-//!   sure              held             a change of ours may have made them old ([`Validity::doubt`])
+//!   held              sure             attributes arrive that were requested under the lock, or came with it
+//!   held              sure             this client set them, and nobody else knows the object
+//!   held              as before        attributes arrive that were requested before
+//!   sure              sure             any attributes arrive: only changes of this client can be newer
+//!   sure              held             a change of this client may have made them outdated ([`Validity::doubt`])
 //!   held, sure        not held         the lock is called back, given back or lost
 //! ```
-//! Of names, epochs say under which unbroken lock they were learned: gaining a lock begins a new one, like losing it.
+//! For names, epochs tell under which unbroken lock they were learned: a new one starts when a lock is granted and when
+//! it is lost.
 
 use proto::msg::bits;
 
-/// What attributes can be sure under.
+/// The bits that make attributes sure.
 const SURE: u64 = bits::UPDATE | bits::XATTR | bits::LAYOUT;
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Validity {
-    /// Inode lock bits held (PR or stronger), those called back excluded.
+    /// Inode lock bits that are held (PR or stronger) and not called back.
     held: u64,
     /// Those of them under which the attributes are sure.
     sure: u64,
-    /// Changes whenever UPDATE is lost or won; never the same twice in one mount.
+    /// Changes whenever UPDATE is lost or granted; never the same twice in one mount.
     update_epoch: u32,
-    /// Changes whenever LOOKUP is lost or won; never the same twice in one mount.
+    /// Changes whenever LOOKUP is lost or granted; never the same twice in one mount.
     lookup_epoch: u32,
-    /// The moment ([`crate::coherence::world::World::moment`]) at which it last gained bits that cover attributes.
+    /// The moment ([`crate::coherence::world::World::moment`]) at which bits that cover attributes were granted last.
     gained: u64,
-    /// The moment at which it last gained LOOKUP.
+    /// The moment at which LOOKUP was granted last.
     lookup_gained: u64,
 }
 
@@ -48,7 +49,7 @@ impl Validity {
         self.held & wanted == wanted
     }
 
-    /// Whether what attributes say under these bits is sure.
+    /// Whether the attributes that these bits cover are sure.
     pub(crate) fn covers(&self, wanted: u64) -> bool {
         self.held & self.sure & wanted == wanted
     }
@@ -63,22 +64,22 @@ impl Validity {
         self.lookup_epoch
     }
 
-    /// Whether a request with this number was made under the locks on attributes that are held now.
+    /// Whether a request with this number was sent under the current locks on attributes.
     pub(crate) fn is_under(&self, number: u64) -> bool {
         number > self.gained
     }
 
-    /// Whether a request with this number was made under the lock on the node's names that is held now.
+    /// Whether a request with this number was sent under the current LOOKUP lock.
     pub(crate) fn is_under_lookup(&self, number: u64) -> bool {
         number > self.lookup_gained
     }
 
-    /// The moment at which locks on attributes came last.
+    /// The moment at which locks on attributes were granted last.
     pub(crate) fn gained(&self) -> u64 {
         self.gained
     }
 
-    /// These bits are held from now on. Gives those that are lost.
+    /// Sets the bits that are held. Returns those that are lost.
     pub(crate) fn mirror(&mut self, held: u64, moment: u64, mut next_epoch: impl FnMut() -> u32) -> u64 {
         let (lost, gained) = (self.held & !held, held & !self.held);
         (self.held, self.sure) = (held, self.sure & held);
@@ -97,24 +98,24 @@ impl Validity {
         lost
     }
 
-    /// Attributes come in; `under`: they came with the locks that are held, or were asked for under them.
+    /// Attributes arrived; `under`: with the current locks, or requested under them.
     pub(crate) fn arrived(&mut self, under: bool) {
         if under {
             self.sure = self.held & SURE;
         }
     }
 
-    /// What attributes say under these bits is what this client has made them say.
+    /// This client has set the attributes that these bits cover.
     pub(crate) fn assume(&mut self, which: u64) {
         self.sure |= self.held & which;
     }
 
-    /// What attributes say under these bits may be old.
+    /// The attributes that these bits cover may be outdated.
     pub(crate) fn doubt(&mut self, which: u64) {
         self.sure &= !which;
     }
 
-    /// The same of the names in a directory.
+    /// The names in a directory may be outdated.
     pub(crate) fn doubt_names(&mut self, epoch: u32) {
         self.update_epoch = epoch;
     }

@@ -1,4 +1,5 @@
-//! A lock is wanted elsewhere, or has no use here any more: what it covers is written, told and dropped, and then it goes.
+//! Lock callbacks: what a lock covers is written back and invalidated, then the lock goes back. Locks that this client
+//! drops on its own go the same way.
 
 use proto::msg::{Policy, ResourceKind, bits};
 
@@ -6,7 +7,7 @@ use crate::base::{Dest, Step};
 use crate::coherence::cx::{Cx, Run, Stop};
 use crate::coherence::{data, kernel, local_opens, locks, metadata_write_back};
 
-/// A lock is to be given back: what it covers is flushed, the kernel's copy dropped, then it goes.
+/// Gives a lock back: what it covers is flushed, the kernel's copy dropped, then the lock is cancelled.
 pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     let Some(lock) = cx.w.locks.get(dest).and_then(|locks| locks.get(cookie)) else { return Ok(()) };
     cx.op.urgent = true;
@@ -30,7 +31,7 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     if result == Err(Stop::Wait) {
         return result;
     }
-    // Whatever happened to the data (an error is told to fsync and close), the lock goes.
+    // The lock goes back even if writing failed: fsync and close report the error.
     if let Some(locks) = cx.w.locks.get_mut(dest) {
         locks.cleanup_done(cookie);
     }

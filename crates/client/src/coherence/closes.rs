@@ -1,14 +1,15 @@
-//! Closes of open files, told to their servers in batches.
+//! Closes of open files, sent to their servers in batches.
 //!
-//! Nobody waits for a close, so each waits a moment for others ([`crate::coherence::outbox`]). What a close carries (an access time)
-//! stays with the node until the answer, and the open stays in [`crate::session::Imports::opens`] until then, so that it
-//! is replayed before its close. Who needs closes to have happened asks for it:
+//! No program waits for a close, so closes gather for a moment ([`crate::coherence::outbox`]). What a close carries (an
+//! access time) stays in the node until the reply, and the open stays in [`crate::session::Imports::opens`] until then,
+//! so that it is replayed before its close. An operation that depends on closes waits for them with [`sent`] or
+//! [`drained`]:
 //!
 //! ```text
 //!   add(F), add(G)                       lane: F G, due in 2 ms
 //!   unlink of F: sent()                  request 1: F G           the unlink follows it
 //!   add(H), add(I)                       lane: H I, request 1 in flight
-//!   syncfs: drained(...)                 waits; request 2: H I as soon as 1 is answered; then it goes on
+//!   syncfs: drained(...)                 waits; request 2: H I as soon as 1 is answered; then syncfs continues
 //! ```
 
 use core::time::Duration;
@@ -35,9 +36,9 @@ pub(crate) const GATHER_TIME: Duration = Duration::from_millis(2);
 /// One close of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Item {
-    /// What is closed.
+    /// The open that is closed.
     pub closing: Closing,
-    /// The server's handle; 0 if it was not told of the open.
+    /// The server's handle; 0 if the open was not reported.
     pub handle: u64,
     /// A new access time; 0 if there is none.
     pub atime_ns: i64,
@@ -46,28 +47,28 @@ pub(crate) struct Item {
 /// A request with closes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Batch {
-    /// Where the files are open.
+    /// The target at which the files are open.
     pub dest: Dest,
     /// Not empty.
     pub items: Vec<Item>,
 }
 
-/// All closes that were not answered.
+/// The closes without a reply.
 pub(crate) type Closes = Outbox<Closing>;
 
-/// See [`Closes`].
+/// An empty outbox: see [`Closes`].
 pub(crate) fn none() -> Closes {
     Outbox::new(GATHER_TIME, CLOSES_MAX)
 }
 
-/// An open is over.
+/// Adds a close.
 pub(crate) fn add(w: &mut World, closing: Closing) {
     let (dest, now) = (closing.dest, w.now);
     w.closes.lane(dest).add(closing, now);
     kick(w, dest);
 }
 
-/// Sends what waits, if it is time.
+/// Sends the waiting closes if they are due.
 fn kick(w: &mut World, dest: Dest) {
     while w.closes.is_due(dest, w.now, w.unmounting) {
         let now = w.now;
@@ -77,9 +78,9 @@ fn kick(w: &mut World, dest: Dest) {
             let atime_ns = w.nodes.get(closing.ino).and_then(|node| node.atime_ns).unwrap_or(0);
             let handle = match w.imports.opened_by(dest, closing.open_xid) {
                 Some(opened) => opened.handle,
-                // It was open here, and there is only the access time to tell.
+                // An unreported open: only the access time is sent.
                 None if closing.open_xid == Xid(0) && atime_ns != 0 => 0,
-                // Without a record an eviction has closed it already.
+                // Without an entry in `opens`, an eviction has closed it already.
                 None => {
                     w.closes.lane(dest).done_at_once(1);
                     closed(w, &closing, Transno(0));
@@ -89,7 +90,7 @@ fn kick(w: &mut World, dest: Dest) {
             items.push(Item { closing, handle, atime_ns });
         }
         if items.is_empty() {
-            // They are done without a request.
+            // All of them were completed without a request.
             w.wake(WaitKey::Closes);
             w.wake(WaitKey::Drained);
         } else {
@@ -99,7 +100,7 @@ fn kick(w: &mut World, dest: Dest) {
 }
 
 /// A request with closes was answered, or never will be.
-fn answered_all(w: &mut World, dest: Dest) {
+fn batch_done(w: &mut World, dest: Dest) {
     w.closes.lane(dest).arrived();
     w.wake(WaitKey::Closes);
     kick(w, dest);
@@ -113,22 +114,22 @@ fn closed(w: &mut World, closing: &Closing, transno: Transno) {
     w.release(closing.ino, Hold::Open);
 }
 
-/// Waits until the closes so far have left, those of a file among them: what is sent next finds them done.
+/// Waits until all closes added so far were sent: a request that is sent next finds them done.
 pub(crate) fn sent(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     let goal = cx.memo(Step::ClosesSent).unwrap_or(cx.w.closes.lane(dest).added());
     cx.set_memo(Step::ClosesSent, goal);
-    hurry(cx.w, dest);
-    // Those with nothing to tell are done by that.
+    flush(cx.w, dest);
+    // Closes that carry nothing are completed by that.
     if cx.w.closes.lane(dest).left() < goal { Err(cx.wait(WaitKey::Closes)) } else { Ok(()) }
 }
 
-/// Closes that wait for others leave as soon as they can.
-fn hurry(w: &mut World, dest: Dest) {
-    w.closes.hurry(dest);
+/// Sends the waiting closes as soon as the lane is free.
+fn flush(w: &mut World, dest: Dest) {
+    w.closes.flush(dest);
     kick(w, dest);
 }
 
-/// Waits until every close so far is done.
+/// Waits until all closes added so far are answered.
 pub(crate) fn drained(cx: &mut Cx<'_>) -> Run<()> {
     let lanes: SmallVec<[(Dest, u64); 4]> = cx.w.closes.lanes().map(|(dest, lane)| (dest, lane.added())).collect();
     let mut waits = false;
@@ -136,29 +137,29 @@ pub(crate) fn drained(cx: &mut Cx<'_>) -> Run<()> {
         let goal = cx.memo(Step::ClosesDone(dest)).unwrap_or(added);
         if cx.w.closes.lane(dest).answered() < goal {
             cx.set_memo(Step::ClosesDone(dest), goal);
-            hurry(cx.w, dest);
+            flush(cx.w, dest);
             waits |= cx.w.closes.lane(dest).answered() < goal;
         }
     }
     if waits { Err(cx.wait(WaitKey::Closes)) } else { Ok(()) }
 }
 
-/// Whether closes of a file are not done yet.
+/// Whether closes of a file are not answered yet.
 pub(crate) fn pending(w: &World, ino: u64) -> bool {
     w.nodes.get(ino).is_some_and(|node| node.held(Hold::Open) > node.held(Hold::Handle))
 }
 
-/// Time passed.
+/// Sends the closes that are due.
 pub(crate) fn tick(w: &mut World) {
     for dest in w.closes.due(w.now) {
         kick(w, dest);
     }
 }
 
-/// Background: tells a server what programs have closed.
+/// Background: sends a batch of closes.
 pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
     if !cx.began(Step::Main) {
-        // It leaves now, before whoever waits for that runs again.
+        // The request is sent now, before the waiting operations run again.
         cx.w.wake(WaitKey::Closes);
     }
     let reply = cx.start_rpc(Step::Main, batch.dest, Opcode::MdsClose, |_, _| {
@@ -177,7 +178,7 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         let result = at.map(|at| results.swap_remove(at)).unwrap_or_default();
         let done = answered && result.status >= 0;
         if done {
-            told(cx.w, item);
+            access_time_acknowledged(cx.w, item);
         }
         if result.destroyed {
             locks::destroyed(cx.w, batch.dest, item.closing.fid);
@@ -185,12 +186,12 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         }
         closed(cx.w, &item.closing, if done { transno } else { Transno(0) });
     }
-    answered_all(cx.w, batch.dest);
+    batch_done(cx.w, batch.dest);
     Ok(())
 }
 
-/// The server knows the access time that a close carried.
-fn told(w: &mut World, item: &Item) {
+/// The server has stored the access time that a close carried.
+fn access_time_acknowledged(w: &mut World, item: &Item) {
     if let Some(node) = w.nodes.get_mut(item.closing.ino)
         && node.atime_ns.is_some_and(|atime| atime <= item.atime_ns)
     {
@@ -201,7 +202,7 @@ fn told(w: &mut World, item: &Item) {
     }
 }
 
-/// Background: an access time that no close carries travels as one, without a handle.
+/// Background: sends an access time that no close carries, as a close without a handle.
 pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = fid_of(ino)?;
     let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns) else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! What an attempt of an operation sees: the shared state, its own memo, and the ways to need something.
+//! The context of an attempt: the shared state, the operation's memo, and the ways to request something and wait for
+//! it.
 
 use core::time::Duration;
 use proto::msg::{Cred, LockMode, ObjectRep, Policy, Resource};
@@ -13,20 +14,20 @@ use crate::base::Step;
 use crate::base::WaitKey;
 use crate::cache::node::Hold;
 use crate::coherence::metadata_write_back;
-use crate::coherence::op::{Memo, OpState, Reply, Task, Telling};
+use crate::coherence::op::{KernelDrop, Memo, OpState, Reply, Task};
 use crate::coherence::request::{self, Request, Sender};
 use crate::coherence::world::World;
 
-/// Pause before the kernel is told again to forget a node that it did not know yet, and how often that is done.
-pub(crate) const TELL_AGAIN: Duration = Duration::from_millis(1);
-const TOLD_MAX: u32 = 200;
+/// Pause before the kernel is asked again to invalidate a node that it did not know yet, and the most tries.
+pub(crate) const INVALIDATE_AGAIN: Duration = Duration::from_millis(1);
+const INVALIDATE_TRIES_MAX: u32 = 200;
 
-/// Why an attempt ended without an answer.
+/// Why an attempt ended without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// The call fails with this.
+    /// The operation fails with this error.
     Errno(Errno),
-    /// Something that was registered is missing: run again when it is there.
+    /// Something is missing for which the operation has registered: it runs again once that arrives.
     Wait,
 }
 
@@ -36,19 +37,19 @@ impl From<Errno> for Stop {
     }
 }
 
-/// Result of anything that may have to wait.
+/// The result of anything that may have to wait.
 pub(crate) type Run<T> = Result<T, Stop>;
 
-/// A lock that the operation has pinned.
+/// A lock that an operation has pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
-    /// Our number of the lock.
+    /// The cookie of the lock.
     pub cookie: u64,
-    /// The server's handle, to name it in requests.
+    /// The server's handle, which requests name.
     pub handle: u64,
 }
 
-/// What came of requests that are under way together. Nobody is told of an error while another is unanswered.
+/// The state of requests that are in flight together. An error is reported only once all of them are answered.
 #[derive(Default)]
 pub(crate) struct Answers {
     waiting: bool,
@@ -56,7 +57,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Counts one of them, and gives its answer unless that is missing or an error.
+    /// Counts one of the answers. Returns it unless it is missing or an error.
     pub(crate) fn take<T>(&mut self, answer: Option<Result<T, Errno>>) -> Option<T> {
         match answer {
             None => self.waiting = true,
@@ -66,7 +67,7 @@ impl Answers {
         None
     }
 
-    /// Whether all were answered, and none with an error.
+    /// Succeeds if all were answered, and none with an error.
     pub(crate) fn all(self) -> Run<()> {
         match (self.waiting, self.failed) {
             (true, _) => Err(Stop::Wait),
@@ -76,26 +77,27 @@ impl Answers {
     }
 }
 
-/// One attempt.
+/// One attempt of an operation.
 pub(crate) struct Cx<'a> {
-    /// Everything that operations share.
+    /// The state that all operations share.
     pub w: &'a mut World,
-    /// This operation.
+    /// The operation.
     pub op: &'a mut OpState,
 }
 
 impl Cx<'_> {
-    /// The time.
+    /// The current time.
     pub(crate) fn now(&self) -> Instant {
         self.w.now
     }
 
-    /// The wall clock when the operation began: the same on every attempt, so that times that it sets are too.
+    /// The wall clock when the operation started: the same on every attempt, so that the times it sets are the same
+    /// too.
     pub(crate) fn wall_ns(&self) -> i64 {
         self.op.wall_ns
     }
 
-    /// On whose behalf.
+    /// The credentials of the caller.
     pub(crate) fn cred(&self) -> &Cred {
         &self.op.cred
     }
@@ -105,12 +107,12 @@ impl Cx<'_> {
         self.op.interrupted
     }
 
-    /// Whether `step` was begun by an earlier attempt.
+    /// Whether an earlier attempt started `step`.
     pub(crate) fn began(&self, step: Step) -> bool {
         self.op.memo(step).is_some()
     }
 
-    /// The answer of `step`, if it is there.
+    /// The answer of `step`, once it has arrived.
     pub(crate) fn answer(&self, step: Step) -> Option<Result<&Reply, Errno>> {
         match self.op.memo(step) {
             Some(Memo::Reply(reply)) => Some(match Errno::from_status(reply.header.status) {
@@ -130,7 +132,7 @@ impl Cx<'_> {
         }
     }
 
-    /// The number of the request whose reply came at this step; 0 if none has.
+    /// The number of the request whose reply has arrived for `step`; 0 if none has.
     pub(crate) fn reply_number(&self, step: Step) -> u64 {
         match self.op.memo(step) {
             Some(Memo::Reply(reply)) => reply.number,
@@ -138,7 +140,7 @@ impl Cx<'_> {
         }
     }
 
-    /// A number that an earlier attempt kept.
+    /// A number that an earlier attempt remembered.
     pub(crate) fn memo(&self, step: Step) -> Option<u64> {
         match self.op.memo(step) {
             Some(Memo::Number(n)) => Some(*n),
@@ -146,17 +148,17 @@ impl Cx<'_> {
         }
     }
 
-    /// Keeps a number for later attempts.
+    /// Remembers a number for later attempts.
     pub(crate) fn set_memo(&mut self, step: Step, number: u64) {
         self.op.set_memo(step, Memo::Number(number));
     }
 
-    /// Forgets a step, so that it can be done again (a retry).
+    /// Forgets a step, so that it is done again (a retry).
     pub(crate) fn forget(&mut self, step: Step) {
         self.op.forget(step);
     }
 
-    /// An end of this attempt until somebody calls [`World::wake`] with `key`.
+    /// Ends this attempt: the operation runs again once [`World::wake`] is called with `key`.
     pub(crate) fn wait(&mut self, key: WaitKey) -> Stop {
         self.w.schedule.wait(self.op.id, key);
         if !self.op.presses && (self.op.urgent || self.op.has_pins()) {
@@ -166,13 +168,13 @@ impl Cx<'_> {
         Stop::Wait
     }
 
-    /// Background work.
+    /// Starts background work.
     pub(crate) fn spawn(&mut self, task: Task) {
         self.w.spawn(task);
     }
 
-    /// Sends a request if `step` has not done so, after the changes of metadata write-back; gives its reply
-    /// once that is there.
+    /// Sends the request of `step` unless that was done, after the changes of metadata write-back. Returns the reply
+    /// once it has arrived.
     pub(crate) fn start_rpc(
         &mut self,
         step: Step,
@@ -195,14 +197,14 @@ impl Cx<'_> {
             let sender = Sender { op: self.op.id, step, number };
             if let Err(errno) = request.send(self.w, sender, dest, opcode, (slot, self.op.turn)) {
                 self.op.set_memo(step, Memo::Failed(errno));
-                // Whoever looks at the answer in the next attempt only has one.
-                self.w.schedule.again(self.op.id);
+                // Operations that evaluate the answer in the next attempt only need one.
+                self.w.schedule.make_ready(self.op.id);
             }
         }
         self.answer(step)
     }
 
-    /// One request and its reply.
+    /// Sends one request and waits for its reply.
     pub(crate) fn rpc(
         &mut self,
         step: Step,
@@ -217,7 +219,7 @@ impl Cx<'_> {
         }
     }
 
-    /// One request that is answered with what objects look like. The caches have it already.
+    /// Sends one request that is answered with the state of objects, which is in the caches by then.
     pub(crate) fn rpc_object(
         &mut self,
         step: Step,
@@ -232,8 +234,8 @@ impl Cx<'_> {
         }
     }
 
-    /// A lock on `resource` that covers `policy` in `mode` or a stronger one: a cached one, or a new one. It stays
-    /// until the operation ends or calls [`Cx::unlock`].
+    /// Pins a lock on `resource` that covers `policy` in `mode` or a stronger one: a cached one, or a new one. It stays
+    /// pinned until the operation ends or calls [`Cx::unlock`].
     pub(crate) fn lock(
         &mut self,
         step: Step,
@@ -245,7 +247,7 @@ impl Cx<'_> {
         crate::coherence::locks::lock(self, step, dest, resource, mode, policy)
     }
 
-    /// A cached lock that covers this, pinned, or `None`: nothing is sent.
+    /// Pins a cached lock that covers this, if there is one. Sends nothing.
     pub(crate) fn cached_lock(
         &mut self,
         step: Step,
@@ -257,54 +259,57 @@ impl Cx<'_> {
         crate::coherence::locks::cached(self, step, dest, resource, mode, policy)
     }
 
-    /// Gives the pin of `step` back.
+    /// Releases the pin of `step`.
     pub(crate) fn unlock(&mut self, step: Step) {
         crate::coherence::locks::unlock(self, step);
     }
 
-    /// A change of the node is about to be asked for: until the operation ends, metadata write-back makes none.
+    /// A request that changes the node is about to be sent: until the operation ends, metadata write-back does not
+    /// change it.
     pub(crate) fn changing(&mut self, step: Step, ino: u64) {
         if self.op.memo(step).is_none() && self.w.nodes.hold(ino, Hold::Changing) {
             self.op.set_memo(step, Memo::Changing(ino));
         }
     }
 
-    /// Whether that was said at this step, of this node.
+    /// Whether [`Cx::changing`] was called with this step and node.
     pub(crate) fn is_changing(&self, step: Step, ino: u64) -> bool {
         matches!(self.op.memo(step), Some(Memo::Changing(known)) if *known == ino)
     }
 
-    /// The node stays until the operation ends, however many others come meanwhile.
+    /// Keeps the node in memory until the operation ends.
     pub(crate) fn keep_node(&mut self, step: Step, ino: u64) {
         if self.op.memo(step).is_none() && self.w.nodes.hold(ino, Hold::Wanted) {
             self.op.set_memo(step, Memo::Node(ino));
         }
     }
 
-    /// Whether an answer that shows the kernel a node may not have come to it yet: it was given one, but does not know the node, and
-    /// has not said either that it dropped it. It is taken for lost after a while.
-    fn is_on_its_way(&self, telling: Telling, ino: u64) -> bool {
-        telling.unknown < TOLD_MAX && self.w.nodes.get(ino).is_some_and(|node| node.kernel.knows())
+    /// Whether an answer with attributes may still be on its way to the kernel: the kernel was sent one and has not
+    /// reported the node as forgotten, but does not know the node. After a number of tries the answer is taken for
+    /// lost.
+    fn may_be_in_flight(&self, drop: KernelDrop, ino: u64) -> bool {
+        drop.unknown < INVALIDATE_TRIES_MAX && self.w.nodes.get(ino).is_some_and(|node| node.kernel.knows())
     }
 
-    /// Makes the kernel forget the attributes of a node and a range of its pages (`length` 0: none, `u64::MAX`: to the
-    /// end), and waits until it has. Nothing is asked if the kernel does not know the node, or has no attributes of it.
+    /// Makes the kernel drop the attributes of a node and a range of its pages (`length` 0: no pages, `u64::MAX`: to
+    /// the end), and waits for the acknowledgement. Nothing is sent if the kernel does not know the node, or has no
+    /// attributes of it and no pages are to be dropped.
     pub(crate) fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
         let mut unknown = 0;
         match self.op.memo(step) {
-            Some(&Memo::Telling(telling)) => match telling.heard {
+            Some(&Memo::Invalidating(drop)) => match drop.acknowledged {
                 None => return Err(Stop::Wait),
-                Some(again) if again > Instant::ZERO && self.is_on_its_way(telling, ino) => {
+                Some(again) if again > Instant::ZERO && self.may_be_in_flight(drop, ino) => {
                     if self.w.now < again {
                         self.w.set_timer(again);
                         return Err(self.wait(WaitKey::Timer));
                     }
                     stdx::mark!("kernel_told_too_early");
-                    unknown = telling.unknown + 1;
+                    unknown = drop.unknown + 1;
                 }
                 Some(_) => {
                     if let Some(node) = self.w.nodes.get_mut(ino) {
-                        node.kernel.dropped(telling.shown);
+                        node.kernel.dropped(drop.sent);
                     }
                     return Ok(());
                 }
@@ -313,8 +318,8 @@ impl Cx<'_> {
             None => {}
         }
         let known = self.w.nodes.get(ino).filter(|node| node.kernel.knows());
-        // The kernel takes every word to forget as news: an answer to a question from before it does not count, and a program
-        // that asked for the size would go on with an old one. So there is no word without need.
+        // The kernel treats every invalidation as a change: it discards the answer to a request from before it, and a
+        // program that asked for the size would go on with an old one. So no needless invalidation is sent.
         let Some(node) = known.filter(|node| length > 0 || node.kernel.has_attributes()) else {
             if known.is_some() {
                 stdx::mark!("nothing_to_forget");
@@ -322,9 +327,9 @@ impl Cx<'_> {
             self.set_memo(step, 0);
             return Ok(());
         };
-        let telling = Telling { shown: node.kernel.times_shown(), unknown, heard: None };
+        let drop = KernelDrop { sent: node.kernel.times_sent(), unknown, acknowledged: None };
         let token = self.w.schedule.token(self.op.id, step);
-        self.op.set_memo(step, Memo::Telling(telling));
+        self.op.set_memo(step, Memo::Invalidating(drop));
         self.w.effect(Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }));
         Err(Stop::Wait)
     }

@@ -1,5 +1,4 @@
-//! What happens to a session, and what that means for all that is known under it: locks come and go, replies are taken in, and
-//! with an eviction everything is lost.
+//! Session events and their effect on the caches: connections, callbacks, replies, replay of locks, eviction.
 
 use dlm::client::BlockingAction;
 use prost::Message;
@@ -18,10 +17,10 @@ use crate::coherence::world::World;
 use crate::coherence::{data, locks, lost, metadata_write_back};
 use crate::session::{Event, Sequences};
 
-/// Locks that a session is given at once to replay: more than a request carries, and little memory.
+/// Locks that a session gets at a time to replay: more than a request carries, and little memory.
 const REPLAYS_AT_ONCE: usize = 8192;
 
-/// What concerns an operation, or the mount as a whole.
+/// An event that concerns an operation, or the mount as a whole.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     /// A request was answered.
@@ -32,7 +31,7 @@ pub(crate) enum Arrived {
     Refused(Errno, String),
 }
 
-/// A connection is there.
+/// A connection was established.
 pub(crate) fn dialled(w: &mut World, conn: ConnId) {
     let World { imports, metadata_write_back, now, .. } = w;
     if let Some(target) = imports.of_connection(conn) {
@@ -41,7 +40,7 @@ pub(crate) fn dialled(w: &mut World, conn: ConnId) {
     imports.dialled(*now, conn);
 }
 
-/// Time passed.
+/// Runs the timers of sessions and locks.
 pub(crate) fn tick(w: &mut World) {
     w.imports.tick(w.now);
     for dest in w.locks.due(w.now) {
@@ -52,12 +51,12 @@ pub(crate) fn tick(w: &mut World) {
     }
 }
 
-/// When [`tick`] wants to be called.
+/// When [`tick`] is due next.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     [w.imports.deadline(), w.locks.deadline()].into_iter().flatten().min()
 }
 
-/// Takes in what happened to sessions, up to the next thing that concerns an operation or the mount.
+/// Handles the events of sessions, up to the next one that concerns an operation or the mount.
 pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
     while let Some((dest, event)) = w.imports.next(&mut w.effects) {
         match event {
@@ -80,8 +79,9 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             Event::ReplayLocks { first } => replay_locks(w, dest, first),
             Event::LocksReplayed(locks) => locks_replayed(w, dest, &locks),
             Event::OpenLost(fh, xid) => {
-                let is_it =
-                    |fh: &FileHandle| w.files.get(*fh).is_some_and(|f| f.dest == dest && f.open() == Open::Told(xid));
+                let is_it = |fh: &FileHandle| {
+                    w.files.get(*fh).is_some_and(|f| f.dest == dest && f.open() == Open::Reported(xid))
+                };
                 if let Some(fh) = fh.filter(is_it) {
                     w.files.lost(fh);
                 }
@@ -126,15 +126,15 @@ fn replay_locks(w: &mut World, dest: Dest, first: bool) {
     w.imports.locks_to_replay(w.now, dest, requests);
 }
 
-/// A server tells something by itself.
+/// A server sent a notice: a callback or something similar.
 fn notice(w: &mut World, dest: Dest, frame: &Frame) {
     let result = match Opcode::from_raw(frame.header.opcode) {
         Some(Opcode::LdlmBlCallback) => frame.decode::<BlCallback>().map(|callback| {
-            if !goes_back(w, dest, callback.handle)
+            if !is_being_cancelled(w, dest, callback.handle)
                 && let Some(locks) = w.locks.get_mut(dest)
                 && locks.blocking(&callback) == BlockingAction::AlreadyCancelling
             {
-                // What had time has it no longer.
+                // Drops that could take their time are urgent now.
                 w.wake(WaitKey::Gates);
             }
             locks::pump(w, dest);
@@ -158,37 +158,39 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
     }
 }
 
-/// Whether a lock that was held is on its way back. The server asks for it anew at each connection until it has heard of that.
-fn goes_back(w: &World, dest: Dest, handle: u64) -> bool {
+/// Whether the cancel of a lock is in flight. The server repeats its callback at each connection until it has received
+/// the cancel.
+fn is_being_cancelled(w: &World, dest: Dest, handle: u64) -> bool {
     let (Some(target), Some(locks)) = (w.imports.get(dest), w.locks.get(dest)) else { return false };
     let mut cancels = target.import.unanswered(Opcode::LdlmCancel);
     locks.by_handle(handle).is_none()
         && cancels.any(|body| CancelReq::decode(&body[..]).is_ok_and(|request| request.handles.contains(&handle)))
 }
 
-/// Somebody asks what the data of an object looks like that this client holds under a lock. If no program here has the file
-/// open, and there is nothing left to tell or to write, this client goes on holding the lock to read only: then whoever asked
-/// can have one too, is not asked again, and what is cached here stays. From a server that does not know of that the lock goes
-/// back instead, which is the answer then; and so it goes back, after an answer, if there is still something to write. Not while
-/// an operation holds it: that may wait for who asks.
+/// A glimpse callback: the server asks for the state of an object's data under a lock of this client. If no program of
+/// this mount has the file open, and there is nothing to report or to write, the lock is converted to read mode: the
+/// client that asked can then get one too and need not ask again, and the cache stays. If the server does not support
+/// that, the lock goes back instead, which serves as the answer. It also goes back, after an answer, if there is still
+/// something to write. It is never converted or given back while an operation holds it, because that operation may wait
+/// for the one that asked.
 fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     let ino = callback.resource.fid.ino();
     let node = w.nodes.get(ino);
-    // The access time is the metadata target's business, but for a newer one that it was not told.
-    let untold = node.and_then(|node| node.atime_ns);
+    // The metadata target knows the access time, except for a newer one that was not reported yet.
+    let unreported = node.and_then(|node| node.atime_ns);
     let closed = node.is_none_or(|node| !node.is_held(Hold::Handle));
     let locks = w.locks.get(dest);
     let lock = locks.and_then(|locks| locks.by_handle(callback.handle)).map(|lock| lock.cookie);
     let idle = lock.is_some_and(|cookie| locks.is_some_and(|locks| !locks.is_held(cookie)));
-    let nothing_to_tell = closed && idle && untold.is_none() && data::is_clean(w, ino);
+    let nothing_to_report = closed && idle && unreported.is_none() && data::is_clean(w, ino);
     let reply = GlReply { handle: callback.handle, serial: callback.serial, ..GlReply::default() };
-    if let (true, Some(cookie)) = (nothing_to_tell, lock)
+    if let (true, Some(cookie)) = (nothing_to_report, lock)
         && locks::share(w, dest, cookie)
     {
         return answer_glimpse(w, dest, &GlReply { mode: LockMode::Pr as i32, ..reply });
     }
-    if !nothing_to_tell {
-        let atime_ns = untold.unwrap_or(i64::MIN);
+    if !nothing_to_report {
+        let atime_ns = unreported.unwrap_or(i64::MIN);
         let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
         answer_glimpse(w, dest, &GlReply { lvb, ..reply });
     }
@@ -199,10 +201,10 @@ fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     }
 }
 
-/// Answers what the server asks over this connection. Over the next one it asks anew what it still wants to know, and what is true then is
-/// the answer.
+/// Answers over the connection on which the server asked. Over the next connection the server asks again for what it
+/// still needs.
 fn answer_glimpse(w: &mut World, dest: Dest, reply: &GlReply) {
-    w.imports.tell(w.now, dest, Outgoing { no_resend: true, ..Outgoing::new(Opcode::LdlmGlReply, reply) });
+    w.imports.send_one_way(w.now, dest, Outgoing { no_resend: true, ..Outgoing::new(Opcode::LdlmGlReply, reply) });
 }
 
 fn locks_replayed(w: &mut World, dest: Dest, replayed: &[(u64, Result<u64, Errno>)]) {
@@ -235,7 +237,7 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     let open: Vec<FileHandle> = w.files.iter().filter(|(_, file)| file.is_open_at(dest)).map(|(fh, _)| fh).collect();
     open.into_iter().for_each(|fh| w.files.lost(fh));
     if let Dest::Mdt(_) = dest {
-        // Versions begin anew if the target's history does.
+        // Versions start again if the target's history does.
         for node in w.nodes.iter_mut() {
             node.validity.doubt(bits::UPDATE | bits::LAYOUT);
             if let Some(attr) = &mut node.attr {

@@ -1,4 +1,4 @@
-//! FIDs of new objects, and of nodes.
+//! FIDs of new objects and of nodes.
 
 use proto::msg::{SeqAllocRep, SeqAllocReq};
 use proto::{Errno, Fid, Opcode};
@@ -21,7 +21,7 @@ pub(crate) fn new_fid(cx: &mut Cx<'_>) -> Run<Fid> {
     match cx.w.sequences.take() {
         Some(fid) => {
             if cx.w.sequences.wants_more() {
-                cx.w.sequences.asked = true;
+                cx.w.sequences.requested = true;
                 cx.spawn(Task::Sequence);
             }
             cx.set_memo(Step::NewFid, fid.ino());
@@ -32,8 +32,8 @@ pub(crate) fn new_fid(cx: &mut Cx<'_>) -> Run<Fid> {
                 return Err(Stop::Errno(errno));
             }
             cx.set_memo(Step::Sequence, 0);
-            if !cx.w.sequences.asked {
-                cx.w.sequences.asked = true;
+            if !cx.w.sequences.requested {
+                cx.w.sequences.requested = true;
                 cx.w.sequences.failed = None;
                 cx.spawn(Task::Sequence);
             }

@@ -1,22 +1,26 @@
-//! What the kernel believes about names.
+//! The kernel's caches of names and attributes: when they are invalidated, and what an answer allows the kernel to
+//! keep.
 //!
-//! The kernel keeps a name as long as this client holds the LOOKUP lock of what it leads to. Before that lock goes back the
-//! name is dropped, so that a program here sees what a program elsewhere did as soon as it was told that it is done.
+//! The kernel may keep a name while this client holds the LOOKUP lock of the object that the name leads to. The name is
+//! invalidated before that lock goes back, so that programs of this mount see another client's change as soon as that
+//! client has its answer.
 //!
-//! Dropping a name takes the kernel's lock of the directory, and the thread of a local unlink or rename holds that lock while
-//! it waits for the server, which may wait for just this callback (two mounts that remove each other's files):
+//! Invalidating a name takes the kernel's lock of the directory. A thread in a local unlink or rename holds that lock
+//! while it waits for the server, and the server may be waiting for this very callback (two mounts that remove each
+//! other's files):
 //!
 //! ```text
-//! here:  unlink d/x  holds d, waits for the callback of x there      callback of y: drop d/y, needs d
-//! there: unlink d/y  holds d, waits for the callback of y here       callback of x: drop d/x, needs d
+//!   client A: unlink d/x  holds d, waits for B's callback of x      callback of y: invalidate d/y, needs d
+//!   client B: unlink d/y  holds d, waits for A's callback of y      callback of x: invalidate d/x, needs d
 //! ```
-//! So nobody waits for a name in a directory in which such a call waits, nor for any name for long. The node is then
-//! *stale*: the next call by path is answered `ESTALE`, which makes the kernel look all names of the path up again. Of a directory
-//! the server is asked before: most have their names still, and a walk may have been waiting there for a call that changes
-//! a name, for as long as a server was away.
+//! Therefore a callback does not wait for a name in a directory in which such a call is in progress, and waits only
+//! briefly for any other name. The node is *stale* from then on: the next call by path fails with `ESTALE`, which makes
+//! the kernel look up all names of the path again. For a directory the server is asked first whether the name is still
+//! there. Most directories still have their name, and a path walk may have waited there for a call that changes a name,
+//! for as long as a server was unreachable.
 //!
-//! The kernel does that once for each call. What it found the second time may be gone again before it comes back for it: so
-//! for a while after an `ESTALE` the lookups in that directory also open what they find. What is open lasts.
+//! The kernel repeats a walk only once per call, and what it finds the second time may be removed before it is used. So
+//! for a while after an `ESTALE` the lookups in that directory also open what they find: an open object lasts.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -34,28 +38,28 @@ use crate::coherence::data;
 use crate::coherence::op::Memo;
 use crate::coherence::world::World;
 
-/// Longest that a callback waits for the kernel to drop names.
+/// Longest time that a callback waits for the kernel to drop names.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// After an `ESTALE` lookups in the directory open what they find for this long.
+/// How long after an `ESTALE` the lookups in the directory open what they find.
 const HOLDING: Duration = Duration::from_secs(2);
-/// A directory that was changed so short a time ago is taken to be changed again soon.
+/// A directory that was changed this recently is expected to change again soon.
 const CHANGES_WITHIN: Duration = Duration::from_millis(10);
 
-/// A call that waits while the kernel holds directories locked for it.
+/// A call in progress for which the kernel holds directories locked.
 #[derive(Debug)]
 pub(crate) struct Gate {
     op: OpId,
     directories: SmallVec<[u64; 2]>,
-    /// It may wait for callbacks that wait for names.
+    /// It may wait for callbacks that need the kernel to drop names.
     removes: bool,
 }
 
-/// A call begins to wait.
-pub(crate) fn waits(w: &mut World, op: OpId, call: &Call) {
+/// A call starts to wait.
+pub(crate) fn enter_gate(w: &mut World, op: OpId, call: &Call) {
     let (directories, removes): (SmallVec<[u64; 2]>, bool) = match call {
         Call::Unlink { parent, .. } | Call::Rmdir { parent, .. } => (SmallVec::from_slice(&[*parent]), true),
         Call::Rename { parent, new_parent, .. } => (SmallVec::from_slice(&[*parent, *new_parent]), true),
-        // Of a directory itself: its mode and owner matter to the lock of its name.
+        // Setattr of a directory changes its mode or owner, which the lock of its name covers.
         Call::Setattr { ino, .. } => (SmallVec::from_slice(&[*ino]), true),
         _ => return,
     };
@@ -63,14 +67,14 @@ pub(crate) fn waits(w: &mut World, op: OpId, call: &Call) {
     w.wake(WaitKey::Gates);
 }
 
-/// The kernel has the answer of a call: it holds no directory locked for it any more.
-pub(crate) fn gone(w: &mut World, op: OpId) {
+/// The kernel has the answer of a call and holds no directory locked for it any more.
+pub(crate) fn leave_gate(w: &mut World, op: OpId) {
     w.gates.retain(|gate| gate.op != op);
 }
 
-/// A call is over.
+/// A call has ended.
 pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer, Errno>) {
-    gone(w, op);
+    leave_gate(w, op);
     if let Ok(answer) = result {
         resized(w, call, answer);
     }
@@ -78,7 +82,7 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
         return;
     }
     let until = w.now + HOLDING;
-    for ino in walked(call) {
+    for ino in reached_by_path(call) {
         if let Some(parent) = w.nodes.get(ino).map(|node| node.parent)
             && let Some(directory) = w.nodes.get_mut(parent)
         {
@@ -87,7 +91,7 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
     }
 }
 
-/// The kernel takes a file to be as long as its calls have made it.
+/// Records the file size that the kernel assumes after a call.
 fn resized(w: &mut World, call: &Call, answer: &Answer) {
     let (fh, end) = match (call, answer) {
         (Call::Write { fh, offset, .. }, Answer::Written(written)) => (*fh, offset.saturating_add((*written).into())),
@@ -106,8 +110,8 @@ fn resized(w: &mut World, call: &Call, answer: &Answer) {
     }
 }
 
-/// The nodes that a call came to by a path.
-pub(crate) fn walked(call: &Call) -> SmallVec<[u64; 2]> {
+/// The nodes that a call reached by path.
+pub(crate) fn reached_by_path(call: &Call) -> SmallVec<[u64; 2]> {
     match call {
         Call::Getattr { ino, .. }
         | Call::RootAttr { ino }
@@ -133,49 +137,51 @@ pub(crate) fn walked(call: &Call) -> SmallVec<[u64; 2]> {
     }
 }
 
-/// The kernel waits for attributes of a node, or for their change by a call that it holds no lock for.
-pub(crate) fn asked(cx: &mut Cx<'_>, ino: u64) {
-    if !cx.began(Step::Asked) && cx.w.nodes.hold(ino, Hold::Asked) {
-        cx.op.set_memo(Step::Asked, Memo::Asked(ino));
+/// The kernel waits for attributes of a node, or for a change of them by a call for which it holds no lock: until the
+/// operation ends, no answer allows it to keep attributes of that node.
+pub(crate) fn wait_for_attributes(cx: &mut Cx<'_>, ino: u64) {
+    if !cx.began(Step::AttrWanted) && cx.w.nodes.hold(ino, Hold::AttrWanted) {
+        cx.op.set_memo(Step::AttrWanted, Memo::AttrWanted(ino));
     }
 }
 
-/// Before a request that changes attributes of these nodes is sent: the kernel forgets them, and keeps none until the operation
-/// ends. For from the moment at which the server has made the change others see it, and here its answer may take long. Nodes
-/// that are not known are 0.
+/// Before a request that changes attributes of these nodes is sent, the kernel drops them and keeps none until the
+/// operation ends. Other clients see the change as soon as the server has made it, and this client's answer may take
+/// longer. Unknown nodes are 0.
 pub(crate) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
     if cx.began(Step::Main) {
         return Ok(());
     }
     let mut hidden = Ok(());
     for (&ino, number) in nodes.iter().zip(0..) {
-        let (kept, told) = (Step::Hidden(number), Step::Hide(number));
-        if let Some(&Memo::Asked(before)) = cx.op.memo(kept)
+        let (kept, dropped) = (Step::Hidden(number), Step::Hide(number));
+        if let Some(&Memo::AttrWanted(before)) = cx.op.memo(kept)
             && before != ino
         {
-            // The name leads to something else by now.
-            cx.w.release(before, Hold::Asked);
+            // The name leads to another object by now.
+            cx.w.release(before, Hold::AttrWanted);
             cx.forget(kept);
-            cx.forget(told);
+            cx.forget(dropped);
         }
         let now = cx.w.now;
         if cx.w.nodes.get(ino).is_none() {
             continue;
         }
         if cx.op.memo(kept).is_none() {
-            cx.w.nodes.hold(ino, Hold::Asked);
+            cx.w.nodes.hold(ino, Hold::AttrWanted);
             if let Some(node) = cx.w.nodes.get_mut(ino).filter(|node| node.is_dir()) {
                 node.dir_mut().changing_at = Some(now);
             }
-            cx.op.set_memo(kept, Memo::Asked(ino));
+            cx.op.set_memo(kept, Memo::AttrWanted(ino));
         }
-        hidden = hidden.and(cx.invalidate_kernel(told, ino, 0, 0));
+        hidden = hidden.and(cx.invalidate_kernel(dropped, ino, 0, 0));
     }
     hidden
 }
 
-/// What a name leads to that is about to be changed, as far as that is known and others may look at it; else 0. To what nobody has
-/// open and has no other name programs come by this name, which the kernel holds until the change is answered.
+/// The node that a name about to change leads to, if it is cached and programs may look at it meanwhile; else 0. A file
+/// that is not open and has no other name can only be reached by this name, which the kernel holds locked until the
+/// change is answered.
 pub(crate) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
     let dir = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
     let entry = dir.and_then(|dir| dir.names.get(name.as_ref()));
@@ -186,14 +192,15 @@ pub(crate) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
     child.filter(open_or_linked).map_or(0, |node| node.ino())
 }
 
-/// An answer goes to the kernel. While another program's question about the same node waits for attributes, the kernel may
-/// not keep these: it would have to be told to forget them, and then not believe the answer to that question. Nor while another
-/// opens the file and cuts it: of these two answers the kernel may take in the one with the old size last. Nor those of a directory
-/// that is changed from here one time after the other: it would have to be told to forget them before each.
-pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
+/// Before an answer is sent to the kernel: decides whether the kernel may keep its attributes. It may not while another
+/// call waits for attributes of the node: the kernel would have to invalidate them and would then disbelieve the answer
+/// to that call. Nor while another call opens the file and truncates it: the kernel may process the answer with the old
+/// size last. Nor for a directory that this client changes repeatedly: the kernel would have to invalidate them before
+/// each change.
+pub(crate) fn prepare_answer(w: &mut World, answer: &mut Answer) {
     let now = w.now;
     let mut show = |stat: &mut Stat| {
-        // No program sees the size in an answer that is not kept: the kernel asks again.
+        // No program sees the size of an answer that the kernel may not keep: the kernel asks again.
         let end = data::end_of_writes(w, stat.ino);
         if stat.size < end {
             stdx::mark!("size_shown_beside_a_write");
@@ -204,9 +211,9 @@ pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
         if stat.cacheable {
             let changing_at = node.dir.as_ref().and_then(|dir| dir.changing_at);
             let changes = changing_at.is_some_and(|at| now.since(at) < CHANGES_WITHIN);
-            stat.cacheable = !node.is_held(Hold::Asked) && !changes;
+            stat.cacheable = !node.is_held(Hold::AttrWanted) && !changes;
             if stat.cacheable {
-                node.kernel.shown();
+                node.kernel.attributes_sent();
             }
         }
     };
@@ -217,7 +224,7 @@ pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
     }
 }
 
-/// The lock of a node's names is gone without a callback.
+/// The LOOKUP lock of a node was lost without a callback.
 pub(crate) fn names_lost(w: &mut World, ino: u64) {
     let Some(node) = w.nodes.get_mut(ino) else { return };
     if ino == 1 || node.has(bits::LOOKUP) {
@@ -229,7 +236,7 @@ pub(crate) fn names_lost(w: &mut World, ino: u64) {
     }
 }
 
-/// The names of a node that the kernel knows, for it is told to forget them. That of a directory is remembered here.
+/// Takes the names that the kernel has to forget. The first name of a directory is remembered for later checks.
 fn take_names(node: &mut Node) -> KernelNames {
     let names = node.kernel.take_names();
     if let Some(name) = names.first().filter(|_| node.is_dir()) {
@@ -238,9 +245,9 @@ fn take_names(node: &mut Node) -> KernelNames {
     names
 }
 
-/// The kernel drops the names of a node, for their lock is about to go back. `wanted`: the server asked for it, and somebody
-/// waits there. A lock that goes back for reasons of our own has time, whatever the kernel is doing: until it is gone
-/// nobody can change the names.
+/// The kernel drops the names of a node before their lock goes back. `wanted`: the server called the lock back and
+/// another client waits for it. A lock that this client drops by itself waits as long as the kernel needs: nobody can
+/// change the names before it is gone.
 pub(crate) fn forget_names(cx: &mut Cx<'_>, ino: u64, wanted: bool) -> Run<()> {
     if cx.memo(Step::Names).is_none() {
         let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(()) };
@@ -255,12 +262,12 @@ pub(crate) fn forget_names(cx: &mut Cx<'_>, ino: u64, wanted: bool) -> Run<()> {
             cx.w.effect(Effect::Invalidate(Invalidation::Entry { token, parent, name }));
         }
     }
-    let there = |(_, memo): &(Step, Memo)| match memo {
+    let pending = |(_, memo): &(Step, Memo)| match memo {
         Memo::Name { parent, dropped: false } => Some(*parent),
         _ => None,
     };
     let parents: SmallVec<[u64; 2]> =
-        cx.op.steps_in(Step::Name(0)..=Step::Name(u64::MAX)).iter().filter_map(there).collect();
+        cx.op.steps_in(Step::Name(0)..=Step::Name(u64::MAX)).iter().filter_map(pending).collect();
     if parents.is_empty() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Locks as operations and callbacks use them, over `dlm`'s cache of each target.
+//! Locks of this client, as operations and callbacks use them, on top of `dlm`'s cache of each target's locks.
 
 use dlm::client::{GrantAction, HeldLock, LockCache, LockCacheEvent, Settings};
 use proto::connect::features;
@@ -17,7 +17,7 @@ use crate::coherence::request::{self, Request, Wants};
 use crate::coherence::world::World;
 use crate::coherence::{data, kernel, local_opens, metadata_write_back};
 
-/// The locks of each target, as `dlm` keeps them.
+/// The lock caches of all targets.
 #[derive(Default)]
 pub(crate) struct Locks {
     of: BTreeMap<Dest, OfTarget>,
@@ -25,70 +25,70 @@ pub(crate) struct Locks {
 
 struct OfTarget {
     cache: LockCache,
-    /// Unused locks that are kept.
+    /// Limit of unused locks.
     lru_size: usize,
-    /// What was durable when the session was interrupted: of what came later, something that this client saw may be lost.
+    /// The transno that was durable when the session was interrupted: a later change that this client saw may be lost.
     sure: Transno,
-    /// Locks were replayed since then.
+    /// Locks were replayed since the interruption.
     doubted: bool,
 }
 
-/// Unused locks that are kept of each target, if nothing else is said: of a node there may be two.
+/// Default limit of unused locks of a target: a node may have two.
 pub(crate) fn lru_size(max_nodes: usize) -> usize {
     max_nodes.saturating_mul(2)
 }
 
 impl Locks {
-    /// A further target.
+    /// Adds a target.
     pub(crate) fn add(&mut self, dest: Dest, max_nodes: usize) {
         let lru_size = lru_size(max_nodes);
         let cache = LockCache::new(Settings { lru_size, ..Settings::default() });
         self.of.insert(dest, OfTarget { cache, lru_size, sure: Transno(0), doubted: false });
     }
 
-    /// Those of a target.
+    /// The locks of a target.
     pub(crate) fn get(&self, dest: Dest) -> Option<&LockCache> {
         self.of.get(&dest).map(|of| &of.cache)
     }
 
-    /// The same, to change.
+    /// The same, mutable.
     pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut LockCache> {
         self.of.get_mut(&dest).map(|of| &mut of.cache)
     }
 
-    /// How many that nothing uses are kept of a target.
+    /// Limit of unused locks of a target.
     pub(crate) fn lru_size(&self, dest: Dest) -> usize {
         self.of.get(&dest).map_or(0, |of| of.lru_size)
     }
 
-    /// Targets of which something is due.
+    /// Targets of which a timer has expired.
     pub(crate) fn due(&self, now: Instant) -> SmallVec<[Dest; 4]> {
         let is_due = |of: &OfTarget| of.cache.deadline().is_some_and(|at| at <= now);
         self.of.iter().filter(|(_, of)| is_due(of)).map(|(dest, _)| *dest).collect()
     }
 
-    /// When something is due next.
+    /// The next timer.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.of.values().filter_map(|of| of.cache.deadline()).min()
     }
 
-    /// A session is interrupted; so much is durable.
+    /// A session is interrupted; changes up to `sure` are durable.
     pub(crate) fn interrupted(&mut self, dest: Dest, sure: Transno) {
         let Some(of) = self.of.get_mut(&dest) else { return };
-        // The next connection says it again, if it still holds.
+        // The next connection sets the limit again if it still applies.
         of.cache.set_limit(0);
         of.cache.interrupted();
         of.sure = sure;
     }
 
-    /// Locks are replayed from the begin.
+    /// The replay of locks starts.
     pub(crate) fn begin_replay(&mut self, dest: Dest) {
         if let Some(of) = self.of.get_mut(&dest) {
             of.doubted = true;
         }
     }
 
-    /// A session serves again. Whether locks were replayed.
+    /// A session serves again. Returns whether locks were replayed.
     pub(crate) fn end_replay(&mut self, dest: Dest) -> bool {
         self.of.get_mut(&dest).is_some_and(|of| core::mem::take(&mut of.doubted))
     }
@@ -110,7 +110,7 @@ pub(crate) fn lock(
     match cx.op.memo(step) {
         Some(Memo::Failed(errno)) => return Err(Stop::Errno(*errno)),
         Some(Memo::Reply(reply)) => {
-            // Only a refusal stays here: a grant turns into `Memo::Lock` when it arrives.
+            // Only a refusal is stored here: a grant becomes `Memo::Lock` when it arrives.
             let errno = Errno::from_status(reply.header.status).err().unwrap_or(Errno::EPROTO);
             return Err(Stop::Errno(errno));
         }
@@ -150,7 +150,7 @@ pub(crate) fn cached(
         {
             return Some(Held { cookie, handle: lock.handle });
         }
-        // The operation has found out that it needs another one.
+        // The operation needs a different lock by now.
         cx.op.forget(step);
         release(cx.w, place, cookie);
     }
@@ -162,7 +162,7 @@ pub(crate) fn cached(
     Some(Held { cookie, handle: lock.handle })
 }
 
-/// Whether a lock does for this.
+/// Whether a lock is sufficient.
 fn covers(lock: &HeldLock, resource: &Resource, mode: LockMode, policy: &Policy) -> bool {
     lock.resource == *resource
         && dlm::mode::covers(lock.mode, mode)
@@ -182,12 +182,12 @@ pub(crate) fn unlock(cx: &mut Cx<'_>, step: Step) {
     }
 }
 
-/// Gives every pin of the operation back while it goes on.
+/// Releases all pins of an operation that goes on.
 pub(crate) fn unlock_all(cx: &mut Cx<'_>) {
     unlock_at(cx, |_, _| true);
 }
 
-/// Gives the pins at those targets back for which `which` holds.
+/// Releases the pins at the targets for which `which` holds.
 pub(crate) fn unlock_at(cx: &mut Cx<'_>, which: impl Fn(&Cx<'_>, Dest) -> bool) {
     let pin = |(step, memo): &(Step, Memo)| match memo {
         Memo::Lock { dest, .. } if which(cx, *dest) => Some(*step),
@@ -206,7 +206,7 @@ fn release(w: &mut World, dest: Dest, cookie: u64) {
     pump(w, dest);
 }
 
-/// Gives every pin of an operation back.
+/// Releases all pins and holds of an operation that ends.
 pub(crate) fn release_all(w: &mut World, op: &OpState) {
     for (step, memo) in op.steps() {
         match memo {
@@ -218,13 +218,13 @@ pub(crate) fn release_all(w: &mut World, op: &OpState) {
             Memo::Lock { dest, cookie } => release(w, *dest, *cookie),
             Memo::Node(ino) => w.release(*ino, Hold::Wanted),
             Memo::Changing(ino) => w.release(*ino, Hold::Changing),
-            Memo::Asked(ino) => w.release(*ino, Hold::Asked),
+            Memo::AttrWanted(ino) => w.release(*ino, Hold::AttrWanted),
             _ => {}
         }
     }
 }
 
-/// A grant came in. Whether it can be used (if only by the operation that asked for it).
+/// Applies a grant. Returns whether the lock can be used (if only by the operation that requested it).
 pub(crate) fn granted(w: &mut World, dest: Dest, grant: &LockGrant, lvb: Option<&Lvb>) -> bool {
     let now = w.now;
     let Some(locks) = w.locks.get_mut(dest) else { return false };
@@ -244,7 +244,7 @@ pub(crate) fn granted(w: &mut World, dest: Dest, grant: &LockGrant, lvb: Option<
     usable
 }
 
-/// Whether it covers data.
+/// Whether a lock covers data.
 pub(crate) fn is_data(lock: &HeldLock) -> bool {
     match lock.policy {
         Policy::Bits(held) => held & bits::DOM != 0,
@@ -253,7 +253,7 @@ pub(crate) fn is_data(lock: &HeldLock) -> bool {
     }
 }
 
-/// Mirrors the inode bits into the node, and drops what is no longer covered.
+/// Copies the inode bits that are held into the node, and drops what is no longer covered.
 pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     if resource.kind() != ResourceKind::Inode {
         return;
@@ -267,7 +267,7 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     w.nodes.mirror_bits(resource.fid, held, now, moment);
 }
 
-/// Does what the cache of `dest` asks for.
+/// Handles the events of the lock cache of `dest`.
 pub(crate) fn pump(w: &mut World, dest: Dest) {
     loop {
         let Some(locks) = w.locks.get_mut(dest) else { return };
@@ -278,13 +278,13 @@ pub(crate) fn pump(w: &mut World, dest: Dest) {
                 w.spawn(Task::Callback { dest, cookie: lock.cookie });
             }
             Some(LockCacheEvent::Cancel(handles)) => {
-                request::tell(w, dest, Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() });
+                request::send_one_way(w, dest, Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() });
             }
         }
     }
 }
 
-/// Gives every lock on a resource back.
+/// Gives all locks on a resource back.
 pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
     if let Some(locks) = w.locks.get_mut(dest) {
         locks.cancel_resource(resource);
@@ -292,7 +292,7 @@ pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
     pump(w, dest);
 }
 
-/// Holds a lock to read from now on, if its server knows of that: what it covers stays. Whether it does.
+/// Converts a lock to read mode if its server supports that: what it covers stays cached. Returns whether it did.
 pub(crate) fn share(w: &mut World, dest: Dest, cookie: u64) -> bool {
     let converts = w.imports.get(dest).is_some_and(|target| target.has(features::LOCK_CONVERT));
     let Some(locks) = w.locks.get_mut(dest).filter(|_| converts) else { return false };
@@ -306,8 +306,8 @@ pub(crate) fn share(w: &mut World, dest: Dest, cookie: u64) -> bool {
     true
 }
 
-/// An object is gone by a change of ours, and our locks on it with it: nothing is given back. What the node knows stays
-/// true without them, for nobody can change it any more.
+/// A change of this client destroyed an object, and with it our locks on it: nothing is given back. What the node knows
+/// stays valid without them, because nobody can change it any more.
 pub(crate) fn destroyed(w: &mut World, dest: Dest, fid: proto::Fid) {
     if let Some(locks) = w.locks.get_mut(dest) {
         locks.forget_resource(&Resource::inode(fid));
@@ -317,7 +317,7 @@ pub(crate) fn destroyed(w: &mut World, dest: Dest, fid: proto::Fid) {
     }
 }
 
-/// A lock is gone without having been given back: what it covered is worthless. `ESTALE`: a target that recovers has refused it.
+/// A lock was lost without a callback: what it covered is invalid. `ESTALE`: a recovering target refused it.
 pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock, errno: Errno) {
     if lock.resource.kind() == ResourceKind::Inode && w.nodes.get(lock.resource.fid.ino()).is_some() {
         refresh_bits(w, dest, &lock.resource);
@@ -334,9 +334,10 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock, errno: Errno) {
     }
 }
 
-/// The version of an object that this client saw and that its server may have lost when it crashed: by a change that was not
-/// durable, and whose own client had no answer to replay it by. 0: nothing of the kind. Not for a lock under which this client
-/// writes: what it has there nobody else has. (Somebody else may have renamed a file that it writes.)
+/// The version of an object that this client saw and that the server may have lost in a crash: it came from a change
+/// that was not durable, of a client that had no answer to replay it by. 0: there is none. Also 0 for a lock under
+/// which this client writes, because nobody else has what it wrote. (Another client may have renamed a file that it
+/// writes.)
 pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource, mode: LockMode) -> u64 {
     let (Dest::Mdt(_), ResourceKind::Inode) = (dest, resource.kind()) else { return 0 };
     let Some(sure) = w.locks.sure(dest) else { return 0 };
@@ -345,13 +346,14 @@ pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource, mode:
     if known <= sure.0 || mode != LockMode::Pr { 0 } else { known }
 }
 
-/// Whether a later version of an object was seen than this.
+/// Whether a later version of an object was seen than this one.
 fn seen_after(node: &Node, version: u64) -> bool {
     node.attr.as_ref().is_some_and(|attr| attr.version > version)
 }
 
-/// The names in a directory, and its attributes, are looked at anew after a restart of its server if what this client saw may be
-/// lost: its version does not tell, for creates in it do not hang on each other. The lock stays.
+/// After a restart of the server, invalidates the names and attributes of directories of which this client saw a
+/// version that may be lost. The version alone does not tell, because creates in a directory do not depend on each
+/// other. The lock stays.
 pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(sure)) = (dest, w.locks.sure(dest)) else { return };
     let doubtful = |node: &&Node| node.is_dir() && seen_after(node, sure.0) && !metadata_write_back::is_ours(w, node);
@@ -365,8 +367,8 @@ pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
     }
 }
 
-/// Locks are replayed: versions that this client saw and that may be lost count for nothing any more, so that what comes now is
-/// not taken for older.
+/// Locks are replayed: clears the versions that this client saw and that may be lost, so that what arrives now is not
+/// taken for older.
 pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(sure)) = (dest, w.locks.sure(dest)) else { return };
     let doubtful = |node: &&Node| seen_after(node, sure.0) && !metadata_write_back::is_ours(w, node);
@@ -378,30 +380,30 @@ pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
     }
 }
 
-/// A record lock that is being waited for is not wanted any more.
+/// A record lock that is being waited for is no longer wanted.
 pub(crate) fn abandon_record(w: &mut World, dest: Dest, cookie: u64) {
     if !w.abandoned_records.contains(&(dest, cookie)) {
         w.abandoned_records.push((dest, cookie));
     }
-    say_abandoned(w, dest, cookie);
+    send_abandoned(w, dest, cookie);
 }
 
-/// Requests without an answer were sent again. Those for record locks that nobody wants any more begin to wait anew, whatever the server was
-/// told before.
+/// Unanswered requests were sent again. Those for record locks that are no longer wanted start to wait again, so the
+/// server is told again.
 pub(crate) fn abandon_again(w: &mut World, dest: Dest) {
     let again: Vec<u64> = w.abandoned_records.iter().filter(|(at, _)| *at == dest).map(|(_, cookie)| *cookie).collect();
     for cookie in again {
         stdx::mark!("record_abandoned_again");
-        say_abandoned(w, dest, cookie);
+        send_abandoned(w, dest, cookie);
     }
 }
 
-fn say_abandoned(w: &mut World, dest: Dest, cookie: u64) {
+fn send_abandoned(w: &mut World, dest: Dest, cookie: u64) {
     let request = CancelReq { handles: Vec::new(), waiting_cookies: vec![cookie] };
-    crate::coherence::request::tell(w, dest, Opcode::LdlmCancel, &request);
+    crate::coherence::request::send_one_way(w, dest, Opcode::LdlmCancel, &request);
 }
 
-/// Bounds the locks that nothing uses; `clear`: gives them all back now.
+/// Sets the limit of unused locks; `clear`: gives all unused locks back now.
 pub(crate) fn limit(w: &mut World, dest: Dest, size: usize, clear: bool) {
     let Some(of) = w.locks.of.get_mut(&dest) else { return };
     if clear {

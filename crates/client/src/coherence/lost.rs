@@ -1,7 +1,8 @@
-//! What was answered and did not last: changes of metadata write-back that the server refused, and what an eviction
-//! takes. Each is an error in the log, with its path, and somebody is told: the open descriptions of a file at their next write,
-//! fsync and close, open directories at fsync, and besides them the next call that opens the object or changes it or a name in it. So is
-//! who opens a file next of which bytes were lost that nobody had open.
+//! Losses: changes and bytes that were acknowledged to a program and did not last, because the server refused a
+//! written-back change or evicted this client. Each loss is an error in the log, with its path, and is reported to
+//! programs: to each open file description at its next write, fsync and close, to an open directory at fsync, and also
+//! to the next call that opens or changes the object or changes a name in it. Lost bytes of a file that nobody had open
+//! are reported to the next open.
 
 use core::fmt::Write as _;
 use dlm::client::HeldLock;
@@ -18,17 +19,17 @@ use crate::coherence::cx::Cx;
 use crate::coherence::data;
 use crate::coherence::world::World;
 
-/// Of how many objects an eviction says in the log what was lost, each with its path.
+/// Most objects of which an eviction logs the losses, each with its path.
 const LOST_MAX: usize = 16;
-/// Of how many objects it is kept that something was lost and nobody told, when nothing else is known of them any more.
-const UNTOLD_MAX: usize = 1024;
+/// Most objects without a node for which an unreported loss is remembered.
+const UNREPORTED_MAX: usize = 1024;
 
-/// What was lost so far of which programs had been told otherwise.
+/// Losses of this mount so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Losses {
-    /// How often.
+    /// Their number.
     pub count: u64,
-    /// Why the last time.
+    /// The error of the last one.
     pub errno: Option<Errno>,
 }
 
@@ -39,14 +40,15 @@ impl Losses {
     }
 }
 
-/// What programs are told of a loss. The kernel would do the call again that is told `ESTALE`.
-pub(crate) fn shown(errno: Errno) -> Errno {
+/// The error that a program sees for a loss. `ESTALE` is replaced, because the kernel would repeat a call that fails
+/// with it.
+pub(crate) fn program_errno(errno: Errno) -> Errno {
     if errno == Errno::ESTALE { Errno::EIO } else { errno }
 }
 
 /// A change of this object, or of a name in this directory, is lost.
 pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
-    let errno = shown(errno);
+    let errno = program_errno(errno);
     w.losses.note(errno);
     data::failed(w, ino, errno);
     if let Some(node) = w.nodes.get_mut(ino) {
@@ -55,7 +57,8 @@ pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     note_failure(w, ino, errno);
 }
 
-/// Bytes of a file are lost. Programs that have it open are told by that; if none has, the next call that opens or changes it is.
+/// Bytes of a file are lost. The caller reports that to programs that have the file open; if none has, the next call
+/// that opens or changes it reports it.
 pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
     w.losses.note(errno);
     if w.nodes.get(ino).is_some_and(|node| !node.is_held(Hold::Handle)) {
@@ -65,57 +68,57 @@ pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
 
 fn note_failure(w: &mut World, ino: u64, errno: Errno) {
     let Some(node) = w.nodes.get_mut(ino) else {
-        // A file that was removed here, and is there again since that is lost: what had been written to it is not.
-        return keep_untold(w, ino, errno);
+        // The file was removed and came back because its removal was lost. What had been written to it was not lost.
+        return keep_unreported(w, ino, errno);
     };
     let count = node.failures().0.wrapping_add(1);
-    node.failures = Some(Box::new(Failures { count, errno, untold: true }));
+    node.failures = Some(Box::new(Failures { count, errno, unreported: true }));
 }
 
-/// A node is dropped: what nobody was told of it so far is kept for the next call about the object.
+/// A node is dropped: its unreported failure is kept for the next call about the object.
 pub(crate) fn node_dropped(w: &mut World, ino: u64) {
-    if let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) {
-        keep_untold(w, ino, failures.errno);
+    if let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.unreported) {
+        keep_unreported(w, ino, failures.errno);
     }
 }
 
-/// That something of an object is lost is kept without a node, of the newest so many.
-fn keep_untold(w: &mut World, ino: u64, errno: Errno) {
-    if w.untold.len() >= UNTOLD_MAX {
-        w.untold.pop_front();
+/// Remembers an unreported failure of an object without a node; the oldest is dropped when there are too many.
+fn keep_unreported(w: &mut World, ino: u64, errno: Errno) {
+    if w.unreported.len() >= UNREPORTED_MAX {
+        w.unreported.pop_front();
     }
-    w.untold.push_back((ino, errno));
+    w.unreported.push_back((ino, errno));
 }
 
-/// The error for a call that begins: a change of what it is about is lost, and no call was told so far.
-pub(crate) fn told(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
+/// The error for a call that starts: something that it opens or changes has an unreported loss.
+pub(crate) fn take_unreported(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
     if cx.w.losses.count == 0 || !cx.op.is_fresh() {
         return None;
     }
     for ino in concerned(call) {
         let failures = cx.w.nodes.get_mut(ino).and_then(|node| node.failures.as_deref_mut());
-        if let Some(failures) = failures.filter(|failures| failures.untold) {
+        if let Some(failures) = failures.filter(|failures| failures.unreported) {
             stdx::mark!("lost_change_told");
-            failures.untold = false;
+            failures.unreported = false;
             let errno = failures.errno;
-            data::error_told(cx.w, ino);
+            data::error_reported(cx.w, ino);
             return Some(errno);
         }
-        if let Some(at) = cx.w.untold.iter().position(|(of, _)| *of == ino) {
-            return cx.w.untold.remove(at).map(|(_, errno)| errno);
+        if let Some(at) = cx.w.unreported.iter().position(|(of, _)| *of == ino) {
+            return cx.w.unreported.remove(at).map(|(_, errno)| errno);
         }
     }
     None
 }
 
-/// Somebody was told otherwise.
-pub(crate) fn was_told(w: &mut World, ino: u64) {
+/// A program got the error in another way.
+pub(crate) fn reported(w: &mut World, ino: u64) {
     if let Some(failures) = w.nodes.get_mut(ino).and_then(|node| node.failures.as_deref_mut()) {
-        failures.untold = false;
+        failures.unreported = false;
     }
 }
 
-/// What a call opens, or changes, or changes names in.
+/// The nodes that a call opens or changes, or in which it changes names.
 fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
     match *call {
         Call::Setattr { ino, .. }
@@ -136,7 +139,7 @@ fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
     }
 }
 
-/// A line for each file of which an eviction takes something: an open, or bytes that were not written back.
+/// Logs a line for each file of which an eviction takes an open or bytes that were not written back.
 pub(crate) fn opens_and_data(w: &mut World, dest: Dest, held: &[HeldLock]) {
     let mut lost: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
     for (_, file) in w.files.iter().filter(|(_, file)| file.is_open_at(dest)) {
@@ -149,10 +152,10 @@ pub(crate) fn opens_and_data(w: &mut World, dest: Dest, held: &[HeldLock]) {
             lost.entry(resource.fid.ino()).or_default().1 += bytes;
         }
     }
-    tell(w, dest, &lost, |(opens, bytes)| format!("{opens} opens, {bytes} bytes that were not written back"));
+    log_losses(w, dest, &lost, |(opens, bytes)| format!("{opens} opens, {bytes} bytes that were not written back"));
 }
 
-/// What of an object was answered and is lost.
+/// What is lost of an object.
 #[derive(Default)]
 struct Lost {
     /// Changes of it.
@@ -162,7 +165,7 @@ struct Lost {
     bytes: u64,
 }
 
-/// Answered changes that an eviction takes: whoever comes to their objects next is told.
+/// Answered changes that an eviction takes: the next call about each of their objects reports the error.
 pub(crate) fn changes(w: &mut World, dest: Dest, requests: &[Frame]) {
     let mut lost: BTreeMap<u64, Lost> = BTreeMap::new();
     for request in requests {
@@ -193,7 +196,7 @@ pub(crate) fn changes(w: &mut World, dest: Dest, requests: &[Frame]) {
     for ino in lost.keys() {
         failed(w, *ino, Errno::EIO);
     }
-    tell(w, dest, &lost, |lost| {
+    log_losses(w, dest, &lost, |lost| {
         let mut line = format!("{} answered changes, {} bytes that were written", lost.changes, lost.bytes);
         if !lost.names.is_empty() {
             let _ = write!(line, "; of the names in it: {}", lost.names.join(", "));
@@ -202,7 +205,7 @@ pub(crate) fn changes(w: &mut World, dest: Dest, requests: &[Frame]) {
     });
 }
 
-/// Puts a lost change with its objects. `opened`: what an open has opened.
+/// Adds a lost change to its objects. `opened`: the object that an open returned.
 fn note(lost: &mut BTreeMap<u64, Lost>, change: &ReintReq, opened: Option<Fid>) {
     let mut name = |parent: Fid, name: &[u8]| {
         let lost = lost.entry(parent.ino()).or_default();
@@ -227,7 +230,7 @@ fn note(lost: &mut BTreeMap<u64, Lost>, change: &ReintReq, opened: Option<Fid>) 
             name(op.source_parent, &op.source_name);
             return name(op.target_parent, &op.target_name);
         }
-        // It made the file if that has the FID that was meant for a new one.
+        // The open made the file if its FID is the one that the request gave for a new file.
         Some(Reint::Open(op)) => match op.parent {
             Some(parent) if opened.is_none_or(|opened| opened == op.fid) => {
                 name(parent, &op.name);
@@ -240,8 +243,8 @@ fn note(lost: &mut BTreeMap<u64, Lost>, change: &ReintReq, opened: Option<Fid>) 
     lost.entry(object.ino()).or_default().changes += 1;
 }
 
-/// A line in the log for each object, up to a limit.
-fn tell<T>(w: &mut World, dest: Dest, lost: &BTreeMap<u64, T>, what: impl Fn(&T) -> String) {
+/// Logs a line for each object, up to a limit.
+fn log_losses<T>(w: &mut World, dest: Dest, lost: &BTreeMap<u64, T>, what: impl Fn(&T) -> String) {
     let target = w.target_name(dest);
     for (ino, lost) in lost.iter().take(LOST_MAX) {
         let path = w.nodes.path(*ino);

@@ -1,5 +1,6 @@
-//! What may be believed of the caches, and what they owe: locks and their callbacks, changes and closes that wait to be sent, what the
-//! kernel was told. Operations run over it; what they share is here ([`world`]), and so is what an attempt of one sees ([`cx`]).
+//! Coherence: what of the caches is valid, and what is owed to others: locks and their callbacks, changes and closes
+//! that wait to be sent, invalidations of the kernel's caches. Operations run on top of this layer. [`world`] holds the
+//! state that they share, [`cx`] is what one attempt of an operation sees.
 
 pub(crate) mod callback;
 pub(crate) mod closes;

@@ -1,5 +1,5 @@
-//! Names as locks and requests let them be known: when a directory's lock or its whole listing is worth asking for, and under which
-//! locks an answer about a name is true.
+//! Policies for names: when to request a directory's lock, lease or complete listing, and under which locks an answer
+//! about a name is valid.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -11,34 +11,35 @@ use crate::coherence::data;
 use crate::coherence::op::Task;
 use crate::coherence::world::World;
 
-/// Names in a row that are not there before the whole directory is fetched.
+/// Absent or new names in a row before the whole directory is fetched.
 const MISSES_BEFORE_LISTING: u32 = 3;
-/// Fetching so many names costs as much as asking for one.
+/// Fetching this many names of a listing costs as much as one lookup.
 const NAMES_PER_MISS: usize = 64;
-/// Names that are changed in a directory before it is leased.
+/// Names that are changed in a directory before a lease on it is requested.
 const CHANGES_BEFORE_LEASE: u32 = 2;
-/// After its lock was lost, a directory is leased again when nobody else came for so long.
+/// After a directory's lock was lost, no lease is requested for this long.
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
-/// Directory locks that are lost this often in a short time are no longer asked for.
+/// A directory lock that was lost this often in a short time is no longer requested.
 const CONTENDED: u16 = 4;
 
 impl World {
-    /// Whether a request about names in this directory should bring its UPDATE lock: it is not here, and not
-    /// being fought for.
+    /// Whether a request about names in this directory should request its UPDATE lock: it is not held and not
+    /// contended.
     pub(crate) fn wants_directory_lock(&self, ino: u64) -> bool {
         let fought_for = |dir: &Directory| dir.losses >= CONTENDED && self.now.since(dir.lost_at).as_millis() <= 500;
         let node = self.nodes.get(ino);
         node.is_none_or(|node| !node.has(bits::UPDATE) && !node.dir.as_deref().is_some_and(fought_for))
     }
 
-    /// A name was not there, or was made. Who meets several such names is about to make more: with the whole listing here, no further
-    /// one costs a request. Where others work, too, they may void it at once: there it must be cheap beside what was asked.
+    /// A name was absent, or was created. A program that meets several such names is probably about to create more:
+    /// with the complete listing, no further one needs a request. Where other clients work too, they may invalidate the
+    /// listing at once, so there it must be cheap compared with the lookups so far.
     pub(crate) fn missed_name(&mut self, ino: u64) {
         let quiet = self.is_quiet(ino);
         let Some(node) = self.nodes.get_mut(ino).filter(|node| node.has(bits::UPDATE)) else { return };
         let epoch = node.validity.update_epoch();
         let dir = node.dir_mut();
-        // Of all names known some had to be forgotten: this one only looked like one of them.
+        // Some of the complete listing's names had to be forgotten, and this name only matched the filter of those.
         if dir.complete_epoch == Some(epoch) || dir.fetching || dir.unlistable == Some(epoch) {
             return;
         }
@@ -53,14 +54,14 @@ impl World {
         }
     }
 
-    /// Whether nobody else has taken a directory's lock away lately.
+    /// Whether no other client has taken a directory's lock away recently.
     fn is_quiet(&self, ino: u64) -> bool {
         let long_ago = |dir: &Directory| dir.losses == 0 || self.now.since(dir.lost_at) > LEASE_PAUSE;
         self.nodes.get(ino).and_then(|node| node.dir.as_deref()).is_none_or(long_ago)
     }
 
-    /// Whether a create in this directory should bring a lease on it: names are made here one after the other, all are known, and
-    /// nobody else has taken the lock away lately.
+    /// Whether a create in this directory should request a lease on it: names are created here repeatedly, all names
+    /// are cached, and no other client has taken the lock away recently.
     pub(crate) fn wants_lease(&mut self, ino: u64) -> bool {
         let Some(node) = self.nodes.get(ino) else { return false };
         let (fid, dest) = (node.fid, self.mdt_of(node.fid));
@@ -73,8 +74,8 @@ impl World {
             && crate::coherence::metadata_write_back::lease(self, dest, fid).is_none()
     }
 
-    /// Whether these locks, which came with a reply, cover this of an object, and have been here ever since. One that was called back
-    /// covers nothing, though another may have come meanwhile.
+    /// Whether one of these locks, which came with a reply, covers `wanted` of an object and has been usable ever
+    /// since. A lock that was called back covers nothing, even if another one has been granted meanwhile.
     fn brought<'a>(&self, grants: impl IntoIterator<Item = &'a LockGrant>, ino: u64, wanted: u64) -> bool {
         grants.into_iter().any(|grant| {
             let fid = grant.resource.fid;
@@ -85,14 +86,15 @@ impl World {
         })
     }
 
-    /// The epoch that a reply about names in `parent` belongs to: the present one if the reply itself brought the lock,
-    /// that of the moment when the request left otherwise.
+    /// The epoch to which a reply about names in `parent` belongs: the current one if the reply itself brought the
+    /// lock, otherwise the one in which the request was sent.
     pub(crate) fn reply_epoch(&self, grants: &[LockGrant], parent: u64, sent: u32) -> u32 {
         if self.brought(grants, parent, bits::UPDATE) { self.nodes.directory_epoch(parent) } else { sent }
     }
 
-    /// The same of an object that a name led to when the request with this number was answered: 0 if its lock neither came with the reply
-    /// nor was there when the request was made. The reply may have come late: a lock that has come meanwhile does not cover what it says.
+    /// The same for the object to which a name led when the request with this number was answered: 0 if its lock
+    /// neither came with the reply nor was held when the request was sent. The reply may have been delayed: a lock
+    /// granted meanwhile does not cover it.
     pub(crate) fn child_epoch<'a>(
         &self,
         grants: impl IntoIterator<Item = &'a LockGrant>,
@@ -108,28 +110,28 @@ impl World {
     }
 }
 
-/// A name that a request is about, and the epoch of its directory's names when it left.
+/// A name that a request is about, and the epoch of its directory's names when the request was sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct NameRequest {
     pub(crate) parent: u64,
     pub(crate) name: Bytes,
     epoch: u32,
 }
 
-impl Asked {
-    /// The request leaves now.
-    pub(crate) fn now(w: &World, parent: u64, name: &Bytes) -> Asked {
-        Asked { parent, name: name.clone(), epoch: w.nodes.directory_epoch(parent) }
+impl NameRequest {
+    /// For a request that is sent now.
+    pub(crate) fn now(w: &World, parent: u64, name: &Bytes) -> NameRequest {
+        NameRequest { parent, name: name.clone(), epoch: w.nodes.directory_epoch(parent) }
     }
 
-    /// The epochs to which the reply with this number belongs, which says that the name leads to this object, if to any.
+    /// The epochs to which the reply with this number belongs; `attr` is the object to which the name leads, if any.
     pub(crate) fn epochs(&self, w: &World, rep: &ObjectRep, number: u64, attr: Option<&Attr>) -> Epochs {
         let dir = w.reply_epoch(&rep.locks, self.parent, self.epoch);
         let child = attr.map_or(0, |attr| w.child_epoch(&rep.locks, attr.fid, number));
         Epochs { dir, child }
     }
 
-    /// A reply says that the name leads to this object, and has done so before.
+    /// A reply says that the name leads to this object; the request did not change that.
     pub(crate) fn found(&self, w: &mut World, rep: &ObjectRep, number: u64, attr: &Attr) {
         let epochs = self.epochs(w, rep, number, Some(attr));
         let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
@@ -137,21 +139,22 @@ impl Asked {
     }
 }
 
-/// A name of an object is gone; `attr` says what is left. `destroyed`: nobody has it open either.
-pub(crate) fn unnamed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, destroyed: bool) {
+/// A name of an object was removed; `attr` are its attributes afterwards. `destroyed`: the object is gone, because
+/// nobody has it open either.
+pub(crate) fn name_removed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, destroyed: bool) {
     let ino = attr.fid.ino();
     let Some(node) = w.nodes.get_mut(ino) else { return };
-    node.kernel.unname(parent, name);
+    node.kernel.remove_name(parent, name);
     if attr.nlink > 0 && !node.is_dir() {
         return;
     }
     node.unlinked = true;
     node.dir = None;
-    // Of a pipe that a program has open nobody else tells it so.
+    // For a pipe that a program has open no other answer brings these attributes.
     if let Some(known) = &mut node.attr {
         (known.nlink, known.ctime_ns) = (attr.nlink, known.ctime_ns.max(attr.ctime_ns));
     }
-    // Another client may have it open, and reads what was written here.
+    // Otherwise another client may have the file open and read what was written here.
     if destroyed {
         data::discard(w, ino);
     }

@@ -1,4 +1,4 @@
-//! Operations in progress: their memo, what they wait for, and the kinds of background work.
+//! Operations in progress: their memo, and the kinds of background work.
 
 use bytes::Bytes;
 use proto::msg::{Cred, EnqueueRep, EnqueueReq, GetxattrRep, ObjectRep, ObjectStateRep, Reint, ReintReq, WantLocks};
@@ -15,94 +15,94 @@ use crate::cache::names::Piece;
 use crate::coherence::data;
 use smallvec::SmallVec;
 
-/// Work without a caller.
+/// Background work.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Task {
-    /// Fetch the configuration.
+    /// Fetch the configuration of the file system.
     Config,
-    /// Find the root; the mount is complete then.
+    /// Look up the root, which completes the mount.
     Root,
-    /// Fetch the next sequence.
+    /// Fetch the next sequence of FIDs.
     Sequence,
-    /// Somebody wants a lock of ours: flush, invalidate, cancel.
+    /// Give a lock back: flush, invalidate, cancel.
     Callback {
-        /// Where it is held.
+        /// The target of the lock.
         dest: Dest,
-        /// Which.
+        /// Its cookie.
         cookie: u64,
     },
-    /// Tell a server what programs have closed.
+    /// Send a batch of closes.
     Close(Box<crate::coherence::closes::Batch>),
-    /// Send a server the changes of metadata write-back.
+    /// Send a batch of changes of metadata write-back.
     Batch(Box<crate::coherence::metadata_write_back::Batch>),
-    /// An object was opened so that it lasts until the kernel has come back for it; then it is closed.
+    /// Close an object that was opened so that it lasts until the kernel has come back for it.
     Hold {
         /// The open.
         closing: Box<crate::cache::file::Closing>,
-        /// How long.
+        /// When to close it.
         until: stdx::Instant,
     },
-    /// Tell the server an access time.
+    /// Send an access time to the server.
     Atime {
-        /// Whose.
+        /// The file.
         ino: u64,
     },
-    /// Open on the server what programs have open here.
+    /// Report local opens to the server.
     Publish {
-        /// Of which object.
+        /// The file.
         ino: u64,
     },
     /// Fetch the listing of a directory whose names are being looked up.
     Listing {
-        /// Which.
+        /// The directory.
         ino: u64,
     },
-    /// Fetch the attributes of a directory's objects, piece by piece, ahead of the program that looks at one after another.
+    /// Prefetch the attributes of a directory's objects, piece by piece, for a program that looks at one after another.
     Ahead {
-        /// Which.
+        /// The directory.
         ino: u64,
     },
-    /// Fetch what follows in a directory that a program is reading with attributes.
+    /// Prefetch the next entries of a directory that a program reads with attributes.
     Next {
         /// The open directory.
         fh: crate::api::FileHandle,
-        /// Which.
+        /// Its node.
         ino: u64,
-        /// The cookie after which it goes on.
+        /// The cookie after which the entries start.
         after: u64,
         /// See [`crate::cache::file::Next`].
         number: u32,
     },
-    /// Give record locks back: a request that `dlm` counts as sent.
+    /// Release record locks: a request that `dlm` counts as sent.
     Unlock {
-        /// Where.
+        /// The target.
         dest: Dest,
-        /// What.
+        /// The request.
         request: Box<EnqueueReq>,
     },
-    /// Give back the record locks of an owner.
+    /// Release the record locks of an owner.
     DropLocks {
-        /// On what.
+        /// The file.
         ino: u64,
-        /// Who.
+        /// The owner.
         owner: u64,
-        /// Those of `flock`, or those of `fcntl`.
+        /// Whether the locks are those of `flock` or of `fcntl`.
         flock: bool,
     },
-    /// Let go of what an abandoned call has brought.
+    /// Release what an abandoned call has obtained.
     Disown(Box<Disowned>),
     /// Unmount.
     Unmount,
-    /// Data cache.
+    /// Work of the data cache.
     Data(data::Task),
 }
 
-/// What an abandoned call has left behind.
+/// What an abandoned call leaves behind.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Disowned {
     /// Nodes that it may have changed.
     pub(crate) nodes: SmallVec<[u64; 4]>,
-    /// Their data, too.
+    /// Also their data.
     pub(crate) data: bool,
     /// Names that it may have changed.
     pub(crate) names: SmallVec<[(u64, Bytes); 2]>,
@@ -112,29 +112,29 @@ pub(crate) struct Disowned {
     pub(crate) opened: Option<FileHandle>,
 }
 
-/// What an operation is to do.
+/// What an operation has to do.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// For a program.
+    /// A call of a program.
     Call(Call),
-    /// For ourselves.
+    /// Background work.
     Task(Task),
 }
 
 /// A reply, decoded as far as the caches needed it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
-    /// The fixed part.
+    /// The header.
     pub header: Header,
     /// The body.
     pub body: Body,
-    /// Data behind it.
+    /// Bulk data.
     pub bulk: Bytes,
     /// The number of its request.
     pub number: u64,
 }
 
-/// Bodies that the caches look at, decoded; all others as bytes.
+/// The body of a reply, decoded if the caches look at it.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// Getattr, lookup, reint.
@@ -168,86 +168,88 @@ impl Reply {
     }
 }
 
-/// What an earlier attempt did at a step.
+/// The state of a step.
 #[derive(Clone, Debug)]
 pub(crate) enum Memo {
-    /// A request is on its way: its number, so that its answer is not taken for that of another once the step was forgotten.
+    /// A request is in flight, with its number: if the step is forgotten and started again, the answer to the first
+    /// request is not taken for that of the second.
     Sent(u64),
-    /// Its reply.
+    /// The reply has arrived.
     Reply(Reply),
-    /// It got no reply and never will: eviction, `soft`, no such target.
+    /// No reply will arrive: eviction, `soft` mount, or no such target.
     Failed(Errno),
     /// A lock is pinned.
     Lock {
-        /// Where.
+        /// The target.
         dest: Dest,
-        /// Our number.
+        /// The cookie.
         cookie: u64,
     },
-    /// A node stays until the operation ends.
+    /// A node is held until the operation ends.
     Node(u64),
-    /// The kernel waits for attributes of a node.
-    Asked(u64),
-    /// A change of a node is asked for: metadata write-back makes none.
+    /// The kernel waits for attributes of a node and may not keep any until the operation ends.
+    AttrWanted(u64),
+    /// A change of a node was requested: metadata write-back does not change it.
     Changing(u64),
-    /// The kernel was asked to forget attributes or pages.
-    Telling(Telling),
-    /// The kernel was asked to forget a name in this directory.
+    /// The kernel was asked to drop attributes or pages.
+    Invalidating(KernelDrop),
+    /// The kernel was asked to drop a name in a directory.
     Name {
-        /// Which directory.
+        /// The directory.
         parent: u64,
-        /// It has.
+        /// The kernel has dropped it.
         dropped: bool,
     },
-    /// A number of the operation's own.
+    /// A number that the operation remembers.
     Number(u64),
 }
 
-/// What the kernel was asked to forget.
+/// An invalidation of a node's attributes or pages that was sent to the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Telling {
-    /// How often attributes of the node had been shown to it.
-    pub(crate) shown: u32,
-    /// How often it did not know the node.
+pub(crate) struct KernelDrop {
+    /// Answers with attributes of the node that the kernel had been sent before it.
+    pub(crate) sent: u32,
+    /// How often the kernel did not know the node.
     pub(crate) unknown: u32,
-    /// It has answered. If it did not know the node it is asked again at that time; [`Instant::ZERO`]: it has forgotten.
-    pub(crate) heard: Option<Instant>,
+    /// Set once the kernel has acknowledged it: the time of the next try if the kernel did not know the node, else
+    /// [`Instant::ZERO`].
+    pub(crate) acknowledged: Option<Instant>,
 }
 
-/// An operation.
+/// The state of an operation.
 #[derive(Debug)]
 pub(crate) struct OpState {
-    /// Which.
+    /// Its identifier.
     pub id: OpId,
-    /// Who waits for the answer.
+    /// The call that waits for the answer; `None` for background work.
     pub call: Option<CallId>,
-    /// On whose behalf.
+    /// The credentials of the caller.
     pub cred: Arc<Cred>,
-    /// The wall clock at its begin.
+    /// The wall clock at its start.
     pub wall_ns: i64,
-    /// When it began.
+    /// When it started.
     pub started: Instant,
     /// The program was interrupted.
     pub interrupted: bool,
-    /// Requests that were made and have an effect, so that their replies have to be taken in.
+    /// Requests with an effect that were sent, so that their replies must be processed.
     pub changes: u32,
-    /// Its program is gone: it goes on without one.
+    /// The program is gone; the operation goes on without it.
     pub abandoned: bool,
-    /// Somebody elsewhere waits for it: its requests must not wait behind ordinary changes.
+    /// A peer waits for it: its requests must not queue behind ordinary changes.
     pub urgent: bool,
-    /// The number of its first request that took a slot, and so its place among those that wait for one: it waits once, however many
-    /// changes it needs.
+    /// The number of its first request that took a slot. It determines its place among those that wait for slots, so
+    /// that it queues only once, however many changes it needs.
     pub(crate) turn: u64,
     /// It waited for others while it was urgent or had locks pinned ([`crate::session::Imports::press`]).
     pub presses: bool,
-    /// A record lock that it waits for: where, and our number of the request.
+    /// A record lock that it waits for: the target, and the lock's cookie.
     pub waiting_record: Option<(Dest, u64)>,
-    /// In the order of its steps: an operation that opens thousands of files or drops thousands of names has as many.
+    /// Sorted by step: an operation that opens thousands of files or drops thousands of names has as many entries.
     memo: Vec<(Step, Memo)>,
 }
 
 impl OpState {
-    /// A new one.
+    /// A new operation.
     pub(crate) fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) -> OpState {
         OpState {
             id,
@@ -266,20 +268,20 @@ impl OpState {
         }
     }
 
-    /// Another operation takes this one's place and memory.
+    /// Turns into a new operation, which reuses the memory of the old one.
     pub(crate) fn renew(&mut self, id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) {
         let mut memo = core::mem::take(&mut self.memo);
         memo.clear();
         *self = OpState { memo, ..OpState::new(id, call, cred, wall_ns, started) };
     }
 
-    /// A request for a change on behalf of its program.
+    /// A change request with the credentials of the caller.
     pub(crate) fn change(&self, want: Option<WantLocks>, op: Reint) -> ReintReq {
         ReintReq { cred: Some((*self.cred).clone()), now_ns: self.wall_ns, want, op: Some(op) }
     }
 
-    /// What came of a change of an object: what its target says, and the header of the answer if there is one. `None`: it was not sent, or
-    /// is not answered.
+    /// The outcome of a change of an object: the state that the target reports, and the header of the answer if there
+    /// is one. `None`: the request was not sent, or is not answered yet.
     pub(crate) fn object_changed(&self, step: Step) -> Option<(Result<ObjectStateRep, Errno>, Option<Header>)> {
         match self.memo(step)? {
             Memo::Reply(reply) => {
@@ -292,13 +294,13 @@ impl OpState {
         }
     }
 
-    /// The operation is over: what its memo holds is let go.
+    /// Clears the memo at the end of the operation.
     pub(crate) fn clear(&mut self) {
         self.memo.clear();
         self.memo.shrink_to(16);
     }
 
-    /// Whether this is the first attempt, as far as the memo knows.
+    /// Whether the memo is empty, as in the first attempt.
     pub(crate) fn is_fresh(&self) -> bool {
         self.memo.is_empty()
     }
@@ -308,22 +310,22 @@ impl OpState {
         self.memo.binary_search_by_key(&step, |(at, _)| *at)
     }
 
-    /// What happened at `step`.
+    /// The state of `step`.
     pub(crate) fn memo(&self, step: Step) -> Option<&Memo> {
         self.place(step).ok().map(|at| &self.memo[at].1)
     }
 
-    /// The kernel has answered what it was asked at `step`; see [`Telling::heard`].
-    pub(crate) fn heard(&mut self, step: Step, again: Instant) {
+    /// The kernel has acknowledged the invalidation of `step`; see [`KernelDrop::acknowledged`].
+    pub(crate) fn acknowledged(&mut self, step: Step, again: Instant) {
         let Ok(at) = self.place(step) else { return };
         match &mut self.memo[at].1 {
-            Memo::Telling(telling) => telling.heard = Some(again),
+            Memo::Invalidating(drop) => drop.acknowledged = Some(again),
             Memo::Name { dropped, .. } => *dropped = true,
             _ => {}
         }
     }
 
-    /// Remembers.
+    /// Sets the state of `step`.
     pub(crate) fn set_memo(&mut self, step: Step, memo: Memo) {
         match self.place(step) {
             Ok(at) => self.memo[at].1 = memo,
@@ -331,7 +333,7 @@ impl OpState {
         }
     }
 
-    /// Whether the request with this number is still the one of its step.
+    /// Whether the request with this number is still the current one of its step.
     pub(crate) fn waits_for(&self, step: Step, number: u64) -> bool {
         matches!(self.memo(step), Some(Memo::Sent(sent)) if *sent == number)
     }
@@ -342,19 +344,19 @@ impl OpState {
         self.memo.iter().any(|(_, memo)| matches!(memo, Memo::Lock { .. }))
     }
 
-    /// Forgets. An answer that is still on its way is dropped when it comes, but for what it brings for the caches.
+    /// Forgets a step. An answer that is still in flight is applied to the caches and otherwise dropped.
     pub(crate) fn forget(&mut self, step: Step) {
         if let Ok(at) = self.place(step) {
             self.memo.remove(at);
         }
     }
 
-    /// All steps in their order, for the end.
+    /// All steps, sorted.
     pub(crate) fn steps(&self) -> &[(Step, Memo)] {
         &self.memo
     }
 
-    /// The steps of a range, in their order.
+    /// The steps of a range, sorted.
     pub(crate) fn steps_in(&self, range: core::ops::RangeInclusive<Step>) -> &[(Step, Memo)] {
         let first = self.memo.partition_point(|(at, _)| at < range.start());
         let end = self.memo.partition_point(|(at, _)| at <= range.end());

@@ -1,12 +1,13 @@
-//! What waits to be sent to a target and that no program waits for: closes, access times, changes of metadata write-back.
+//! Outbox: a queue per target for what no program waits for: closes, access times, changes of metadata write-back.
 //!
-//! Each waits a moment for others, and one request of a target is on its way at a time, so that what a target has done is at any moment
-//! a prefix of what was put here. Who needs it to have happened waits for a count of it ([`Lane::left`], [`Lane::answered`]).
+//! Items gather for a moment before they are sent, and each target has at most one request in flight, so that what a
+//! target has done is always a prefix of what was added. An operation that depends on items waits until the counts of
+//! its lane reach them ([`Lane::left`], [`Lane::answered`]).
 //!
 //! ```text
 //!   state        waiting  in flight     leaves it when
 //!   idle         none     none          something is added
-//!   gathering    some     none          the oldest has waited its time, they fill a request, or somebody hurries them: they are taken
+//!   gathering    some     none          the oldest has waited its time, they fill a request, or a flush: they are taken
 //!   sent         none     some          it is answered, or something is added
 //!   sent, more   some     some          it is answered: the others gather, from the time at which it was sent
 //! ```
@@ -17,28 +18,28 @@ use stdx::Instant;
 
 use crate::base::Dest;
 
-/// What waits for one target.
+/// The queue of one target.
 #[derive(Debug)]
 pub(crate) struct Lane<T> {
     waiting: VecDeque<T>,
-    /// Since when the first of them waits.
+    /// When the first of them was added, or when the last request was sent.
     since: Instant,
-    /// How many are in the request on its way; 0 if there is none.
+    /// Items of the request in flight; 0 if there is none.
     in_flight: usize,
-    /// Those that wait are not to wait for others.
-    hurried: bool,
-    /// How many were ever added.
+    /// The waiting items do not gather any longer.
+    flushing: bool,
+    /// Items added since the start.
     added: u64,
 }
 
 impl<T> Default for Lane<T> {
     fn default() -> Self {
-        Lane { waiting: VecDeque::new(), since: Instant::ZERO, in_flight: 0, hurried: false, added: 0 }
+        Lane { waiting: VecDeque::new(), since: Instant::ZERO, in_flight: 0, flushing: false, added: 0 }
     }
 }
 
 impl<T> Lane<T> {
-    /// One more.
+    /// Adds an item.
     pub(crate) fn add(&mut self, item: T, now: Instant) {
         if self.waiting.is_empty() {
             self.since = now;
@@ -47,128 +48,129 @@ impl<T> Lane<T> {
         self.waiting.push_back(item);
     }
 
-    /// Those that wait, in the order in which they came.
+    /// The waiting items, oldest first.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &T> {
         self.waiting.iter()
     }
 
-    /// Takes the first `count` of them for a request, which is on its way from now on. None may be.
+    /// Takes the first `count` items for a request, which counts as in flight from now on. No other request may be in
+    /// flight.
     pub(crate) fn take(&mut self, count: usize, now: Instant) -> Vec<T> {
         assert!(self.in_flight == 0, "two requests of one lane are on their way");
         let taken: Vec<T> = self.waiting.drain(..count.min(self.waiting.len())).collect();
         self.since = now;
-        self.hurried &= !self.waiting.is_empty();
+        self.flushing &= !self.waiting.is_empty();
         self.in_flight = taken.len();
         taken
     }
 
-    /// Of what was taken so many are done without a request.
+    /// `count` of the taken items are done without a request.
     pub(crate) fn done_at_once(&mut self, count: usize) {
         self.in_flight -= count;
     }
 
-    /// The request on its way was answered, or never will be.
+    /// The request in flight was answered, or never will be.
     pub(crate) fn arrived(&mut self) {
         self.in_flight = 0;
     }
 
-    /// Those that wait will not be sent.
+    /// Drops the waiting items: they will not be sent.
     pub(crate) fn give_up(&mut self) -> VecDeque<T> {
         core::mem::take(&mut self.waiting)
     }
 
-    /// How many were ever added.
+    /// Items added since the start.
     pub(crate) fn added(&self) -> u64 {
         self.added
     }
 
-    /// How many of them have left.
+    /// Items that were sent or given up.
     pub(crate) fn left(&self) -> u64 {
         self.added - self.waiting.len() as u64
     }
 
-    /// How many of them have their answer, or were given up.
+    /// Items that were answered or given up.
     pub(crate) fn answered(&self) -> u64 {
         self.left() - self.in_flight as u64
     }
 
-    /// How many have none.
+    /// Items without an answer.
     pub(crate) fn outstanding(&self) -> u64 {
         self.added - self.answered()
     }
 }
 
-/// What waits for all targets.
+/// The queues of all targets.
 #[derive(Debug)]
 pub(crate) struct Outbox<T> {
     lanes: BTreeMap<Dest, Lane<T>>,
-    /// How long one waits for others.
+    /// How long an item waits for others.
     gather: Duration,
-    /// So many fill a request.
+    /// Items that fill a request.
     full: usize,
 }
 
 impl<T> Outbox<T> {
-    /// Nothing yet. Each waits for others for so long, or until so many are a request.
+    /// An empty outbox. Items gather for `gather`, or until `full` of them make a request.
     pub(crate) fn new(gather: Duration, full: usize) -> Outbox<T> {
         Outbox { lanes: BTreeMap::new(), gather, full }
     }
 
-    /// The lane of a target, made if need be.
+    /// The lane of a target, created if needed.
     pub(crate) fn lane(&mut self, dest: Dest) -> &mut Lane<T> {
         self.lanes.entry(dest).or_default()
     }
 
-    /// The lane of a target, if it was used.
+    /// The lane of a target, if there is one.
     pub(crate) fn get(&self, dest: Dest) -> Option<&Lane<T>> {
         self.lanes.get(&dest)
     }
 
-    /// All of them.
+    /// All lanes.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = (Dest, &Lane<T>)> {
         self.lanes.iter().map(|(dest, lane)| (*dest, lane))
     }
 
-    /// What waits for a target leaves as soon as it can.
-    pub(crate) fn hurry(&mut self, dest: Dest) {
+    /// The items that wait for a target are sent as soon as the lane is free.
+    pub(crate) fn flush(&mut self, dest: Dest) {
         if let Some(lane) = self.lanes.get_mut(&dest) {
-            lane.hurried = !lane.waiting.is_empty();
+            lane.flushing = !lane.waiting.is_empty();
         }
     }
 
-    /// Whether the next request to a target is to leave. `all`: nothing waits for others any more.
+    /// Whether the next request to a target is due. `all`: items do not gather any more.
     pub(crate) fn is_due(&self, dest: Dest, now: Instant, all: bool) -> bool {
         let Some(lane) = self.lanes.get(&dest) else { return false };
         let at = self.due_at(lane);
-        at.is_some_and(|at| all || lane.hurried || lane.waiting.len() >= self.full || at <= now)
+        at.is_some_and(|at| all || lane.flushing || lane.waiting.len() >= self.full || at <= now)
     }
 
     fn due_at(&self, lane: &Lane<T>) -> Option<Instant> {
         (lane.in_flight == 0 && !lane.waiting.is_empty()).then(|| lane.since + self.gather)
     }
 
-    /// Targets to which something is to leave because its time has come.
+    /// Targets whose gathering time is over.
     pub(crate) fn due(&self, now: Instant) -> Vec<Dest> {
         let is_due = |lane: &Lane<T>| self.due_at(lane).is_some_and(|at| at <= now);
         self.lanes().filter(|(_, lane)| is_due(lane)).map(|(dest, _)| dest).collect()
     }
 
-    /// When the time of something comes.
+    /// When the next gathering time is over.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.lanes.values().filter_map(|lane| self.due_at(lane)).min()
     }
 
-    /// Whether nothing waits and nothing is on its way.
+    /// Whether no item waits or is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.lanes.values().all(|lane| lane.outstanding() == 0)
     }
 
-    /// The same of one target.
+    /// Whether no item of one target waits or is in flight.
     pub(crate) fn is_idle_at(&self, dest: Dest) -> bool {
         self.outstanding(dest) == 0
     }
 
-    /// How many things of a target have no answer.
+    /// Items of a target without an answer.
     pub(crate) fn outstanding(&self, dest: Dest) -> u64 {
         self.lanes.get(&dest).map_or(0, Lane::outstanding)
     }
@@ -186,11 +188,11 @@ mod tests {
     enum Input {
         Add,
         Pass,
-        Hurry,
+        Flush,
         Arrive,
     }
 
-    /// Waiting, in flight, whether the next request is to leave now, and whether a time is set for it.
+    /// Waiting, in flight, whether the next request is due, and whether a deadline is set for it.
     type State = (usize, usize, bool, bool);
 
     fn state(outbox: &Outbox<u32>, now: Instant) -> State {
@@ -201,11 +203,12 @@ mod tests {
         (lane.waiting.len(), lane.in_flight, outbox.is_due(AT, now, false), outbox.deadline().is_some())
     }
 
-    /// Brings a lane into each of its states and gives it every input there. A request of at most two is taken whenever one is due.
+    /// Brings a lane into each of its states and applies every input there. A request of at most two items is taken
+    /// whenever one is due.
     #[test]
     fn every_state_of_a_lane_takes_every_input() {
-        use Input::{Add, Arrive, Hurry, Pass};
-        // How the state is reached; what it is; and what it becomes by each input.
+        use Input::{Add, Arrive, Flush, Pass};
+        // The inputs that lead to the state, the state, and the state after each input.
         type Row = (&'static [Input], State, [(Input, State); 4]);
         let table: [Row; 4] = [
             (
@@ -214,7 +217,7 @@ mod tests {
                 [
                     (Add, (1, 0, false, true)),
                     (Pass, (0, 0, false, false)),
-                    (Hurry, (0, 0, false, false)),
+                    (Flush, (0, 0, false, false)),
                     (Arrive, (0, 0, false, false)),
                 ],
             ),
@@ -224,7 +227,7 @@ mod tests {
                 [
                     (Add, (0, 2, false, false)),
                     (Pass, (0, 1, false, false)),
-                    (Hurry, (0, 1, false, false)),
+                    (Flush, (0, 1, false, false)),
                     (Arrive, (1, 0, false, true)),
                 ],
             ),
@@ -234,7 +237,7 @@ mod tests {
                 [
                     (Add, (1, 1, false, false)),
                     (Pass, (0, 1, false, false)),
-                    (Hurry, (0, 1, false, false)),
+                    (Flush, (0, 1, false, false)),
                     (Arrive, (0, 0, false, false)),
                 ],
             ),
@@ -244,7 +247,7 @@ mod tests {
                 [
                     (Add, (2, 1, false, false)),
                     (Pass, (1, 1, false, false)),
-                    (Hurry, (1, 1, false, false)),
+                    (Flush, (1, 1, false, false)),
                     (Arrive, (1, 0, false, true)),
                 ],
             ),
@@ -258,7 +261,7 @@ mod tests {
                     match input {
                         Add => outbox.lane(AT).add(7, now),
                         Pass => now = now + GATHER,
-                        Hurry => outbox.hurry(AT),
+                        Flush => outbox.flush(AT),
                         Arrive => outbox.lane(AT).arrived(),
                     }
                     if outbox.is_due(AT, now, false) {
@@ -278,10 +281,10 @@ mod tests {
         let mut outbox = Outbox::new(GATHER, 10);
         let now = Instant::ZERO;
         outbox.lane(AT).add(1, now);
-        outbox.hurry(AT);
+        outbox.flush(AT);
         assert_eq!(outbox.lane(AT).take(10, now), [1]);
         outbox.lane(AT).add(2, now);
-        outbox.hurry(AT);
+        outbox.flush(AT);
         assert!(!outbox.is_due(AT, now, false), "one at a time");
         outbox.lane(AT).arrived();
         assert!(outbox.is_due(AT, now, false));

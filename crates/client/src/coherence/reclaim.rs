@@ -1,19 +1,21 @@
-//! Room for nodes: which go when there are too many, or too many locks on them.
+//! Reclaim of nodes: which ones are dropped when there are too many nodes, or too many locks on them.
 //!
-//! A node goes when the kernel does not refer to it, nor anything else; its locks go back with it. Of what the kernel refers
-//! to it drops little by itself, for it has all the machine's memory. So some time before the room is used up it is asked to
-//! let go what it has known longest ([`Effect::LetGo`]): many nodes at a time, and nobody waits. What a program uses it keeps;
-//! the others it forgets ([`crate::Call::Forget`]), and they are dropped when the room is needed. Until then a program that
-//! comes back to such a file finds it here, under its locks.
+//! A node can be dropped when neither the kernel nor anything else refers to it; its locks go back with it. The kernel
+//! rarely drops inodes on its own, because it has the whole machine's memory. So before the limit is reached, the
+//! kernel is asked to release the nodes that it has known longest ([`Effect::LetGo`]), many at a time; nothing waits
+//! for that. The kernel keeps those that programs use and forgets the others ([`crate::Call::Forget`]), which are
+//! dropped when their memory is needed. Until then a program that returns to such a file finds it cached, with its
+//! locks.
 //!
 //! ```text
 //!   nodes  0 ............................ SOFT ...... max_nodes
-//!                                         the kernel   those that it has let go
+//!                                         the kernel   those that it has forgotten
 //!                                         is asked     are dropped
 //! ```
-//! The locks have a limit too, ours (`lru_size`) or the server's. Without their node they go one by one, and the kernel has
-//! to be told each name first ([`crate::ops`]), which waits for the directory's lock: a program that makes files there holds
-//! it nearly all the time. So nodes go before that limit is met.
+//! Locks have a limit too, the client's (`lru_size`) or the server's. A lock that is cancelled without its node
+//! requires the kernel to drop the names first ([`crate::ops`]), which waits for the kernel's lock of the directory: a
+//! program that creates files there holds that lock nearly all the time. So nodes are dropped before the limit of locks
+//! is reached.
 
 use core::time::Duration;
 use stdx::Instant;
@@ -25,38 +27,38 @@ use crate::cache::node::Hold;
 use crate::coherence::data;
 use crate::coherence::world::World;
 
-/// The kernel is asked to let go one of so many nodes at a time,
+/// The kernel is asked to release this fraction of the nodes at a time,
 const ASK_PART: usize = 32;
-/// and no more than this.
+/// but at most this many.
 const ASK_MAX: usize = 4096;
-/// What it has not let go after this long is in use.
+/// Nodes that the kernel has not released after this long are in use.
 const ASK_PATIENCE: Duration = Duration::from_millis(50);
-/// Nodes looked at in one go, to be dropped: more than one answer can bring.
+/// Most nodes considered for dropping in one pass: more than one answer can bring.
 const DROP_MAX: usize = 1024;
 
-/// It ends after so many in a row that cannot be dropped yet; the next go begins behind them.
+/// A pass ends after this many nodes in a row that cannot be dropped yet; the next one continues after them.
 const KEPT_MAX: usize = 16;
 
-/// What the kernel was asked.
+/// The state of the requests to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reclaim {
-    /// How many nodes it was asked to let go,
+    /// Nodes in the last request,
     asked: usize,
-    /// and how many of them it has not let go yet.
+    /// and how many of them the kernel has not forgotten yet.
     left: usize,
-    /// When.
+    /// When the request was made.
     asked_at: Instant,
-    /// It has not been told all yet.
-    telling: bool,
-    /// There are too many nodes, and what could be dropped is to be written first.
+    /// The driver is still passing the request on.
+    asking: bool,
+    /// There are too many nodes, and those that could be dropped have to be written first.
     pub(crate) is_short: bool,
 }
 
-/// How full something is.
+/// How close a limit is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fill {
     Fine,
-    /// The kernel is asked to let go.
+    /// The kernel is asked to release nodes.
     Soon,
     /// Nodes are dropped.
     Full,
@@ -82,9 +84,9 @@ impl World {
         }
     }
 
-    /// Drops nodes that nothing needs, as long as there are too many or too many locks on them, and sees to it that there
-    /// will be such nodes.
-    pub(crate) fn make_room(&mut self) {
+    /// Drops unreferenced nodes while there are too many nodes or too many locks on them, and asks the kernel for more
+    /// in time.
+    pub(crate) fn reclaim_nodes(&mut self) {
         self.reclaim.is_short = false;
         if self.node_fill().max(self.lock_fill()) == Fill::Fine {
             return;
@@ -101,7 +103,7 @@ impl World {
                     kept = 0;
                     self.drop_node(ino);
                 }
-                // What is dirty goes when it is written.
+                // A dirty node is dropped once it is written.
                 Some(ino) => {
                     dirty = true;
                     data::write_now(self, ino);
@@ -112,39 +114,40 @@ impl World {
         self.reclaim.is_short = dirty && self.node_fill() == Fill::Full;
     }
 
-    /// Asks the kernel to let go what it has known longest, if too few nodes can be dropped and it is not at it.
+    /// Asks the kernel to release the nodes that it has known longest, if too few nodes can be dropped and no such
+    /// request is in progress.
     fn ask_kernel(&mut self) {
         let many = (self.options.max_nodes / ASK_PART).clamp(1, ASK_MAX);
         let at_it = self.reclaim.left > self.reclaim.asked / 8 && self.now < self.reclaim.asked_at + ASK_PATIENCE;
-        if self.reclaim.telling || at_it || self.nodes.free() > many {
+        if self.reclaim.asking || at_it || self.nodes.free() > many {
             return;
         }
         let nodes = self.nodes.long_known(many);
         let asked = nodes.len();
-        self.reclaim = Reclaim { asked, left: asked, asked_at: self.now, telling: asked > 0, ..self.reclaim };
+        self.reclaim = Reclaim { asked, left: asked, asked_at: self.now, asking: asked > 0, ..self.reclaim };
         if asked > 0 {
             stdx::mark!("kernel_asked_to_let_go");
             self.effect(Effect::LetGo(nodes));
         }
     }
 
-    /// The kernel was told which nodes it should let go.
+    /// The driver has passed the request on to the kernel.
     pub(crate) fn kernel_asked(&mut self) {
-        self.reclaim.telling = false;
+        self.reclaim.asking = false;
     }
 
     /// The kernel has forgotten a node.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn kernel_forgot(&mut self) {
         self.reclaim.left = self.reclaim.left.saturating_sub(1);
     }
 
-    /// Gives a hold on a node back.
+    /// Releases a hold on a node.
     pub(crate) fn release(&mut self, ino: u64, hold: Hold) {
         self.nodes.release(ino, hold);
         self.drop_if_gone(ino);
     }
 
-    /// Drops a node whose object is gone, once nothing holds it and nothing of it is to be written.
+    /// Drops a node whose object has no name left, once nothing holds it and nothing of it has to be written.
     pub(crate) fn drop_if_gone(&mut self, ino: u64) {
         let Some(node) = self.nodes.get(ino).filter(|node| node.unlinked && node.is_idle()) else { return };
         if node.destroyed || data::is_clean(self, ino) {
@@ -152,14 +155,14 @@ impl World {
         }
     }
 
-    /// Forgets a node that nothing holds.
+    /// Drops a node that nothing holds.
     pub(crate) fn drop_node(&mut self, ino: u64) {
         let Some(node) = self.nodes.get(ino) else { return };
         let (fid, held) = (node.fid, node.validity.held());
         crate::coherence::lost::node_dropped(self, ino);
         data::drop_node(self, ino);
         self.nodes.remove(ino);
-        // Whoever waits for it finds that it is gone.
+        // Operations that wait for it find that it is gone.
         self.wake(WaitKey::Data(ino));
         self.wake(WaitKey::Listing(ino));
         if held != 0 {

@@ -1,9 +1,10 @@
-//! What replies bring goes into the caches here, when they arrive: locks first, then what they cover.
+//! Replies: what they bring is put into the caches when they arrive, locks first, then what the locks cover.
 //!
-//! Attributes carry the transno of the object's last change as their version: of two copies the greater one is the
-//! newer, so replies may overtake each other. (What a change has made that waits for its answer is newer than all replies:
-//! [`crate::coherence::metadata_write_back`].) An older copy than the one that is known is dropped, but the lock that
-//! came with it still covers the newer one: our own changes do not call our own locks back.
+//! Attributes carry the transno of the object's last change as their version. Of two copies the one with the greater
+//! version is newer, so replies may overtake each other. (The result of a local change that is not answered yet is
+//! newer than all replies: [`crate::coherence::metadata_write_back`].) An older copy than the cached one is dropped,
+//! but the lock that came with it still covers the cached one: this client's own changes do not call its own locks
+//! back.
 
 use proto::msg::{Attr, DirEntry, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, ResourceKind, bits};
 use proto::{Errno, Frame, Opcode};
@@ -18,11 +19,11 @@ use crate::coherence::request::{Pending, Wants};
 use crate::coherence::world::World;
 use crate::session::Opened;
 
-/// Decodes a reply and puts what it brings into the caches. `waits`: who sent the request is still there and has not
-/// forgotten it.
+/// Decodes a reply and applies it to the caches. `waits`: the operation that sent the request still exists and has not
+/// forgotten the step.
 pub(crate) fn reply(w: &mut World, dest: Dest, pending: Pending, frame: Frame, waits: bool) -> Memo {
     let number = pending.sender.number;
-    w.takes_in(number);
+    w.begin_reply(number);
     let decoded = match decode(pending.opcode, &frame) {
         Ok(decoded) => decoded,
         Err(why) => {
@@ -64,8 +65,8 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: Pending, frame: Frame, w
         }
     };
     let reply = Reply { header: frame.header, body, bulk: frame.bulk, number };
-    if let Some(take_in) = pending.take_in {
-        take_in(w, Errno::from_status(reply.header.status).map(|()| &reply));
+    if let Some(on_reply) = pending.on_reply {
+        on_reply(w, Errno::from_status(reply.header.status).map(|()| &reply));
     }
     Memo::Reply(reply)
 }
@@ -73,12 +74,12 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: Pending, frame: Frame, w
 /// A request will never be answered.
 pub(crate) fn failed(w: &mut World, dest: Dest, pending: Pending, errno: Errno) {
     pending.wants.give_up(w, dest);
-    if let Some(take_in) = pending.take_in {
-        take_in(w, Err(errno));
+    if let Some(on_reply) = pending.on_reply {
+        on_reply(w, Err(errno));
     }
 }
 
-/// The body of a reply, as far as the caches look at it.
+/// The body of a reply, decoded if the caches look at it.
 enum Decoded {
     Object(Arc<ObjectRep>),
     Readdir(ReaddirRep),
@@ -107,7 +108,7 @@ fn decode(opcode: Opcode, frame: &Frame) -> Result<Decoded, &'static str> {
     body.map_err(|_| "does not decode")
 }
 
-/// Locks that came with an answer; `lvb` is what it says of the data of its object, if that is resident.
+/// Applies the locks that came with an answer; `lvb` describes the object's data if that is resident.
 fn grants(w: &mut World, dest: Dest, wants: &Wants, grants: &[LockGrant], lvb: Option<&Lvb>) {
     for grant in grants {
         locks::granted(w, dest, grant, lvb);
@@ -115,7 +116,7 @@ fn grants(w: &mut World, dest: Dest, wants: &Wants, grants: &[LockGrant], lvb: O
     wants.give_up(w, dest);
 }
 
-/// A piece of a directory came in, with the attributes and locks of its objects if those were asked for.
+/// Applies a piece of a directory, with the attributes and locks of its objects if those were requested.
 fn listed(w: &mut World, dest: Dest, wants: &Wants, rep: ReaddirRep, number: u64) -> Piece {
     for grant in &rep.locks {
         locks::granted(w, dest, grant, None);
@@ -141,7 +142,8 @@ fn listed(w: &mut World, dest: Dest, wants: &Wants, rep: ReaddirRep, number: u64
     Piece { entries, end: rep.end, version: rep.attr.map_or(0, |attr| attr.version), locks: rep.locks }
 }
 
-/// A granted lock is pinned for the operation that asked for it at once: a callback may follow in the same read.
+/// Applies a granted lock. It is pinned at once for the operation that requested it, because a callback may follow in
+/// the same read.
 fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits: bool) -> Option<Memo> {
     let cookie = pending.wants.first()?;
     let Some(grant) = &rep.grant else {
@@ -156,7 +158,7 @@ fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits
     if let Some(lock) = lock {
         let gone = w.nodes.get(lock.resource.fid.ino()).map_or(!pinned, |node| node.destroyed);
         if lock.resource.kind() == ResourceKind::Inode && gone {
-            // The last close took the file meanwhile, and the lock with it.
+            // The last close destroyed the file meanwhile, and the lock with it.
             stdx::mark!("lock_of_gone_file");
             locks::give_back(w, dest, &lock.resource);
         } else {
@@ -170,7 +172,7 @@ fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits
     pinned.then_some(Memo::Lock { dest, cookie })
 }
 
-/// Attributes that came with an answer about an object.
+/// Applies the attributes of an answer about an object.
 fn object(w: &mut World, rep: &ObjectRep) {
     if let Some(attr) = &rep.attr {
         apply(w, attr, true);
@@ -185,25 +187,27 @@ fn object(w: &mut World, rep: &ObjectRep) {
     }
 }
 
-/// A change of ours was answered without what all its objects look like now: the reply was rebuilt after a restart. Our
-/// locks stay, for own changes call none of them back; so attributes that are here may be old under good locks.
+/// A change of this client was answered without the attributes of all its objects, because the reply was reconstructed
+/// after a restart. The locks stay, because own changes do not call own locks back; so cached attributes may be
+/// outdated under valid locks.
 ///
-/// Only requests that were in flight when a connection broke are answered so: this walk over all nodes is made that often.
+/// Only requests that were in flight when a connection broke are answered like that, so this walk over all nodes is
+/// rare.
 pub(crate) fn rebuilt(w: &mut World) {
     stdx::mark!("rebuilt_reply");
     w.nodes.iter_mut().for_each(|node| node.validity.doubt(bits::UPDATE | bits::LAYOUT));
 }
 
-/// Attributes came in; unless `make`, only a node that is known takes them.
+/// Applies attributes; unless `make`, only to a cached node.
 fn apply(w: &mut World, attr: &Attr, make: bool) {
-    let (ino, taking_in) = (attr.fid.ino(), w.taking_in);
+    let (ino, current_reply) = (attr.fid.ino(), w.current_reply);
     if w.nodes.get(ino).is_none() && !make {
         return;
     }
     let node = w.nodes.obtain(attr.fid);
     let newer = node.attr.as_ref().is_none_or(|known| known.version <= attr.version);
     if newer {
-        // A close makes the atime later without a new version.
+        // A close increases the atime without a new version.
         let read =
             node.attr.as_ref().filter(|known| known.version == attr.version).map_or(i64::MIN, |known| known.atime_ns);
         node.attr = Some(Attr { atime_ns: attr.atime_ns.max(read), ..attr.clone() });
@@ -214,9 +218,10 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
             node.atime_ns = None;
         }
     }
-    // A lock may have come without attributes (with extended ones): then it covers those of requests that were made under it, not of a
-    // reply that was held up. What is covered already stays so: only changes of our own can be newer.
-    let under = taking_in.is_under(node.validity.gained());
+    // A lock may have come without attributes (with extended ones). Then it covers the attributes of requests that were
+    // sent under it, not those of a delayed reply. What is covered already stays covered: only own changes can be
+    // newer.
+    let under = current_reply.is_under(node.validity.gained());
     if !under {
         stdx::mark!("attributes_from_before_the_lock");
     }
@@ -231,13 +236,13 @@ mod tests {
     use super::*;
     use proto::Fid;
 
-    /// The server hears of an access time by a close, which makes no new version: an answer from before it is known to be older by that time
-    /// alone.
+    /// The server learns an access time from a close, which makes no new version: an answer from before the close is
+    /// recognized as older by that time alone.
     #[test]
     fn an_access_time_goes_back_with_a_new_version_only() {
         let mut w = World::new(crate::api::Options::of_tests());
         let fid = Fid::new(Fid::SEQ_FIRST, 7);
-        // The version and the access time that come, and the one that is known then.
+        // The version and the access time that arrive, and the access time that is cached afterwards.
         for (version, atime_ns, known) in [(7, 40, 40), (7, 50, 50), (7, 40, 50), (6, 60, 50), (8, 40, 40)] {
             apply(&mut w, &Attr { fid, version, atime_ns, ..Attr::default() }, true);
             let there = w.nodes.get(fid.ino()).and_then(|node| node.attr.as_ref()).map(|attr| attr.atime_ns);

@@ -1,4 +1,4 @@
-//! Requests as operations make them: values, with all that there is to know of them before their answer.
+//! Requests: values that carry everything that is known before the answer.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,11 +16,11 @@ use crate::coherence::op::{Body, Reply};
 use crate::coherence::replies;
 use crate::coherence::world::World;
 
-/// Puts what an answer says into the caches, besides its attributes and locks. It is done when the answer comes, before any operation
-/// runs, and once, whatever has become of the operation that asked. `Err`: the request failed, or is never answered.
-pub(crate) type TakeIn = Box<dyn FnOnce(&mut World, Result<&Reply, Errno>) + Send>;
+/// Applies an answer to the caches, besides its attributes and locks. It runs once, when the answer arrives and before
+/// any operation runs, even if the operation is gone by then. `Err`: the request failed, or is never answered.
+pub(crate) type OnReply = Box<dyn FnOnce(&mut World, Result<&Reply, Errno>) + Send>;
 
-/// A request that was not sent yet.
+/// A request to be sent.
 #[derive(Default)]
 pub(crate) struct Request {
     body: Bytes,
@@ -29,53 +29,53 @@ pub(crate) struct Request {
     opens: bool,
     chooses: bool,
     touched: Touched,
-    take_in: Option<TakeIn>,
+    on_reply: Option<OnReply>,
 }
 
 impl Request {
-    /// One that says this, and nothing more.
+    /// A request with this body.
     pub(crate) fn new(body: &impl Message) -> Request {
         Request { body: body.encode_to_vec().into(), ..Request::default() }
     }
 
-    /// With data behind it.
+    /// Adds bulk data.
     pub(crate) fn with_bulk(self, bulk: Bytes) -> Request {
         Request { bulk, ..self }
     }
 
-    /// Wants these locks, which its body names.
+    /// Adds the locks that it wants, which the body names.
     pub(crate) fn wanting(self, wants: Wants) -> Request {
         Request { wants, ..self }
     }
 
-    /// Opens something: it is kept for replay until its close is durable.
+    /// It opens something: it is kept for replay until its close is durable.
     pub(crate) fn opening(self) -> Request {
         Request { opens: true, ..self }
     }
 
-    /// The server chooses something, which a replay has to bring: its answer is kept.
+    /// The server chooses something that a replay must repeat: the answer is kept.
     pub(crate) fn choosing(self, chooses: bool) -> Request {
         Request { chooses, ..self }
     }
 
-    /// Changes what a name leads to.
+    /// It changes what a name leads to.
     pub(crate) fn touching_name(mut self, nodes: &Nodes, parent: u64, name: &Bytes) -> Request {
         self.touched.name(nodes, parent, name);
         self
     }
 
-    /// Changes attributes of a node; `access`: those that say who may do what with it.
+    /// It changes attributes of a node; `access`: those that decide permissions.
     pub(crate) fn touching(mut self, ino: u64, access: bool) -> Request {
         self.touched.node(ino, access);
         self
     }
 
-    /// What is done with its answer when that comes.
-    pub(crate) fn then(self, take_in: impl FnOnce(&mut World, Result<&Reply, Errno>) + Send + 'static) -> Request {
-        Request { take_in: Some(Box::new(take_in)), ..self }
+    /// Sets the function that applies the answer when it arrives.
+    pub(crate) fn then(self, on_reply: impl FnOnce(&mut World, Result<&Reply, Errno>) + Send + 'static) -> Request {
+        Request { on_reply: Some(Box::new(on_reply)), ..self }
     }
 
-    /// The same with an answer that says what objects look like. One that failed says nothing.
+    /// The same for an answer with the state of objects. A failed request is ignored.
     pub(crate) fn then_learn(self, learn: impl FnOnce(&mut World, &ObjectRep, &Reply) + Send + 'static) -> Request {
         self.then(|w, answer| {
             if let Ok(reply) = answer
@@ -86,7 +86,7 @@ impl Request {
         })
     }
 
-    /// Sends it. It takes a slot of this kind, at this operation's turn.
+    /// Sends the request, which takes a slot of this kind in the operation's place in the queue.
     ///
     /// # Errors
     /// `EIO`: there is no such target.
@@ -98,9 +98,9 @@ impl Request {
         opcode: Opcode,
         (slot, turn): (Slot, u64),
     ) -> Result<(), Errno> {
-        let Request { body, bulk, wants, opens, chooses, touched, take_in } = self;
+        let Request { body, bulk, wants, opens, chooses, touched, on_reply } = self;
         let open_body = opens.then(|| body.clone());
-        let mut pending = Pending { sender, opcode, wants, open_body, touched, take_in };
+        let mut pending = Pending { sender, opcode, wants, open_body, touched, on_reply };
         if w.imports.get(dest).is_none() {
             replies::failed(w, dest, pending, Errno::EIO);
             return Err(Errno::EIO);
@@ -123,31 +123,31 @@ impl Request {
     }
 }
 
-/// Which operation sent a request, at which of its steps, and the request's number.
+/// Identifies a request: its operation, its step and its number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     /// The operation.
     pub(crate) op: OpId,
     /// Its step.
     pub(crate) step: Step,
-    /// Of all requests of this client.
+    /// Unique among all requests of this client.
     pub(crate) number: u64,
 }
 
-/// A request without a reply so far.
+/// A request that waits for its reply.
 pub(crate) struct Pending {
-    /// Who sent it.
+    /// The operation that sent it.
     pub(crate) sender: Sender,
-    /// What it is.
+    /// Its opcode.
     pub(crate) opcode: Opcode,
     /// Locks that it wants.
     pub(crate) wants: Wants,
-    /// It opens something: its body is kept for replay.
+    /// It opens something: the body, kept for replay.
     pub(crate) open_body: Option<Bytes>,
     /// What it changes.
     pub(crate) touched: Touched,
-    /// What is done with its answer.
-    pub(crate) take_in: Option<TakeIn>,
+    /// Applies the answer.
+    pub(crate) on_reply: Option<OnReply>,
 }
 
 impl core::fmt::Debug for Pending {
@@ -156,22 +156,22 @@ impl core::fmt::Debug for Pending {
     }
 }
 
-/// Locks on an object itself that a request wants.
+/// Locks on the object itself that a request wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectLocks {
-    /// Of its name, and of all else but a directory's entries.
+    /// The lock of its name and of everything but a directory's entries.
     pub(crate) own: bool,
-    /// Of a directory's entries.
+    /// The lock of a directory's entries.
     pub(crate) entries: bool,
 }
 
 impl ObjectLocks {
-    /// Of an object that is no directory.
+    /// For an object that is not a directory.
     pub(crate) const FILE: ObjectLocks = ObjectLocks { own: true, entries: false };
-    /// Of one that may be a directory.
+    /// For an object that may be a directory.
     pub(crate) const ANY: ObjectLocks = ObjectLocks { own: true, entries: true };
 
-    /// Those that are not held.
+    /// The locks that are missing.
     pub(crate) fn missing(node: Option<&Node>) -> ObjectLocks {
         match node {
             Some(node) if node.is_dir() => {
@@ -183,11 +183,11 @@ impl ObjectLocks {
     }
 }
 
-/// Locks that a request wants to bring along, by our numbers of them: from now on they are expected.
+/// Locks that a reply may grant, by their cookies, which are expected from now on.
 #[derive(Default, Debug)]
 pub(crate) struct Wants {
     cookies: SmallVec<[u64; 3]>,
-    /// A run of further ones: the first, and how many.
+    /// Consecutive further ones: the first, and their number.
     run: (u64, u32),
 }
 
@@ -197,12 +197,12 @@ impl Wants {
         Wants { cookies: SmallVec::from_slice(&[cookie]), run: (0, 0) }
     }
 
-    /// The lock that the request is about.
+    /// The lock that the request is mainly about.
     pub(crate) fn first(&self) -> Option<u64> {
         self.cookies.first().copied()
     }
 
-    /// One more, of `dest`; its number.
+    /// Adds a lock of `dest`. Returns its cookie.
     pub(crate) fn add(&mut self, w: &mut World, dest: Dest) -> u64 {
         let Some(locks) = w.locks.get_mut(dest) else { return 0 };
         let cookie = locks.new_cookie();
@@ -211,7 +211,7 @@ impl Wants {
         cookie
     }
 
-    /// Up to `count` more; the first of their numbers, which follow each other.
+    /// Adds up to `count` locks. Returns the first of their consecutive cookies.
     pub(crate) fn add_run(&mut self, w: &mut World, dest: Dest, count: u32) -> u64 {
         let Some(locks) = w.locks.get_mut(dest) else { return 0 };
         let first = locks.new_cookie();
@@ -224,7 +224,7 @@ impl Wants {
         first
     }
 
-    /// Locks on the object, on its parent, on its data.
+    /// Adds locks on the object, its parent and its data.
     pub(crate) fn locks(
         &mut self,
         w: &mut World,
@@ -243,7 +243,7 @@ impl Wants {
         }
     }
 
-    /// Those that have not come will not come.
+    /// Locks that were not granted are no longer expected.
     pub(crate) fn give_up(&self, w: &mut World, dest: Dest) {
         let (first, count) = self.run;
         if let Some(locks) = w.locks.get_mut(dest) {
@@ -256,10 +256,11 @@ impl Wants {
 
 /// The kind of slot that a request takes.
 ///
-/// A change may wait on the server for a lock that another client has pinned while *its* change waits for one of ours. So what is done under a
-/// pinned lock, or for a lock that goes back, never waits behind ordinary changes: it has a slot of its own. (Under its lock it has
-/// nobody to wait for but holders of attributes, who give them back without needing a slot.) What is sent behind the programs'
-/// backs counts as a change, until such work waits for it ([`crate::session::Imports::press`]).
+/// A change may wait at the server for a lock that another client has pinned, while *that* client's change waits for
+/// one of our locks. So a request that is sent under a pinned lock, or to give a lock back, never waits behind ordinary
+/// changes: it has a slot of its own. (Under its lock it can wait only for holders of attributes, who give them back
+/// without needing a slot.) Write-back counts as an ordinary change until recalled work waits for it
+/// ([`crate::session::Imports::press`]).
 pub(crate) fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
     let Dest::Mdt(_) = dest else { return Slot::None };
     match opcode.traits().slot {
@@ -271,35 +272,35 @@ pub(crate) fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
     }
 }
 
-/// Takes back the one request of an operation that would change something, if it was not sent. Whether it was: then the operation
-/// has had no effect.
+/// Withdraws the one request of an operation that would change something, unless it was sent. Returns whether it was
+/// withdrawn: then the operation has had no effect.
 pub(crate) fn withdraw_change(w: &mut World, op: OpId) -> bool {
     withdraw(w, |pending| {
         pending.sender.op == op && pending.sender.step == Step::Main && pending.opcode.traits().modifies
     })
 }
 
-/// Takes back all requests of an operation that were not sent.
+/// Withdraws all requests of an operation that were not sent.
 pub(crate) fn withdraw_all(w: &mut World, op: OpId) {
     withdraw(w, |pending| pending.sender.op == op);
 }
 
-/// Takes back those requests that were not sent. Whether there were any.
+/// Withdraws the matching requests that were not sent. Returns whether there were any.
 fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
-    let gone = w.imports.withdraw(which);
-    for (dest, pending) in &gone {
+    let withdrawn = w.imports.withdraw(which);
+    for (dest, pending) in &withdrawn {
         pending.touched.answered(&mut w.nodes);
         pending.wants.give_up(w, *dest);
     }
-    !gone.is_empty()
+    !withdrawn.is_empty()
 }
 
-/// Whether a request of this operation to this target has no answer yet.
+/// Whether a request of this operation to this target is unanswered.
 pub(crate) fn is_owed(w: &World, dest: Dest, op: OpId) -> bool {
     w.imports.get(dest).is_some_and(|target| target.pending().any(|pending| pending.sender.op == op))
 }
 
-/// Something that needs no reply, as a cancel.
-pub(crate) fn tell(w: &mut World, dest: Dest, opcode: Opcode, body: &impl Message) {
-    w.imports.tell(w.now, dest, Outgoing::new(opcode, body));
+/// Sends a request that needs no reply, such as a cancel.
+pub(crate) fn send_one_way(w: &mut World, dest: Dest, opcode: Opcode, body: &impl Message) {
+    w.imports.send_one_way(w.now, dest, Outgoing::new(opcode, body));
 }

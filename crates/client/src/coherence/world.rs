@@ -1,4 +1,4 @@
-//! All state that operations share, and the small services over it: waiting and waking, effects, tokens, numbers.
+//! The state that operations share, and small services on it: waiting and waking, effects, tokens, numbers.
 
 use proto::msg::Param;
 use proto::{Errno, Fid, Nid};
@@ -21,18 +21,19 @@ use crate::coherence::request::Pending;
 use crate::session::{Imports, Sequences};
 use crate::stats::Stats;
 
-/// A reply that is being taken in.
+/// The reply that is being applied.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct TakingIn {
+pub(crate) struct CurrentReply {
     /// The number of its request.
     number: u64,
-    /// When it came.
+    /// When its application started.
     began: u64,
 }
 
-impl TakingIn {
-    /// Whether what it shows was so under a lock that came at the moment `gained`: the lock came with it, or its request was made
-    /// under the lock. Another reply can have been on its way for so long that it shows what was before the lock.
+impl CurrentReply {
+    /// Whether its content was valid under a lock that was granted at the moment `gained`: the lock came with it, or
+    /// its request was sent under the lock. Any other reply may have been delayed so long that it shows a state from
+    /// before the lock.
     pub(crate) fn is_under(self, gained: u64) -> bool {
         self.number > gained || gained >= self.began
     }
@@ -45,82 +46,82 @@ impl TakingIn {
 
 /// See the module.
 pub(crate) struct World {
-    /// Settings.
+    /// The settings.
     pub options: Options,
-    /// The time.
+    /// The current time.
     pub now: Instant,
-    /// The wall clock.
+    /// The wall clock,
     pub wall_ns: i64,
-    /// When that was.
+    /// and the time at which it was read.
     pub wall_at: Instant,
-    /// Objects.
+    /// Cached objects.
     pub nodes: Nodes,
     /// Open files.
     pub files: Files,
     /// The data cache.
     pub data: DataState,
-    /// What programs did.
+    /// Statistics of the programs' calls.
     pub stats: Stats,
-    /// Sessions with targets.
+    /// The sessions with targets.
     pub(crate) imports: Imports<Pending>,
-    /// The locks held there.
+    /// The locks of all targets.
     pub(crate) locks: Locks,
-    /// Changes that servers were not told, or did not answer.
+    /// Changes that were not sent, or are not answered.
     pub(crate) metadata_write_back: MetadataWriteBack,
-    /// Closes that servers were not told, or did not answer.
+    /// Closes that were not sent, or are not answered.
     pub(crate) closes: Closes,
-    /// FIDs.
+    /// FIDs for new objects.
     pub(crate) sequences: Sequences,
-    /// Calls can be made.
+    /// The mount is complete: programs can make calls.
     pub mounted: bool,
-    /// The mount failed for good; nothing more is tried.
+    /// The mount failed for good; nothing is retried.
     pub failed: bool,
-    /// Record locks that are waited for and not wanted any more, until that is answered.
+    /// Record locks that are no longer wanted, until the request for them is answered.
     pub abandoned_records: Vec<(Dest, u64)>,
-    /// The root is being fetched.
+    /// The root is being looked up.
     pub rooting: bool,
-    /// How often this client had been evicted when that was begun.
+    /// The number of evictions when that lookup was started.
     pub root_generation: u32,
-    /// When it is looked what a mount that is not complete waits for, and what was said of it last.
+    /// When to check next what an incomplete mount waits for,
     pub mount_look: Option<Instant>,
-    /// See there.
+    /// and what was logged about it last.
     pub mount_waits: Vec<String>,
-    /// When a soft mount that is not complete is given up.
+    /// When an incomplete soft mount is given up.
     pub mount_deadline: Option<Instant>,
-    /// Of the configuration that is followed.
+    /// The version of the current configuration.
     pub config_version: u64,
-    /// Persistent parameters that were set.
+    /// Persistent parameters that were applied.
     pub config_params: Vec<Param>,
-    /// The pools of the configuration, with the indexes of their object targets, by name.
+    /// The pools of the configuration, by name, with the indexes of their OSTs.
     pub pools: BTreeMap<String, Vec<u32>>,
-    /// How jobs of processes are found out.
+    /// How the job of a process is determined.
     pub jobs: JobIds,
-    /// No new calls.
+    /// The unmount has started: no new calls.
     pub unmounting: bool,
-    /// Why something could not be written back since then.
+    /// Why something could not be written back at the unmount.
     pub lost: Option<Errno>,
-    /// How often changes or bytes were lost that programs had been told of.
+    /// Acknowledged changes and bytes that were lost.
     pub(crate) losses: Losses,
-    /// Objects of which something was lost that nobody was told, and of which no node is left.
-    pub(crate) untold: VecDeque<(u64, Errno)>,
-    /// Calls that wait while the kernel holds directories locked for them.
+    /// Unreported losses of objects without a node.
+    pub(crate) unreported: VecDeque<(u64, Errno)>,
+    /// Calls in progress for which the kernel holds directories locked.
     pub(crate) gates: Vec<Gate>,
-    /// Room for nodes.
+    /// The reclaim of nodes.
     pub(crate) reclaim: Reclaim,
-    /// Operations in progress, background work included.
+    /// Operations in progress, including background work.
     pub ops_running: usize,
     pub(crate) effects: VecDeque<Effect>,
     /// Operations that are ready to run, and what the others wait for.
     pub(crate) schedule: Schedule,
     pub(crate) spawned: VecDeque<Task>,
-    /// Requests that were made and replies that were taken in: the order of both.
+    /// Counts requests sent and replies applied, to order the two.
     moments: u64,
-    /// The reply that is being taken in.
-    pub(crate) taking_in: TakingIn,
+    /// The reply that is being applied.
+    pub(crate) current_reply: CurrentReply,
 }
 
 impl World {
-    /// At the begin.
+    /// The state at the start.
     pub(crate) fn new(options: Options) -> World {
         World {
             now: Instant::ZERO,
@@ -149,7 +150,7 @@ impl World {
             jobs: JobIds::default(),
             unmounting: false,
             losses: Losses::default(),
-            untold: VecDeque::new(),
+            unreported: VecDeque::new(),
             lost: None,
             gates: Vec::new(),
             reclaim: Reclaim::default(),
@@ -158,65 +159,65 @@ impl World {
             schedule: Schedule::default(),
             spawned: VecDeque::new(),
             moments: 0,
-            taking_in: TakingIn::default(),
+            current_reply: CurrentReply::default(),
             options,
         }
     }
 
-    /// Where an object's metadata is.
+    /// The metadata target of an object.
     pub(crate) fn mdt_of(&self, _fid: Fid) -> Dest {
         Dest::Mdt(0)
     }
 
-    /// Something for the driver.
+    /// Adds an effect for the driver.
     pub(crate) fn effect(&mut self, effect: Effect) {
         self.effects.push_back(effect);
     }
 
-    /// A line for the log.
+    /// Logs a line.
     pub(crate) fn log(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Info, line));
     }
 
-    /// A line for the log about what an administrator should look at.
+    /// Logs a line that an administrator should look at.
     pub(crate) fn log_warn(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Warn, line));
     }
 
-    /// A line for the log about data or work of programs that is lost or in danger.
+    /// Logs a line about programs' data or work that is lost or in danger.
     pub(crate) fn log_error(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Error, line));
     }
 
-    /// Background work.
+    /// Starts background work.
     pub(crate) fn spawn(&mut self, task: Task) {
         self.spawned.push_back(task);
     }
 
-    /// Runs everybody who waits for `key`.
+    /// Runs the operations that wait for `key`.
     pub(crate) fn wake(&mut self, key: WaitKey) {
         self.schedule.wake(key);
     }
 
-    /// A further target; it is dialled at once.
+    /// Adds a target and starts to connect to it.
     pub(crate) fn add_target(&mut self, dest: Dest, name: String, nids: Vec<Nid>, instance: u64) {
         self.imports.add(&self.options, self.now, dest, name, nids, instance);
         self.locks.add(dest, self.options.max_nodes);
     }
 
-    /// A number for the request that is now made: greater than those of all requests made and replies taken in before.
+    /// A number for a request that is sent now: greater than those of all earlier requests and applied replies.
     pub(crate) fn next_request(&mut self) -> u64 {
         self.moments += 1;
         self.moments
     }
 
-    /// The reply to the request with this number is taken in from here on.
-    pub(crate) fn takes_in(&mut self, number: u64) {
+    /// Starts to apply the reply to the request with this number.
+    pub(crate) fn begin_reply(&mut self, number: u64) {
         self.moments += 1;
-        self.taking_in = TakingIn { number, began: self.moments };
+        self.current_reply = CurrentReply { number, began: self.moments };
     }
 
-    /// How far [`World::next_request`] has come.
+    /// The last number given by [`World::next_request`] or taken by a reply.
     pub(crate) fn moment(&self) -> u64 {
         self.moments
     }

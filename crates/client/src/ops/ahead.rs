@@ -1,10 +1,11 @@
-//! Attributes ahead of the program that looks at one file of a directory after another.
+//! Prefetch of attributes for a program that looks at one file of a directory after another.
 //!
-//! `find -size`, `du` and many scripts list a directory and then ask for each file's attributes, each a request. Whoever does
-//! so in some order (that of the listing, of the names, or of the inode numbers, as `find` does) will ask for them all: the
-//! client fetches them in pieces of some hundred, with their locks, and what is here is not asked for. The more of what came is
-//! used, and the more was asked for in vain, the more is fetched: so a program which looks at a few files costs little more than
-//! those, and one that goes on does not wait for the next piece.
+//! `find -size`, `du` and many scripts list a directory and then look up each file's attributes, each with a request. A
+//! program that does so in some order (that of the listing, of the names, or of the inode numbers, as `find` does) will
+//! look at all of them. So the client fetches them in pieces of some hundred, with their locks, and later lookups find
+//! them cached. How much is fetched grows with the prefetched attributes that were used and with the requests that
+//! prefetching would have avoided: a program that looks at a few files costs little more than those, and one that
+//! continues need not wait for the next piece.
 
 use bytes::Bytes;
 
@@ -14,7 +15,7 @@ use crate::cache::sweep::{IN_ORDER, Sweep};
 use crate::coherence::cx::{Cx, Run};
 use crate::coherence::op::Task;
 
-/// A lookup of a name is answered from here. Only where somebody goes through the directory that is of interest.
+/// A lookup of a name was answered from the cache. Only counts in a directory with a sweep.
 pub(crate) fn found(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64) {
     let Some(dir) = cx.w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) else { return };
     let Some(sweep) = &mut dir.sweep else { return };
@@ -22,12 +23,12 @@ pub(crate) fn found(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64) {
     sweep.used += 1;
     let place = sweep.find(&listing.entries, name);
     if sweep.count(name, ino, place) {
-        go_on(cx, parent);
+        fetch_more(cx, parent);
     }
 }
 
-/// Fetches another piece, if it is worth it and none is on its way.
-fn go_on(cx: &mut Cx<'_>, ino: u64) {
+/// Fetches another piece, if it is worth it and none is being fetched.
+fn fetch_more(cx: &mut Cx<'_>, ino: u64) {
     let Some(sweep) = sweep_of(cx, ino) else { return };
     if sweep.is_worth_more() && !core::mem::replace(&mut sweep.fetching, true) {
         stdx::mark!("attributes_fetched_ahead");
@@ -35,11 +36,11 @@ fn go_on(cx: &mut Cx<'_>, ino: u64) {
     }
 }
 
-/// A lookup of a name that is known asks for its object's attributes. Only with the whole listing here: who has not
-/// listed a directory is not going through it.
+/// A lookup of a cached name has to fetch its object's attributes. Only counts if the whole listing is cached: a
+/// program that has not listed a directory is not sweeping through it.
 pub(crate) fn looked_up(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64) {
     let Some(listing) = whole(cx.w, parent) else { return };
-    // What is fetched has to find room.
+    // All of them must fit into the cache.
     if listing.entries.len() > cx.w.options.max_nodes {
         return;
     }
@@ -51,13 +52,13 @@ pub(crate) fn looked_up(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64) {
     }
     if sweep.asked == 0
         && sweep.in_order[2] >= IN_ORDER
-        && let Some(here) = place.and_then(|place| listing.entries.get(place))
+        && let Some(listed) = place.and_then(|place| listing.entries.get(place))
     {
-        // What comes before is not asked for again.
-        sweep.after = here.cookie;
+        // Entries before it are not fetched.
+        sweep.after = listed.cookie;
     }
     sweep.asked += 1;
-    go_on(cx, parent);
+    fetch_more(cx, parent);
 }
 
 /// Background: fetches the next piece.
@@ -77,9 +78,9 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
             sweep.fetched += stream.piece.entries.len() as u64;
             sweep.after = last;
             sweep.fetching = false;
-            go_on(cx, ino);
+            fetch_more(cx, ino);
         }
-        // The next sweep begins anew.
+        // The next sweep starts again.
         _ => dir.sweep = None,
     }
     Ok(())

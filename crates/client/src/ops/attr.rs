@@ -1,4 +1,4 @@
-//! Attributes: reading, changing, symbolic links, `access`.
+//! Attributes: reading and changing them, symbolic links, `access`.
 
 use proto::msg::{Reint, SetattrOp, valid};
 use proto::{Errno, Opcode};
@@ -34,12 +34,12 @@ pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<
     };
     let found = found.and_then(|stat| data::writes_end(cx, ino, stat.size).map(|()| stat));
     if found == Err(Stop::Wait) {
-        kernel::asked(cx, ino);
+        kernel::wait_for_attributes(cx, ino);
     }
     Ok(Answer::Attr(found?))
 }
 
-/// The root's attributes are waited for this long.
+/// How long an answer waits for the root's attributes.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `RootAttr`.
@@ -64,10 +64,10 @@ pub(crate) fn root(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     }
 }
 
-/// `Setattr`: one request to the metadata target; a new size then goes to the objects.
+/// `Setattr`: one request to the metadata target; a new size is then applied to the objects.
 pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     let result = set_attributes(cx, ino, set);
-    data::cut_goes_on(cx, ino, &result);
+    data::truncate_attempted(cx, ino, &result);
     result
 }
 
@@ -147,24 +147,25 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     }
     cx.changing(Step::Changing(0), ino);
     if set.size.is_some() && !cx.began(Step::Main) {
-        // Who has it open may cut it, whatever its mode says: the server has to know that it is open.
+        // A caller that has the file open may truncate it, whatever its mode is: the server has to know of the open.
         local_opens::publish_object(cx, dest, ino)?;
     }
     if let Some(fh) = set.fh
         && let Some(file) = cx.w.files.get(fh)
     {
-        // A cut that has begun goes on when the open is lost with an eviction: others wait for the objects.
+        // A truncation that has started goes on when the open is lost with an eviction: others wait for the objects.
         if file.is_lost() && !cx.began(Step::Main) {
             return Err(Errno::EIO.into());
         }
         if file.writable() {
-            let told = if let Open::Told(xid) = file.open() { cx.w.imports.opened_by(file.dest, xid) } else { None };
-            op.handle = told.map_or(0, |opened| opened.handle);
+            let opened =
+                if let Open::Reported(xid) = file.open() { cx.w.imports.opened_by(file.dest, xid) } else { None };
+            op.handle = opened.map_or(0, |opened| opened.handle);
         }
     }
     kernel::hide(cx, &[ino])?;
     let atime = set.atime.is_some();
-    // An access list changes with the mode, and capabilities go.
+    // An access control list changes with the mode, and capabilities are removed.
     let xattrs = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
     let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, state| {
         Request::new(&state.change(None, Reint::Setattr(op))).touching(ino, true).then_learn(move |w, _, _| {
@@ -189,15 +190,15 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     Ok(Answer::Attr(Stat { cacheable: false, ..stat }))
 }
 
-/// Attributes for the answer to their change. The kernel believes these whatever it was told to forget meanwhile, so it is told to
-/// ask again.
+/// Attributes for the answer to their change. The kernel keeps those of an answer regardless of invalidations sent
+/// meanwhile, so they are marked as not cacheable.
 fn changed(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     Ok(Stat { cacheable: false, ..stat(cx, ino)? })
 }
 
-/// Changes attributes of a directory, pipe or device that was removed while a program has it open. The server knows nothing of it any
-/// more: it is not told of such an open. So what is here is all that there is, until the kernel forgets it, and the kernel has checked
-/// who may change it.
+/// Changes attributes of a directory, pipe or device that was removed while a program has it open. The server does not
+/// know such opens, so it has dropped the object. The cached node is all that is left, until the kernel forgets it, and
+/// the kernel has checked the permissions.
 fn change_removed(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Option<Stat> {
     let now = cx.wall_ns();
     let node = cx.w.nodes.get_mut(ino).filter(|node| node.destroyed && !node.is_regular() && node.kernel.knows())?;
@@ -221,7 +222,7 @@ fn change_removed(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Option<Stat> {
     Some(compose(node, node.attr.as_ref()?, None, false))
 }
 
-/// `Readlink`: what a symbolic link says never changes, so it is asked for once.
+/// `Readlink`: the target of a symbolic link never changes, so it is fetched once.
 pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     let target = match cx.w.nodes.get(ino).and_then(|node| node.symlink.as_deref().cloned()) {
@@ -240,7 +241,7 @@ pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     Ok(Answer::Data(target))
 }
 
-/// `Access`: what attributes say. Where an access control list decides, whoever does the thing is told by the server.
+/// `Access`: checks the attributes. Where an access control list decides, the server checks the actual operation.
 pub(crate) fn access(cx: &mut Cx<'_>, ino: u64, mask: u32) -> Run<Answer> {
     walk(cx, ino)?;
     if mask & 2 != 0 {

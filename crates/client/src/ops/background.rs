@@ -1,4 +1,4 @@
-//! Work without a caller that failed.
+//! Background work that failed.
 
 use proto::Errno;
 
@@ -7,15 +7,15 @@ use crate::base::{Dest, WaitKey};
 use crate::coherence::op::Task;
 use crate::coherence::world::World;
 
-/// Background work failed.
+/// Handles the failure of background work.
 pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
     match task {
         Task::Root => config::root_failed(w, errno),
         Task::Sequence => {
-            w.sequences.asked = false;
+            w.sequences.requested = false;
             w.sequences.failed = Some(errno);
             w.log(format!("no new FIDs from {}: {errno}", w.target_name(Dest::Mdt(0))));
-            // Who waits asks again.
+            // Operations that wait for it request one again.
             w.wake(WaitKey::Sequence);
         }
         Task::Listing { ino } => {
@@ -23,8 +23,8 @@ pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
                 dir.fetching = false;
             }
         }
-        // Whoever waits for it asks by himself.
-        Task::Next { fh, ino, number, .. } => super::dir::next_is(w, *fh, *ino, *number, None),
+        // Operations that wait for it send a request of their own.
+        Task::Next { fh, ino, number, .. } => super::dir::next_arrived(w, *fh, *ino, *number, None),
         Task::Ahead { ino } => {
             if let Some(dir) = w.nodes.get_mut(*ino).and_then(|node| node.dir.as_mut()) {
                 dir.sweep = None;

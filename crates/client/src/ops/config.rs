@@ -1,8 +1,8 @@
-//! Mounting: the MGS, the configuration, the targets in it, the root; and following the configuration as it changes.
+//! Mounting: the MGS, the configuration, its targets, the root; and following changes of the configuration.
 //!
-//! The MGS is dialled first. When it answers (and whenever it says that something changed, or comes back) the
-//! configuration is fetched: new targets are dialled, targets that moved or restarted are told so. The mount is complete
-//! when the root is known from MDT0000.
+//! The MGS is connected first. When it answers (and whenever it reports a change, or reconnects) the configuration is
+//! fetched: new targets are connected, and imports of targets that moved or restarted get the new addresses. The mount
+//! is complete when MDT0000 has returned the root.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::ops;
 use crate::ops::params;
 use crate::session::Target;
 
-/// Begins to mount.
+/// Starts to mount.
 pub(crate) fn start(w: &mut World) {
     let (options, now) = (w.options.clone(), w.now);
     if !TargetName::fsname_is_valid(&options.fsname) {
@@ -40,11 +40,12 @@ pub(crate) fn start(w: &mut World) {
     w.imports.add(&options, now, Dest::Mgs, "MGS".to_owned(), options.mgs.clone(), 0);
 }
 
-/// A mount that takes longer than this says what it waits for, and from then on when that changes.
+/// A mount that takes longer than this reports what it waits for, and from then on whenever that changes.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const NEXT_LOOK: Duration = Duration::from_secs(1);
 
-/// Says what the mount waits for. A soft mount is given up when neither the MGS nor, after its answer, the root came in time.
+/// Reports what the mount waits for. A soft mount is given up when the MGS, or after its answer the root, has not
+/// arrived in time.
 pub(crate) fn tick(w: &mut World) {
     if w.mount_deadline.is_some_and(|at| at <= w.now) {
         let reason = not_in_time(w);
@@ -70,22 +71,24 @@ fn not_in_time(w: &World) -> String {
     )
 }
 
-/// Whose answer a mount that is not complete lacks, and why as far as that is known: first the one without which it cannot go on,
-/// then further targets that are away.
+/// The targets whose answers an incomplete mount lacks, with the known reasons: first the one that blocks everything,
+/// then other unreachable targets.
 fn waits_for(w: &World) -> Vec<String> {
     let needed = if w.config_version == 0 { Dest::Mgs } else { Dest::Mdt(0) };
     let mut lines = vec![match w.imports.get(needed) {
         Some(target) => missing_answer(w, target),
-        None => format!("file system '{}' has no MDT0000 yet: {} knows none", w.options.fsname, shown(w, Dest::Mgs)),
+        None => {
+            format!("file system '{}' has no MDT0000 yet: {} knows none", w.options.fsname, target_label(w, Dest::Mgs))
+        }
     }];
     let others = w.imports.iter().filter(|target| target.dest != needed && !target.is_full());
     lines.extend(others.filter(|target| target.import.trouble().is_some()).map(|target| missing_answer(w, target)));
     lines
 }
 
-/// What is missing of a target.
+/// Why a target has not answered.
 fn missing_answer(w: &World, target: &Target<Pending>) -> String {
-    let name = shown(w, target.dest);
+    let name = target_label(w, target.dest);
     match target.import.trouble() {
         Some(Trouble::Unreachable(reason)) => format!("cannot reach {name}: {reason}; is it served there?"),
         Some(Trouble::HungUp) => format!("{name} closed the connection without an answer"),
@@ -94,8 +97,8 @@ fn missing_answer(w: &World, target: &Target<Pending>) -> String {
     }
 }
 
-/// A target with its addresses.
-fn shown(w: &World, dest: Dest) -> String {
+/// The name and addresses of a target, for messages.
+fn target_label(w: &World, dest: Dest) -> String {
     let nids = w.imports.get(dest).map_or_else(|| w.options.mgs.clone(), |target| target.import.nids().to_vec());
     let nids = nids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match dest {
@@ -109,7 +112,7 @@ fn refusal(name: &str, errno: Errno, reason: &str) -> String {
     format!("{name} refuses this client: {why}")
 }
 
-/// The mount cannot be.
+/// Fails the mount for good.
 pub(crate) fn fail(w: &mut World, reason: String) {
     if !w.mounted && !w.failed {
         w.failed = true;
@@ -121,7 +124,7 @@ pub(crate) fn fail(w: &mut World, reason: String) {
 
 /// A target refuses this client.
 pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
-    let line = refusal(&shown(w, dest), errno, reason);
+    let line = refusal(&target_label(w, dest), errno, reason);
     if !w.mounted && matches!(errno, Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS) {
         fail(w, line);
     } else {
@@ -138,7 +141,7 @@ pub(crate) fn follow(cx: &mut Cx<'_>) -> Run<()> {
     let frame = match result {
         Ok(frame) => frame,
         Err(Stop::Errno(Errno::ENOENT)) => {
-            let reason = format!("{} knows no file system '{fsname}'; check the name", shown(cx.w, Dest::Mgs));
+            let reason = format!("{} knows no file system '{fsname}'; check the name", target_label(cx.w, Dest::Mgs));
             fail(cx.w, reason);
             return Ok(());
         }
@@ -149,7 +152,7 @@ pub(crate) fn follow(cx: &mut Cx<'_>) -> Run<()> {
     Ok(())
 }
 
-/// Follows a configuration.
+/// Applies a configuration.
 fn take(w: &mut World, config: Config) {
     if config.version < w.config_version {
         return;
@@ -174,14 +177,14 @@ fn take(w: &mut World, config: Config) {
             continue;
         }
         if w.imports.get(dest).is_some() {
-            w.imports.moved(now, dest, nids, entry.instance);
+            w.imports.relocated(now, dest, nids, entry.instance);
         } else {
             w.add_target(dest, entry.target, nids, entry.instance);
             if let Some(target) = w.imports.get_mut(dest) {
                 target.rpc_stats_since_ns = wall_ns;
             }
             w.wake(WaitKey::Target(dest));
-            // Parameters with its name were set when there was none.
+            // Parameters for the new target may have been set when it was unknown.
             w.config_params.clear();
         }
     }
@@ -195,12 +198,12 @@ fn take(w: &mut World, config: Config) {
     }
 }
 
-/// Sets the persistent parameters that are new, as far as they are a client's. (Others were set before, and may have been
-/// set otherwise since.)
-fn set_params(w: &mut World, told: Vec<Param>) {
-    let mut left: Vec<Param> = told.iter().filter(|param| !w.config_params.contains(param)).cloned().collect();
-    // One may be refused until another is set (`max_mod_rpcs_in_flight` stays below `max_rpcs_in_flight`), in whichever order
-    // they were kept.
+/// Sets the new persistent parameters that concern a client. (The others were set before, and may have been changed by
+/// hand since.)
+fn set_params(w: &mut World, params: Vec<Param>) {
+    let mut left: Vec<Param> = params.iter().filter(|param| !w.config_params.contains(param)).cloned().collect();
+    // A parameter may be refused until another one is set (`max_mod_rpcs_in_flight` stays below `max_rpcs_in_flight`),
+    // and they may be stored in any order.
     loop {
         let refused: Vec<(Param, Errno)> = left
             .iter()
@@ -217,10 +220,10 @@ fn set_params(w: &mut World, told: Vec<Param>) {
         }
         left = refused.into_iter().map(|(param, _)| param).collect();
     }
-    w.config_params = told;
+    w.config_params = params;
 }
 
-/// One attempt to find the root: the mount is complete then.
+/// One attempt to look up the root, which completes the mount.
 pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
     let rep = ops::fetch(cx, Fid::ROOT)?;
     if rep.attr.is_none() {
@@ -228,8 +231,8 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
     }
     cx.w.mounted = true;
     (cx.w.mount_deadline, cx.w.mount_look) = (None, None);
-    if !cx.w.options.read_only && !cx.w.sequences.asked {
-        cx.w.sequences.asked = true;
+    if !cx.w.options.read_only && !cx.w.sequences.requested {
+        cx.w.sequences.requested = true;
         cx.spawn(Task::Sequence);
     }
     cx.w.effect(Effect::Mounted);
@@ -237,18 +240,18 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
     Ok(())
 }
 
-/// The root could not be had.
+/// The lookup of the root failed.
 pub(crate) fn root_failed(w: &mut World, errno: Errno) {
     let generation = w.imports.get(Dest::Mdt(0)).map_or(0, |target| target.import.generation());
     if errno == Errno::EIO && generation != w.root_generation {
-        // Its request went with an eviction. Nothing is lost by that: a new one goes out.
+        // The request was lost with an eviction, which loses nothing here: it is sent again.
         stdx::mark!("mount_evicted");
         w.root_generation = generation;
         w.spawn(Task::Root);
         return;
     }
     w.rooting = false;
-    // The request for it ends when a soft mount has waited long enough.
+    // The request fails when a soft mount has waited long enough.
     let reason = match w.imports.get(Dest::Mdt(0)) {
         Some(target) if target.is_full() => {
             format!("{} does not give the root of file system '{}': {errno}", target.name, w.options.fsname)
@@ -301,7 +304,7 @@ mod tests {
         let mut w = world();
         let raise = param("max_mod_rpcs_raise", "1");
         let requests = param("max_rpcs_in_flight", "8");
-        // Refused until the raise is allowed, which the MGS tells behind it.
+        // Refused until the raise is allowed, which comes later in the list.
         set_params(&mut w, vec![param("max_mod_rpcs_in_flight", "8"), raise, requests]);
         let import = &w.imports.get(Dest::Mdt(0)).unwrap().import;
         assert_eq!((import.rpcs_in_flight(), import.mod_rpcs_in_flight()), (9, 8));
@@ -312,6 +315,6 @@ mod tests {
         let import = &w.imports.get(Dest::Mdt(0)).unwrap().import;
         assert_eq!((import.rpcs_in_flight(), import.mod_rpcs_in_flight()), (8, 7));
         let complaints = w.effects.iter().filter(|effect| matches!(effect, Effect::Log(..))).count();
-        assert_eq!(complaints, 2, "what stays refused is told, once");
+        assert_eq!(complaints, 2, "what stays refused is logged, once");
     }
 }

@@ -1,7 +1,7 @@
-//! Devices of a client, under Lustre's names.
+//! The devices of a client, under Lustre's names.
 //!
-//! A mount has an instance, a number of 16 hexadecimal digits that all its devices bear, so that several mounts of a node are
-//! told apart:
+//! A mount has an instance, a number of 16 hexadecimal digits that is part of the names of all its devices and
+//! distinguishes several mounts of one machine:
 //!
 //! ```text
 //!   demo-MDT0000-mdc-ffff9a3c0e4b8800     its connection to a metadata target
@@ -11,8 +11,8 @@
 //!   demo-ffff9a3c0e4b8800                 the mount itself, of parameters `llite`
 //! ```
 //!
-//! Versions up to 0.1.0 named devices without the instance. Patterns that fit such a name go on to work, as persistent
-//! parameters that were set then do.
+//! Versions up to 0.1.0 named devices without the instance. Patterns that match such a name still work, because
+//! persistent parameters may have been set with them.
 
 use stdx::wildcard;
 
@@ -46,7 +46,7 @@ pub(crate) fn of_all(w: &World, kind: &str) -> String {
     format!("{}-cli{kind}-{}", w.options.fsname, w.options.instance)
 }
 
-/// Whether a pattern names a parameter of a mount, by its name or by that which versions up to 0.1.0 gave it.
+/// Whether a pattern matches a parameter of a mount, by its name or by the one that versions up to 0.1.0 gave it.
 pub(crate) fn names(instance: Instance, pattern: &str, name: &str) -> bool {
     if wildcard::matches(pattern, name) {
         return true;
@@ -57,8 +57,9 @@ pub(crate) fn names(instance: Instance, pattern: &str, name: &str) -> bool {
     wildcard::matches(pattern, &format!("{device}{rest}"))
 }
 
-/// The devices of a mount. The mount itself is referred to by its process and by each object that it remembers; a connection by the
-/// mount, by each request without an answer and by each lock; what stands for several targets by the mount and by each of them.
+/// The devices of a mount, with their references. The mount itself counts its process and each cached node; a
+/// connection counts the mount, each unanswered request and each lock; a device for several targets counts the mount
+/// and each target.
 pub(crate) fn list(w: &World) -> Vec<Device> {
     let uuid = w.options.uuid.to_string();
     let device = |kind: &'static str, name: String, references: usize| Device {

@@ -1,7 +1,7 @@
 //! Directories: listing them, from the cache or in pieces from the server.
 //!
-//! Cookies are the server's, except that `.` has 1 and `..` has 2. A listing that was read from its begin to its end under
-//! one unbroken UPDATE lock is kept, if it is not too large: it answers later listings and every lookup.
+//! Cookies are the server's, except that `.` has 1 and `..` has 2. A complete listing that was read under one unbroken
+//! UPDATE lock is kept, if it is not too large: it answers later listings and every lookup.
 
 use bytes::Bytes;
 use proto::msg::{ReaddirReq, SyncReq, WantLocks, bits};
@@ -23,22 +23,22 @@ use crate::coherence::op::{Body, Task};
 use crate::coherence::request::{Request, Wants};
 use crate::coherence::world::World;
 
-/// Offset of `..`; smaller ones are `.` and the begin.
+/// Offset of `..`; smaller ones are `.` and the start.
 const OFFSET_DOTS: u64 = 2;
-/// Bytes of a piece without attributes, about.
+/// Approximate size of a piece without attributes, in bytes.
 const PIECE_BYTES: u32 = 256 << 10;
-/// Bytes of a piece with attributes.
+/// Size of a piece with attributes, in bytes.
 const PIECE_BYTES_PLUS: u32 = 128 << 10;
-/// Entries that such a piece can have at most.
+/// Limit of entries in such a piece.
 const PIECE_ENTRIES_PLUS: u32 = 1024;
-/// What an entry with attributes takes in the kernel's buffer, at least.
+/// Minimum size of an entry with attributes in the kernel's buffer.
 const PLUS_BYTES: usize = 152;
-/// Largest listing that is kept, entries.
+/// Largest listing that is kept, in entries.
 const LISTING_MAX: usize = 128 << 10;
 /// `DT_DIR`.
 const DT_DIR: u32 = 4;
 
-/// `Opendir`: no request if attributes are covered and say yes.
+/// `Opendir`: without a request if the cached attributes grant access.
 pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     if attributes(cx, ino, false)?.mode & S_IFMT != S_IFDIR {
@@ -77,7 +77,7 @@ pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     Ok(Answer::Done)
 }
 
-/// `Fsyncdir`: names are durable with everything else of the metadata target.
+/// `Fsyncdir`: names become durable with everything else of the metadata target.
 pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (ino, fid, dest, known) = (file.ino, file.fid, file.dest, file.error_mark);
@@ -89,21 +89,21 @@ pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     if failures == known {
         return Ok(Answer::Done);
     }
-    crate::coherence::lost::was_told(cx.w, ino);
+    crate::coherence::lost::reported(cx.w, ino);
     Err(errno.into())
 }
 
 /// Fills the kernel's buffer.
 struct Filler {
     entries: Vec<DirectoryEntry>,
-    /// Of each entry: its name leads to its object for certain, so the kernel may keep it.
+    /// For each entry: whether its name certainly leads to its object, so that the kernel may keep it.
     sure: Vec<bool>,
     room: usize,
     plus: bool,
 }
 
 impl Filler {
-    /// Appends an entry, or says that there is no room.
+    /// Appends an entry. False: it does not fit.
     fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64, sure: bool) -> bool {
         let head = if self.plus { PLUS_BYTES } else { 24 };
         let size = (head + name.len()).next_multiple_of(8);
@@ -116,9 +116,9 @@ impl Filler {
         true
     }
 
-    /// Appends what follows `after`; the cookie of the last entry looked at, and whether there is room for more. `changes` is
-    /// how many names of the directory had been changed from here when the list was asked for; `new` says that this was done
-    /// by the call that shows it.
+    /// Appends the entries after `after`. Returns the cookie of the last entry considered, and whether more would fit.
+    /// `changes` is how many names of the directory this client had changed when the list was requested; `new`: it was
+    /// requested by this call.
     fn fill(&mut self, w: &World, parent: u64, list: &[Listed], changes: u32, new: bool, after: u64) -> (u64, bool) {
         let mut at = after;
         let untouched = changes == changes_of(w, parent);
@@ -126,9 +126,10 @@ impl Filler {
         for listed in &list[begin..] {
             let (fid, kind, sure) = match w.nodes.known_name(parent, &listed.name) {
                 KnownName::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
-                // Changed while it was asked for: all of it is shown as it was then, for a new name may be among what is not there.
+                // Changed while the list was being fetched: shown as in the list, because a new name may be among those
+                // that it lacks.
                 KnownName::Nothing | KnownName::Child(_) if new => (listed.fid, listed.kind, false),
-                // Removed here since.
+                // Removed by this client since.
                 KnownName::Nothing => {
                     at = listed.cookie;
                     continue;
@@ -137,7 +138,8 @@ impl Filler {
                     let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
                     (fid, if kind == 0 { listed.kind } else { kind }, true)
                 }
-                // Others change a name only when the lock of what it leads to has gone back; we ourselves keep it.
+                // Other clients change a name only when the lock of its object has gone back; this client keeps the
+                // lock.
                 KnownName::Unknown => (listed.fid, listed.kind, untouched && still_locked(w, listed)),
             };
             if !self.push(&listed.name, fid.ino(), kind, listed.cookie, sure) {
@@ -149,7 +151,8 @@ impl Filler {
     }
 }
 
-/// `Readdir`, with and without attributes. Of a directory that was removed since it was opened it is `ENOENT`, as on local file systems.
+/// `Readdir`, with and without attributes. A directory that was removed while open gives `ENOENT`, as on local file
+/// systems.
 pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: bool) -> Run<Answer> {
     match entries(cx, fh, offset, max_bytes, plus) {
         Err(Stop::Errno(Errno::ESTALE)) => Err(Errno::ENOENT.into()),
@@ -161,7 +164,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let ino = file.ino;
     if offset == 0 && cx.op.is_fresh() {
-        // From the start: what was read for an earlier walk through it is old, unless opendir has just read it.
+        // From the start: pieces of an earlier listing are outdated, unless opendir has just read them.
         let changes = changes_of(cx.w, ino);
         if let Some(file) = cx.w.files.get_mut(fh) {
             file.next = None;
@@ -184,7 +187,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
     let mut after = if offset <= OFFSET_DOTS { 0 } else { offset };
     let mut number = 0;
     loop {
-        // What was asked for is given, also if it has made the listing whole.
+        // A requested piece is used even if it has completed the listing.
         if !cx.began(Step::Piece(number))
             && let Some(listing) = whole(cx.w, ino)
             && (!plus || has_attributes(cx.w, &listing, after, filler.room))
@@ -201,8 +204,8 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
         };
         let (mut stream, new) = match kept {
             Some(stream) => (stream, false),
-            // What is here is given first. So a request is only ever made for what follows `offset`, and an attempt
-            // that runs again asks for the same.
+            // What is cached is returned first. So a request is only ever sent for what follows `offset`, and a
+            // repeated attempt requests the same.
             None if filler.entries.len() > dots => break,
             None => {
                 let fetched = match ahead(cx, number, fh, ino, after)? {
@@ -221,7 +224,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
             file.stream = Some(stream);
         }
         if plus {
-            go_ahead(cx, fh, ino, after);
+            prefetch_next(cx, fh, ino, after);
         }
         if end || !room {
             break;
@@ -240,9 +243,9 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
     Ok(Answer::Entries(entries))
 }
 
-/// A program that reads with attributes is half through a piece: the next one is asked for, for fetching it may take as long as
-/// going through this one.
-fn go_ahead(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: u64) {
+/// A program that reads with attributes has passed half of a piece: the next one is requested, because fetching it may
+/// take as long as reading this one.
+fn prefetch_next(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: u64) {
     let number = cx.w.nodes.next_epoch();
     let Some(file) = cx.w.files.get_mut(fh) else { return };
     let (Some(stream), None) = (&file.stream, &file.next) else { return };
@@ -253,55 +256,55 @@ fn go_ahead(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: u64) {
         return;
     }
     stdx::mark!("listing_read_ahead");
-    file.next = Some(Next::Asked { after, number });
+    file.next = Some(Next::Fetching { after, number });
     cx.spawn(Task::Next { fh, ino, after, number });
 }
 
 /// Background: fetches the next piece of a directory that is being read.
 pub(crate) fn fetch_next(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, after: u64, number: u32) -> Run<()> {
     let stream = piece(cx, 0, ino, after, true)?;
-    next_is(cx.w, fh, ino, number, Some(Box::new(stream)));
+    next_arrived(cx.w, fh, ino, number, Some(Box::new(stream)));
     Ok(())
 }
 
-/// The next piece is here, or will not come.
-pub(crate) fn next_is(w: &mut World, fh: FileHandle, ino: u64, number: u32, stream: Option<Box<Stream>>) {
+/// The next piece has arrived, or will not arrive.
+pub(crate) fn next_arrived(w: &mut World, fh: FileHandle, ino: u64, number: u32, stream: Option<Box<Stream>>) {
     if let Some(file) = w.files.get_mut(fh)
-        && matches!(file.next, Some(Next::Asked { number: asked, .. }) if asked == number)
+        && matches!(file.next, Some(Next::Fetching { number: asked, .. }) if asked == number)
     {
-        file.next = stream.map(Next::Here);
+        file.next = stream.map(Next::Fetched);
     }
     w.wake(WaitKey::Listing(ino));
 }
 
-/// The piece after a cookie, if it was fetched ahead; waits for it if it is on its way.
+/// The piece after a cookie, if it was prefetched; waits for it if it is being fetched.
 fn ahead(cx: &mut Cx<'_>, number: u64, fh: FileHandle, ino: u64, after: u64) -> Run<Option<Box<Stream>>> {
     if cx.began(Step::Piece(number)) {
         return Ok(None);
     }
     let Some(file) = cx.w.files.get_mut(fh) else { return Ok(None) };
     match file.next.take() {
-        Some(Next::Here(stream)) if stream.after == after => Ok(Some(stream)),
-        Some(Next::Asked { after: asked, number }) if asked == after => {
-            file.next = Some(Next::Asked { after, number });
+        Some(Next::Fetched(stream)) if stream.after == after => Ok(Some(stream)),
+        Some(Next::Fetching { after: asked, number }) if asked == after => {
+            file.next = Some(Next::Fetching { after, number });
             Err(cx.wait(WaitKey::Listing(ino)))
         }
         _ => Ok(None),
     }
 }
 
-/// How many names of a directory were changed from here.
+/// How many names of a directory this client has changed.
 fn changes_of(w: &World, ino: u64) -> u32 {
     w.nodes.get(ino).and_then(|node| node.dir.as_ref()).map_or(0, |dir| dir.changes)
 }
 
-/// Whether the lock that came with an entry has been here ever since.
+/// Whether the lock that came with an entry has been held ever since.
 fn still_locked(w: &World, listed: &Listed) -> bool {
     let child = w.nodes.get(listed.fid.ino());
     child.is_some_and(|child| child.has(bits::LOOKUP) && child.validity.lookup_epoch() == listed.child_epoch)
 }
 
-/// The whole listing, if it is here and exact.
+/// The complete listing, if it is cached and exact.
 pub(super) fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
     let node = w.nodes.get(ino)?;
     let (epoch, listing) = node.dir.as_ref()?.listing.as_ref()?;
@@ -309,8 +312,8 @@ pub(super) fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
     (certain && node.has(bits::UPDATE) && *epoch == node.validity.update_epoch()).then(|| listing.clone())
 }
 
-/// Whether the attributes of what follows `after` are here, for so many bytes: most of them, since those of a file that
-/// another client is writing never are.
+/// Whether the attributes of the next entries are cached, for a buffer of `room` bytes: most of them suffice, because
+/// those of a file that another client writes are never cached.
 fn has_attributes(w: &World, listing: &Listing, after: u64, room: usize) -> bool {
     let begin = listing.entries.partition_point(|listed| listed.cookie <= after);
     let next = listing.entries[begin..].iter().take(room / PLUS_BYTES + 1);
@@ -318,7 +321,7 @@ fn has_attributes(w: &World, listing: &Listing, after: u64, room: usize) -> bool
     unknown.len() <= known.len() / 8
 }
 
-/// One piece from the server: of several of an operation, which.
+/// Fetches one piece from the server; `number` tells the pieces of an operation apart.
 pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bool) -> Run<Stream> {
     let fid = fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
@@ -343,7 +346,7 @@ pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bo
         let sent = w.nodes.directory_epoch(ino);
         Request::new(&request).wanting(wants).then(move |w, answer| match answer.map(|reply| &reply.body) {
             Ok(Body::Readdir(piece)) => build(w, ino, sent, after, piece),
-            Err(Errno::EIO) => w.nodes.listing_broke(ino),
+            Err(Errno::EIO) => w.nodes.listing_failed(ino),
             _ => {}
         })
     });
@@ -357,7 +360,8 @@ pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bo
     }
 }
 
-/// Puts a piece behind those before it; the last makes the listing whole. `sent`: the epoch of the names when it was asked for.
+/// Appends a piece to the listing that is being assembled; the last one completes it. `sent`: the epoch of the names
+/// when it was requested.
 fn build(w: &mut World, ino: u64, sent: u32, after: u64, piece: &Piece) {
     let epoch = w.reply_epoch(&piece.locks, ino, sent);
     let Some(node) = w.nodes.get_mut(ino) else { return };
@@ -390,9 +394,9 @@ fn build(w: &mut World, ino: u64, sent: u32, after: u64, piece: &Piece) {
     }
 }
 
-/// Background: fetches the listing of a directory in which names are being looked up in vain.
+/// Background: fetches the listing of a directory in which programs look up absent names.
 pub(crate) fn fetch_listing(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    // The pieces before were put in when they came.
+    // Earlier pieces were added when they arrived.
     let mut after = cx.memo(Step::ListedAfter).unwrap_or(0);
     let mut number = cx.memo(Step::Listed).unwrap_or(0);
     loop {

@@ -1,15 +1,15 @@
-//! Calls whose programs were killed while a request was on its way.
+//! Abandoned calls: calls whose programs were killed while a request was in flight.
 //!
-//! Such a call was answered `EINTR`, and the operation went on by itself. What it brings in the end nobody has asked for any more:
-//! references of the kernel that the kernel knows nothing of, open files without a descriptor. And what it changed the kernel was
-//! not told: it may have been asked by other programs meanwhile, and remember what was before.
+//! Such a call was answered `EINTR`, and its operation went on without a caller. What it obtains has no owner:
+//! references that the kernel does not know of, open files without a descriptor. And the kernel was not told what it
+//! changed: other programs may have looked meanwhile, so the kernel may cache the state from before.
 //!
 //! ```text
 //! program       kernel                client                          server
-//! mkdir d/x ──► MKDIR ──────────────► request ──────────────────────► (away)
+//! mkdir d/x ──► MKDIR ──────────────► request ──────────────────────► (unreachable)
 //! killed    ──► INTERRUPT ──────────► abandoned: EINTR
-//! (gone)        stat d: no x ───────► asks the server ──────────────► (back) makes d/x
-//!                                     forgets the reference to x ◄─── answers
+//!               stat d: no x ───────► asks the server ──────────────► (reachable again) makes d/x
+//!                                     drops the reference to x   ◄─── answers
 //!               d/x, attributes of d  ◄─ invalidated
 //! ```
 
@@ -25,9 +25,9 @@ use crate::coherence::kernel;
 use crate::coherence::op::{Disowned, Memo, OpState, Task};
 use crate::coherence::world::World;
 
-/// An abandoned call is over, with this answer if it was done: what it brought is let go of.
+/// An abandoned call has ended, with this answer if it succeeded: starts to release what it obtained.
 pub(crate) fn disown(w: &mut World, op: &OpState, call: &Call, answer: Option<&Answer>) {
-    let mut nodes: SmallVec<[u64; 4]> = kernel::walked(call).into_iter().collect();
+    let mut nodes: SmallVec<[u64; 4]> = kernel::reached_by_path(call).into_iter().collect();
     nodes.extend(op.steps().iter().filter_map(|(_, memo)| match memo {
         Memo::Changing(ino) => Some(*ino),
         _ => None,
@@ -53,10 +53,10 @@ pub(crate) fn disown(w: &mut World, op: &OpState, call: &Call, answer: Option<&A
     w.spawn(Task::Disown(Box::new(left)));
 }
 
-/// Background: lets go.
-pub(super) fn let_go(cx: &mut Cx<'_>, left: &Disowned) {
+/// Background: releases what an abandoned call has obtained.
+pub(super) fn release_all(cx: &mut Cx<'_>, left: &Disowned) {
     if let Some(fh) = left.opened {
-        // It is not there any more if the mount has ended meanwhile.
+        // The handle is gone if the mount has ended meanwhile.
         let _ = match cx.w.files.get(fh).is_some_and(|file| file.flags & o::DIRECTORY != 0) {
             true => super::dir::releasedir(cx, fh),
             false => open::release(cx, fh, None),
@@ -76,7 +76,7 @@ pub(super) fn let_go(cx: &mut Cx<'_>, left: &Disowned) {
     }
 }
 
-/// Names that a call makes or removes.
+/// Names that a call adds or removes.
 fn names(call: &Call) -> SmallVec<[(u64, Bytes); 2]> {
     match call {
         Call::Create { parent, name, .. }

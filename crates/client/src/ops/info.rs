@@ -1,4 +1,4 @@
-//! Questions about the file system: space, identities, layouts.
+//! Queries about the file system: space, identities, layouts.
 
 use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
 use proto::{Errno, Fid, Opcode};
@@ -20,10 +20,12 @@ use crate::coherence::request::Request;
 /// Block size of `statfs`.
 const BLOCK: u64 = 4096;
 
-/// `Statfs` is answered after this time at the latest, by what targets said last: `df` and umount(8) ask, and must not hang.
+/// `Statfs` is answered after this time at the latest, with what targets reported last: `df` and umount(8) call it and
+/// must not hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks targets for their space, all at once; those that are away are not waited for, but what `wait_for` names until `until`.
+/// Requests the space of all targets at once. Unreachable targets are not waited for, except those that `wait_for`
+/// selects, until `until`.
 fn space(
     cx: &mut Cx<'_>,
     wait_for: impl Fn(Dest) -> bool,
@@ -42,7 +44,7 @@ fn space(
         let away = !cx.w.imports.get(dest).is_some_and(|target| target.is_full());
         if away && cx.answer(step).is_none() {
             if wait_for(dest) && !late {
-                // Nothing is sent, so that nothing is left to send by those that have waited long enough.
+                // Nothing is sent, so that no request is left over if the wait ends.
                 let _ = cx.wait(WaitKey::Target(dest));
                 missing = true;
             } else {
@@ -73,12 +75,12 @@ fn space(
     }
 }
 
-/// The space of several targets. Those that share a disk share its bytes.
+/// The total space of several targets. Targets on the same disk share its bytes.
 #[derive(Default)]
 struct Sum {
-    /// Of targets that have their bytes to themselves, and the objects of all.
+    /// Bytes of targets with a disk of their own, and the objects of all targets.
     own: StatfsRep,
-    /// Of each disk, with what its targets have promised to clients (`free` less `available`) in `grant`.
+    /// For each disk, with what its targets have granted to clients (`free` less `available`) in `grant`.
     disks: BTreeMap<u64, StatfsRep>,
 }
 
@@ -110,7 +112,8 @@ impl Sum {
     }
 }
 
-/// `Statfs`: bytes of the object targets, files of the metadata targets. Without object targets, bytes of the latter.
+/// `Statfs`: bytes of the object targets, files of the metadata targets. Without object targets, bytes of the metadata
+/// targets.
 pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
     let until = Instant(cx.memo(Step::Until).unwrap_or((cx.now() + PATIENCE).0));
     cx.set_memo(Step::Until, until.0);
@@ -174,7 +177,7 @@ pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     Ok(Answer::Layout(attributes(cx, ino, false)?.layout))
 }
 
-/// `SetLayout`. `EOPNOTSUPP`: the server is of a version that knows no lists of targets or no pools, and has set the rest.
+/// `SetLayout`. `EOPNOTSUPP`: the server's version does not support lists of targets or pools, and has set the rest.
 pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     writable(cx)?;
@@ -198,7 +201,7 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     Ok(Answer::Done)
 }
 
-/// `Migrate`. `EOPNOTSUPP`: a server or another client is of a version that knows nothing of it.
+/// `Migrate`. `EOPNOTSUPP`: a server or another client has a version that does not support it.
 pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     walk(cx, ino)?;
     writable(cx)?;

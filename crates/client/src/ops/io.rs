@@ -1,4 +1,5 @@
-//! Reading, writing and what makes data durable. The data cache does the work; here are handles, errors and times.
+//! Reading, writing and making data durable. The data cache does the work; this file handles open files, errors and
+//! times.
 
 use bytes::Bytes;
 use proto::Errno;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use stdx::Instant;
 
 use super::attributes;
-use super::open::told;
+use super::open::report_error;
 use crate::api::{AccessTimes, Answer, FileHandle, Whence};
 use crate::base::Dest;
 use crate::base::Step;
@@ -22,13 +23,13 @@ use crate::coherence::kernel;
 use crate::coherence::request::Request;
 use crate::ops::data::{self, IoFlags, WriteAt};
 
-/// A day: an access time older than this is renewed by any read.
+/// A day: any read updates an access time older than this.
 const DAY_NS: i64 = Duration::from_secs(86_400).as_nanos() as i64;
 
-/// An empty read of the kernel's page cache is answered this much later.
+/// Delay of the answer to an empty read of the kernel's page cache.
 const EMPTY_AFTER: Duration = Duration::from_millis(5);
 
-/// The open file behind a handle, if it still is one.
+/// The open file of a handle, unless it is lost.
 fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
     match cx.w.files.get(fh) {
         None => Err(Errno::EBADF.into()),
@@ -37,9 +38,9 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
     }
 }
 
-/// The node and the flags of an open file through which a change goes. What a call has begun goes on when the file is closed because its
-/// program was killed or the mount ends, or when its open is lost with an eviction: others would wait for it for ever.
-/// Nor does it go on with another file that has got the same handle since.
+/// The node and the flags of an open file through which a change is made. A call that has started a change goes on when
+/// the file is closed because its program was killed or the mount ends, or when its open is lost with an eviction:
+/// others would wait for it forever. It also never continues with another file that has got the same handle since.
 fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
     if let (Some(ino), Some(flags)) = (cx.memo(Step::FileNode), cx.memo(Step::FileFlags))
         && cx.op.changes > 0
@@ -77,11 +78,11 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, length: u32) ->
     Ok(Answer::Data(data))
 }
 
-/// The kernel reads pages behind the end only if it thinks that the file is longer, for another mount has cut it. It learns
-/// the end from the first short answer of those that it asked for together, and takes the begin of an empty one for the
-/// end: so an empty answer lets the one that has the last bytes go first. It keeps no lock meanwhile: while it kept one that is called
-/// back, others of this client could ask for new ones and give them back in a circle, and whoever wants it would wait too. It is read
-/// again then.
+/// The kernel reads pages beyond the end only if it assumes a larger size, because another mount has truncated the
+/// file. It takes the end from the first short answer among the reads that it sent together, and takes the start of an
+/// empty one for the end: so an empty answer is delayed to let the one with the last bytes go first. It keeps no lock
+/// meanwhile: with a lock that is called back, other operations of this client could request new ones and give them
+/// back in a circle, and the client that wants the lock would wait too. The data is read again afterwards.
 fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     let at = match cx.memo(Step::AfterEnd) {
         Some(at) => Instant(at),
@@ -100,8 +101,8 @@ fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     Err(cx.wait(WaitKey::Timer))
 }
 
-/// Something is read: its access time moves, if the mount's options say so. It is kept here and told to the server with the close.
-/// True if it moved.
+/// Updates the access time of something that is read, if the mount's options say so. It stays in the node and is sent
+/// to the server with the close. Returns whether it was updated.
 pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     if cx.w.options.read_only {
         return false;
@@ -140,7 +141,7 @@ pub(crate) fn write(
 ) -> Run<Answer> {
     let (flags, ino) = match live(cx, fh) {
         Ok(file) if write_back => (file.flags, if ino != 0 { ino } else { file.ino }),
-        // A page that a program changed through a mapping may come after its file was closed.
+        // A page that a program changed through a mapping may arrive after its file was closed.
         Err(Stop::Errno(Errno::EBADF)) if write_back => (o::RDWR, ino),
         _ => {
             let (ino, flags) = changed(cx, fh)?;
@@ -154,7 +155,7 @@ pub(crate) fn write(
     if !append && offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Errno::EFBIG.into());
     }
-    // A page that was changed through a mapping says nothing of who did it; Linux takes no privileges for it either.
+    // A page that was changed through a mapping has no known writer; Linux drops no privileges for it either.
     if !write_back {
         drop_privileges(cx, ino, kill_priv)?;
     }
@@ -163,8 +164,9 @@ pub(crate) fn write(
     Ok(Answer::Written(data::write(cx, fh, ino, at, bytes, flags)?))
 }
 
-/// Who changes data takes capabilities from the file, and set-id bits without the privilege to keep them (`set_id`). Once, before the
-/// data: what is half written must not end because of an answer about privileges.
+/// A write removes capabilities from the file, and set-id bits if the caller lacks the privilege to keep them
+/// (`set_id`). This is done once, before the data is written: a partial write must not end because of an answer about
+/// privileges.
 fn drop_privileges(cx: &mut Cx<'_>, ino: u64, set_id: bool) -> Run<()> {
     if cx.memo(Step::Privileges).is_none() {
         let goes =
@@ -177,14 +179,14 @@ fn drop_privileges(cx: &mut Cx<'_>, ino: u64, set_id: bool) -> Run<()> {
     Ok(())
 }
 
-/// Whether set-id bits go with a write.
+/// Whether a write removes set-id bits.
 fn takes_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let attr = attributes(cx, ino, false)?;
     let caller = Caller::of(&cx.op.cred);
     Ok(caller.mode_without_privileges(Object::without_list(&attr), true) != attr.mode)
 }
 
-/// Takes from a file what lets its program run with other rights: set-id bits, and capabilities.
+/// Removes what makes a program run with other rights: set-id bits and capabilities.
 pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.changing(Step::Changing(0), ino);
     let fid = fid_of(ino)?;
@@ -199,21 +201,21 @@ pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     mode_changed(cx, ino)
 }
 
-/// Waits until the kernel has forgotten a file's mode: it does not think that a write changes it, and runs the program with what
-/// it remembers.
+/// Waits until the kernel has dropped a file's mode: it does not expect a write to change it, and would run the program
+/// with the cached mode.
 pub(super) fn mode_changed(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.invalidate_kernel(Step::Mode, ino, 0, 0)
 }
 
-/// `Fsync`: data on its targets, then the file itself (its name, size, layout) on the metadata target.
+/// `Fsync`: makes data durable on its targets, then the file itself (its name, size, layout) on the metadata target.
 pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Answer> {
     let _ = data_only;
     let file = live(cx, fh)?;
     let (ino, fid, dest) = (file.ino, file.fid, file.dest);
     match data::fsync(cx, ino) {
         Err(Stop::Errno(errno)) => {
-            // Told now, so not again by close.
-            let _ = told(cx, fh, ino);
+            // Reported now, so close does not report it again.
+            let _ = report_error(cx, fh, ino);
             return Err(errno.into());
         }
         other => other?,
@@ -222,12 +224,12 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
         closes::drained(cx)?;
     }
     cx.rpc(Step::Main, dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: Some(fid) }))?;
-    told(cx, fh, ino)?;
+    report_error(cx, fh, ino)?;
     Ok(Answer::Done)
 }
 
-/// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, or something is lost while it waits, that is
-/// the answer.
+/// `Syncfs`. Makes everything durable that can be. If data of some file cannot be written back, or something is lost
+/// meanwhile, it fails with that error.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     let losses = cx.memo(Step::Losses).unwrap_or(cx.w.losses.count);
     cx.set_memo(Step::Losses, losses);
@@ -244,7 +246,7 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     }
 }
 
-/// Every metadata target makes durable what it told this client.
+/// Makes durable what metadata targets have acknowledged to this client.
 pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
     let mut missing = false;
     let mut failed = None;
@@ -276,7 +278,7 @@ pub(crate) fn fallocate(cx: &mut Cx<'_>, fh: FileHandle, mode: u32, offset: u64,
     if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Errno::EFBIG.into());
     }
-    // The kernel says nothing of set-id bits here; whether this caller may keep them, the server knows.
+    // The kernel does not report set-id bits here; the server knows whether the caller may keep them.
     drop_privileges(cx, ino, true)?;
     data::fallocate(cx, ino, mode, offset, length)?;
     Ok(Answer::Done)

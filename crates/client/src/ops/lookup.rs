@@ -1,4 +1,4 @@
-//! Names to nodes, and the kernel's references to nodes.
+//! Lookups: names to nodes, and the kernel's references to nodes.
 
 use bytes::Bytes;
 use proto::msg::{LookupReq, ObjectRep, bits};
@@ -10,7 +10,7 @@ use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::base::Step;
 use crate::cache::names::KnownName;
 use crate::coherence::cx::{Cx, Run, Stop};
-use crate::coherence::names::Asked;
+use crate::coherence::names::NameRequest;
 use crate::coherence::request::{ObjectLocks, Request, Wants};
 use crate::coherence::world::World;
 
@@ -20,8 +20,8 @@ pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> 
     Ok(Answer::Entry(found(cx.w, stat, parent, name)))
 }
 
-/// The kernel is told what this name leads to. The operation may have waited since it learned that: the kernel keeps the name
-/// only if that is still known, whatever locks were lost and taken again meanwhile.
+/// Prepares the answer that a name leads to this node. The operation may have waited since it learned that: the kernel
+/// may keep the name only if it is still valid, whatever locks were lost and taken again meanwhile.
 pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
     let known = || matches!(w.nodes.known_name(parent, name), KnownName::Child(fid) if fid.ino() == stat.ino);
     let entry_cacheable = stat.entry_cacheable && known();
@@ -31,11 +31,11 @@ pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Sta
     referenced(w, Stat { entry_cacheable, ..stat }, parent, name)
 }
 
-/// Counts a reference of the kernel to the node that is being answered, under this name.
+/// Counts a reference of the kernel to the node of the answer, under this name.
 pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
     w.nodes.referenced(stat.ino);
     if let Some(node) = w.nodes.get_mut(stat.ino) {
-        node.kernel.came();
+        node.kernel.looked_up();
         if name.as_ref() != b"." && name.as_ref() != b".." {
             node.parent = parent;
         }
@@ -48,7 +48,7 @@ pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -
     stat
 }
 
-/// Attributes of what a name leads to; the errors of `lookup`.
+/// Attributes of the object that a name leads to; the errors of `lookup`.
 fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     let fid = walk(cx, parent)?;
     if name.len() > proto::connect::NAME_MAX {
@@ -80,7 +80,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                 }
                 if cx.began(Step::Attr) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.certain_attr().is_some())
                 {
-                    // The name is sure and so are the attributes; only the data's size is missing.
+                    // The name and the attributes are valid; only the data's size is missing.
                     super::attributes(cx, child.ino(), true)?;
                     return stat_of_name(cx, child.ino());
                 }
@@ -98,14 +98,14 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         let names = w.wants_directory_lock(parent);
         let mut wants = Wants::default();
         let want = Some(wants.locks(w, dest, ObjectLocks::ANY, names && !up, Some(false)));
-        let asked = Asked::now(w, parent, name);
+        let asked = NameRequest::now(w, parent, name);
         Request::new(&LookupReq { parent: fid, name: name.clone(), want, cred: Some((*op.cred).clone()) })
             .wanting(wants)
             .then_learn(move |w, rep, reply| answered(w, &asked, rep, reply.number))
     });
     let rep = match rep {
-        // The directory had its name when the call came, and is gone: then it was empty. `ESTALE` is for what the kernel should look up again,
-        // which it does once only for all names of a call.
+        // The directory had its name when the call arrived, and is removed now: so it was empty. `ESTALE` would make
+        // the kernel look the path up again, which it does only once for all names of a call.
         Err(Stop::Errno(Errno::ESTALE)) if cx.memo(Step::HadName) == Some(1) => {
             stdx::mark!("looked_up_in_what_went");
             return Err(Errno::ENOENT.into());
@@ -116,8 +116,8 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     stat_of_name(cx, attr.fid.ino())
 }
 
-/// The server says what a name leads to, or that it is not there.
-fn answered(w: &mut World, asked: &Asked, rep: &ObjectRep, number: u64) {
+/// The server reports what a name leads to, or that it does not exist.
+fn answered(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
     let Some(attr) = &rep.attr else {
         let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
         let epoch = asked.epochs(w, rep, number, None).dir;
@@ -135,7 +135,7 @@ fn answered(w: &mut World, asked: &Asked, rep: &ObjectRep, number: u64) {
 /// `Forget`.
 pub(crate) fn forget(w: &mut World, ino: u64, count: u64) {
     if w.nodes.forgotten(ino, count) {
-        w.let_go();
+        w.kernel_forgot();
         w.drop_if_gone(ino);
     }
 }

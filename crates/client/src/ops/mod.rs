@@ -43,7 +43,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         }
         return Err(cx.wait(WaitKey::Mounted));
     }
-    if let Some(errno) = lost::told(cx, call) {
+    if let Some(errno) = lost::take_unreported(cx, call) {
         return Err(errno.into());
     }
     match call {
@@ -111,14 +111,14 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Batch(batch) => metadata_write_back::send(cx, batch),
         Task::Hold { closing, until } => stale::hold(cx, closing, *until),
         Task::Atime { ino } => closes::atime(cx, *ino),
-        Task::Publish { ino } => local_opens::tell(cx, *ino),
+        Task::Publish { ino } => local_opens::report(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),
         Task::Ahead { ino } => ahead::fetch(cx, *ino),
         Task::Next { fh, ino, after, number } => dir::fetch_next(cx, *fh, *ino, *after, *number),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
         Task::DropLocks { ino, owner, flock } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, *flock),
         Task::Disown(left) => {
-            disown::let_go(cx, left);
+            disown::release_all(cx, left);
             Ok(())
         }
         Task::Unmount => unmount::unmount(cx),
@@ -131,8 +131,9 @@ pub(crate) fn task_failed(w: &mut World, task: &Task, errno: Errno) {
     background::failed(w, task, errno);
 }
 
-/// The FID of a node that the kernel came to by a path. The first call after the name may have changed is refused, so
-/// that the kernel looks the name up again; of a directory the server is asked first whether the name has changed at all.
+/// The FID of a node that the kernel reached by path. If the node's name may have changed, the call fails with
+/// `ESTALE`, so that the kernel looks the name up again; for a directory the server is asked first whether the name has
+/// changed at all.
 pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
     let asked = cx.memo(Step::NamedOf) == Some(ino);
     if (asked || cx.op.is_fresh() && may_have_moved(cx, ino)) && !stale::still_named(cx, ino)? {
@@ -140,19 +141,19 @@ pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
         return Err(Errno::ESTALE.into());
     }
     let fid = fid_of(ino)?;
-    // Caches are looked at through the node; the list of unused locks must hear that these are in use.
+    // Cached attributes are read through the node; this marks their locks as used.
     if let Some(locks) = cx.w.locks.get(cx.w.mdt_of(fid)) {
         let _ = locks.bits_held(&Resource::inode(fid));
     }
     Ok(fid)
 }
 
-/// The name by which the kernel came to a node may lead to something else by now.
+/// Whether the name by which the kernel reached a node may lead elsewhere by now.
 fn may_have_moved(cx: &Cx<'_>, ino: u64) -> bool {
-    // What a program has open it may ask about without a path, and nobody would ask again for it. And the kernel looks a path up again
-    // only once: a call that met `ESTALE` must not meet it a second time.
+    // A program that has the node open may call without a path, and nobody would repeat its call. And the kernel looks
+    // a path up again only once: a call that has got `ESTALE` must not get it again.
     let node = cx.w.nodes.get(ino);
-    node.is_some_and(|node| node.kernel.may_be_wrong(cx.w.now) && !node.is_held(Hold::Handle))
+    node.is_some_and(|node| node.kernel.may_be_stale(cx.w.now) && !node.is_held(Hold::Handle))
 }
 
 /// Refuses a change on a read-only mount.
@@ -160,7 +161,7 @@ pub(crate) fn writable(cx: &Cx<'_>) -> Run<()> {
     if cx.w.options.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
 }
 
-/// An object that is gone is a stale handle to whoever named it by node.
+/// An object that was removed is a stale handle to a caller that identifies it by node.
 pub(crate) fn stale_if_gone<T>(result: Run<T>) -> Run<T> {
     match result {
         Err(Stop::Errno(Errno::ENOENT)) => Err(Stop::Errno(Errno::ESTALE)),
@@ -168,9 +169,9 @@ pub(crate) fn stale_if_gone<T>(result: Run<T>) -> Run<T> {
     }
 }
 
-/// The attributes of a node: from the cache if locks cover them, from the server otherwise.
+/// The attributes of a node: from the cache if locks cover them, otherwise from the server.
 ///
-/// With `data`, of a resident file also its size must be covered or fresh.
+/// With `data`, the size of a resident file must be covered or fresh too.
 pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
     let fid = fid_of(ino)?;
     if !cx.began(Step::Attr)
@@ -182,11 +183,11 @@ pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
     }
     let rep = fetch(cx, fid)?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
-    // A newer copy may have come in meanwhile.
+    // A newer copy may have arrived meanwhile.
     Ok(cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).unwrap_or(attr).clone())
 }
 
-/// Asks the server for the attributes of `fid`, with locks.
+/// Fetches the attributes of `fid` from the server, with locks.
 pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg::ObjectRep>> {
     let dest = cx.w.mdt_of(fid);
     stale_if_gone(cx.rpc_object(Step::Attr, dest, Opcode::MdsGetattr, |w, op| {
@@ -199,7 +200,7 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg:
     }))
 }
 
-/// What a program sees of a node whose attributes are known: with size and times of its data.
+/// The stat of a node whose attributes are cached, with size and times of its data.
 pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     if let Some(stat) = stat_cached(cx.w, ino) {
         return Ok(stat);
@@ -212,9 +213,9 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     Ok(compose(node, attr, data, node.certain_attr().is_some()))
 }
 
-/// [`stat`] for who looked a name up. If the object targets cannot say how large the file is because a record there is lost, the name
-/// is found all the same, with nothing to be kept: it can be removed, and who asks for the size is answered the error. Pages that
-/// the kernel has beyond the size that is made up go first.
+/// [`stat`] for a lookup. If the object targets cannot tell the size because a record there is lost, the lookup
+/// succeeds all the same, with attributes that the kernel may not keep: the file can be removed, and a call for its
+/// size gets the error. The kernel first drops pages, which may lie beyond the placeholder size.
 pub(crate) fn stat_of_name(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     let found = stat(cx, ino);
     if found != Err(Stop::Errno(Errno::EIO)) {
@@ -227,9 +228,9 @@ pub(crate) fn stat_of_name(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     node.attr.as_ref().map_or(found, |attr| Ok(compose(node, attr, None, false)))
 }
 
-/// [`stat`] for a call that has made or changed an object, whose attributes `attr` came with the answer. The change is done, so the call
-/// succeeds whatever has become of the object since: if somebody has removed it, it looks as it did then. (`ESTALE` would make the
-/// kernel ask for the same change again.)
+/// [`stat`] for a call that has created or changed an object, whose attributes `attr` came with the answer. The change
+/// is done, so the call succeeds even if the object was removed meanwhile: then it is shown as in `attr`, without a
+/// link. (`ESTALE` would make the kernel repeat the change.)
 pub(crate) fn stat_of_change(cx: &mut Cx<'_>, attr: &Attr) -> Run<Stat> {
     let found = stat(cx, attr.fid.ino());
     if found != Err(Stop::Errno(Errno::ESTALE)) {
@@ -241,8 +242,8 @@ pub(crate) fn stat_of_change(cx: &mut Cx<'_>, attr: &Attr) -> Run<Stat> {
     Ok(compose(node, &Attr { nlink: 0, ..attr.clone() }, None, false))
 }
 
-/// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
-/// asked, others that are looked up must not push it out.
+/// Size and times of a file's data. A lookup holds no reference of the kernel yet, so the node is kept while the object
+/// targets are asked.
 fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
     let found = metadata_write_back::settled(cx, ino).and_then(|()| data::stat(cx, ino));
     if matches!(found, Err(Stop::Wait)) {
@@ -251,7 +252,7 @@ fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
     found
 }
 
-/// The same if locks cover everything: no request, no waiting.
+/// The same if locks cover everything, without a request.
 pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
     let node = w.nodes.get(ino)?;
     let attr = node.certain_attr()?;
@@ -304,8 +305,8 @@ mod tests {
     use crate::coherence::op::OpState;
     use std::sync::Arc;
 
-    /// Somebody has removed what this client has just made, while its size was being asked for. With `ESTALE` the kernel would ask for
-    /// the same change again.
+    /// Another client has removed what this client has just created, while its size was being requested. `ESTALE` would
+    /// make the kernel repeat the change.
     #[test]
     fn a_change_whose_object_is_gone_meanwhile_was_made() {
         let mut w = World::new(crate::api::Options::of_tests());

@@ -1,5 +1,6 @@
-//! Changes of the namespace. Those that the client may make itself are made in the caches and sent later ([`crate::coherence::metadata_write_back`]). The others
-//! are one request each, without a lookup first, and the caches are changed by what the reply says.
+//! Changes of the namespace. If the client may make a change itself, it is made in the caches and sent later
+//! ([`crate::coherence::metadata_write_back`]). Any other change is one request, without a lookup before it, and the
+//! reply is applied to the caches.
 
 use bytes::Bytes;
 use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, RenameOp, UnlinkOp, WantLocks, bits};
@@ -16,12 +17,12 @@ use crate::coherence::fids::{fid_of, new_fid};
 use crate::coherence::kernel::{hide, known_child};
 use crate::coherence::local_opens;
 use crate::coherence::metadata_write_back;
-use crate::coherence::names::{Asked, unnamed};
+use crate::coherence::names::{NameRequest, name_removed};
 use crate::coherence::replies::rebuilt;
 use crate::coherence::request::{ObjectLocks, Request, Wants};
 use crate::coherence::world::World;
 
-/// The parts of a rename's flags.
+/// Flags of a rename.
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
@@ -48,7 +49,7 @@ pub(crate) fn symlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, target: &Bytes
     create(cx, parent, name, S_IFLNK | 0o777, 0, target)
 }
 
-/// The transno of a change, as far as its reply tells.
+/// The transno of a change, as far as its reply shows it.
 pub(super) fn version(rep: &ObjectRep) -> u64 {
     let of = |attr: &Option<Attr>| attr.as_ref().map_or(0, |attr| attr.version);
     of(&rep.attr).max(of(&rep.parent_attr))
@@ -71,12 +72,12 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         let names = lease || w.wants_directory_lock(parent);
         let data = (mode & S_IFMT == S_IFREG).then_some(false);
         let object = ObjectLocks { own: true, entries: mode & S_IFMT == S_IFDIR };
-        // Nobody else has a lock on a directory that is new.
+        // Nobody else has a lock on a new directory.
         let exclusive = lease || object.entries && metadata_write_back::allowed(w, dest);
         let mut wants = Wants::default();
         let want = WantLocks { exclusive, ..wants.locks(w, dest, object, names, data) };
         let change = CreateOp { parent: parent_fid, name: name.clone(), fid, mode, rdev, symlink: target.clone() };
-        let (asked, target) = (Asked::now(w, parent, name), target.clone());
+        let (asked, target) = (NameRequest::now(w, parent, name), target.clone());
         Request::new(&op.change(Some(want), Reint::Create(change)))
             .wanting(wants)
             .choosing(mode & S_IFMT == S_IFREG)
@@ -95,8 +96,8 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)))
 }
 
-/// An own change made a name for an object, new or old. A directory that is new here is empty.
-pub(super) fn made(w: &mut World, asked: &Asked, rep: &ObjectRep, number: u64) {
+/// Applies a change of this client that added a name for a new or old object. A directory that is new is empty.
+pub(super) fn made(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
     let Some(attr) = &rep.attr else { return };
     if rep.parent_attr.is_none() {
         rebuilt(w);
@@ -115,14 +116,14 @@ pub(super) fn made(w: &mut World, asked: &Asked, rep: &ObjectRep, number: u64) {
     }
 }
 
-/// A name of an object is about to go. What the server has to know of it is told first: who has it open, and closes of it that
-/// wait, since it is to find that nobody has it open.
-fn asked_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<()> {
+/// Before a request that removes a name of an object: reports its local opens and sends its waiting closes, so that the
+/// server knows whether it is open.
+fn prepare_removal(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<()> {
     if cx.began(Step::Main) {
         return Ok(());
     }
-    metadata_write_back::leaves(cx, parent, name)?;
-    local_opens::name_goes(cx, dest, parent, name, Step::Goes)
+    metadata_write_back::end_private(cx, parent, name)?;
+    local_opens::report_before_removal(cx, dest, parent, name, Step::Removal)
 }
 
 /// `Unlink` and `Rmdir`.
@@ -142,10 +143,10 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent, known_child(cx, parent, name)])?;
-    asked_before(cx, dest, parent, name)?;
-    let told = local_opens::told(cx, parent, name, Step::Goes);
+    prepare_removal(cx, dest, parent, name)?;
+    let told = local_opens::reported(cx, parent, name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
-        let asked = Asked::now(w, parent, name);
+        let asked = NameRequest::now(w, parent, name);
         let change = UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, told };
         Request::new(&op.change(None, Reint::Unlink(change)))
             .touching_name(&w.nodes, parent, name)
@@ -154,13 +155,13 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     Ok(Answer::Done)
 }
 
-/// An own change removed a name.
-fn removed(w: &mut World, asked: &Asked, rep: &ObjectRep, number: u64) {
+/// Applies a change of this client that removed a name.
+fn removed(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
     let (parent, name) = (asked.parent, &asked.name);
     let epochs = asked.epochs(w, rep, number, None);
     w.nodes.changed_name(parent, name, None, epochs, version(rep));
     match &rep.attr {
-        Some(attr) => unnamed(w, parent, name, attr, rep.destroyed),
+        Some(attr) => name_removed(w, parent, name, attr, rep.destroyed),
         None => rebuilt(w),
     }
 }
@@ -176,14 +177,14 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     cx.changing(Step::Changing(1), ino);
     hide(cx, &[new_parent, ino])?;
     if !cx.began(Step::Main) {
-        metadata_write_back::object_leaves(cx, ino)?;
+        metadata_write_back::end_private_object(cx, ino)?;
     }
     let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(new_parent);
         let object = ObjectLocks::missing(w.nodes.get(ino));
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, object, names, None);
-        let asked = Asked::now(w, new_parent, name);
+        let asked = NameRequest::now(w, new_parent, name);
         Request::new(&op.change(Some(want), Reint::Link(LinkOp { fid, parent: parent_fid, name: name.clone() })))
             .wanting(wants)
             .touching_name(&w.nodes, new_parent, name)
@@ -191,8 +192,8 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
             .then_learn(move |w, rep, reply| made(w, &asked, rep, reply.number))
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
-    // The kernel knows the object, and believes what comes with a new link whatever it was told to forget meanwhile. So it is
-    // told to ask again.
+    // The kernel knows the object, and keeps the attributes of a new link's answer regardless of invalidations sent
+    // meanwhile. So they are marked as not cacheable.
     let stat = Stat { cacheable: false, ..stat_of_change(cx, attr)? };
     Ok(Answer::Entry(super::lookup::found(cx.w, stat, new_parent, name)))
 }
@@ -220,14 +221,14 @@ pub(crate) fn rename(
     cx.changing(Step::Changing(1), new_parent);
     let (moved, replaced) = (known_child(cx, parent, name), known_child(cx, new_parent, new_name));
     hide(cx, &[parent, moved, new_parent, replaced])?;
-    asked_before(cx, dest, new_parent, new_name)?;
+    prepare_removal(cx, dest, new_parent, new_name)?;
     if !cx.began(Step::Main) {
-        metadata_write_back::leaves(cx, parent, name)?;
+        metadata_write_back::end_private(cx, parent, name)?;
     }
     let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx)?) } else { None };
-    let told = local_opens::told(cx, new_parent, new_name, Step::Goes);
+    let told = local_opens::reported(cx, new_parent, new_name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
-        let (from, to) = (Asked::now(w, parent, name), Asked::now(w, new_parent, new_name));
+        let (from, to) = (NameRequest::now(w, parent, name), NameRequest::now(w, new_parent, new_name));
         let change = RenameOp {
             source_parent,
             source_name: name.clone(),
@@ -245,15 +246,15 @@ pub(crate) fn rename(
     Ok(Answer::Done)
 }
 
-/// An own change has renamed.
-fn renamed(w: &mut World, from: &Asked, to: &Asked, exchanged: bool, rep: &ObjectRep, number: u64) {
+/// Applies a rename of this client.
+fn renamed(w: &mut World, from: &NameRequest, to: &NameRequest, exchanged: bool, rep: &ObjectRep, number: u64) {
     let (parent, name, new_parent, new_name) = (from.parent, &from.name, to.parent, &to.name);
-    // What has the old name now.
-    let comes = if exchanged { rep.replaced_attr.as_ref() } else { rep.whiteout_attr.as_ref() };
-    let from = from.epochs(w, rep, number, comes);
+    // What the old name leads to afterwards.
+    let takes_old = if exchanged { rep.replaced_attr.as_ref() } else { rep.whiteout_attr.as_ref() };
+    let from = from.epochs(w, rep, number, takes_old);
     let to = to.epochs(w, rep, number, rep.attr.as_ref());
     let Some(moved) = &rep.attr else {
-        // It was done, more is not known.
+        // The rename was done; nothing else is known.
         rebuilt(w);
         w.nodes.changed_name(parent, name, None, from, 0);
         w.nodes.changed_name(new_parent, new_name, None, to, 0);
@@ -275,9 +276,9 @@ fn renamed(w: &mut World, from: &Asked, to: &Asked, exchanged: bool, rep: &Objec
             entry_moved(w, other.fid, (new_parent, new_name), (parent, name));
         }
         (_, other) => {
-            w.nodes.changed_name(parent, name, comes, from, version);
+            w.nodes.changed_name(parent, name, takes_old, from, version);
             if let Some(other) = other {
-                unnamed(w, new_parent, new_name, other, rep.destroyed);
+                name_removed(w, new_parent, new_name, other, rep.destroyed);
             }
         }
     }
@@ -285,9 +286,9 @@ fn renamed(w: &mut World, from: &Asked, to: &Asked, exchanged: bool, rep: &Objec
     entry_moved(w, moved.fid, (parent, name), (new_parent, new_name));
 }
 
-/// The kernel moves its entry of the old name with our answer, whatever it leads to. If the object's lock went while the server
-/// renamed, it was told to forget the old name only; if another object had come to the old name, the entry is not this one's.
-/// Then it has to forget the new name, too.
+/// After a rename, the kernel moves its entry of the old name when it gets the answer, whatever that entry leads to. If
+/// the object's lock went back while the server renamed, only the old name was invalidated; if another object had got
+/// the old name, the entry is not this one's. In both cases the new name has to be invalidated too.
 fn entry_moved(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
     let moved = w.nodes.get_mut(fid.ino()).is_some_and(|node| node.kernel.rename(old, new));
     if !moved {
@@ -295,8 +296,8 @@ fn entry_moved(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) 
     }
 }
 
-/// Both names lead to one object, and nothing was renamed. The kernel asked because it did not know the new name: it moves its
-/// entry all the same, and has to forget the new name with the object's lock.
+/// Both names lead to one object, and nothing was renamed. The kernel sent the call because it did not know the new
+/// name: it moves its entry all the same, so the new name has to be invalidated with the object's lock.
 fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes, child_epoch: u32) {
     let known = w.nodes.get_mut(fid.ino()).filter(|node| node.kernel.knows() && child_epoch != 0);
     let forget = match known {
@@ -308,7 +309,7 @@ fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes, child_epoch: 
     }
 }
 
-/// Tells the kernel to forget a name; it does so when it has our answer.
+/// Invalidates a name; the kernel processes that when it has the answer.
 fn forget_entry(w: &mut World, parent: u64, name: &Bytes) {
     w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
 }

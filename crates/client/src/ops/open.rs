@@ -1,8 +1,10 @@
-//! Opening, creating, closing.
+//! Opening, creating and closing files.
 //!
-//! An open that the server must know of is one request, with or without create; its locks come with it. Files of this client alone and
-//! files that are only read are opened here ([`crate::coherence::local_opens`]), and new files of its own are made here ([`crate::coherence::metadata_write_back`]). A release is answered at once and told to
-//! the server in the background ([`crate::coherence::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
+//! An open that is sent to the server is one request, with or without create; its locks come with it. Private files and
+//! files that are only read are opened locally ([`crate::coherence::local_opens`]), and new files under a lease are
+//! created in the caches ([`crate::coherence::metadata_write_back`]). A release is answered at once, and its close is
+//! sent in the background ([`crate::coherence::closes`]); the open stays in `Imports::opens` for replay until the close
+//! is answered.
 
 use bytes::Bytes;
 use proto::msg::{Attr, ObjectRep, OpenOp, Reint, WantLocks, disposition};
@@ -24,13 +26,13 @@ use crate::coherence::kernel;
 use crate::coherence::kernel::hide;
 use crate::coherence::local_opens;
 use crate::coherence::metadata_write_back;
-use crate::coherence::names::Asked;
+use crate::coherence::names::NameRequest;
 use crate::coherence::op::Task;
 use crate::coherence::request::{ObjectLocks, Request, Wants};
 use crate::ops::data;
 
-/// Flags that the server has a use for: the rest is ours or the kernel's.
-const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
+/// Flags that are sent to the server: the others concern only this client or the kernel.
+const SERVER_FLAGS: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -42,7 +44,7 @@ fn wants_write(flags: u32) -> bool {
 /// `Open`.
 pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     let result = open_file(cx, ino, flags);
-    data::cut_goes_on(cx, ino, &result);
+    data::truncate_attempted(cx, ino, &result);
     result
 }
 
@@ -63,8 +65,9 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     }
     cx.changing(Step::Changing(0), ino);
     if flags & o::TRUNC != 0 {
-        // The kernel cuts its own copy without a lock when it is told: another's answer may come to it after that.
-        kernel::asked(cx, ino);
+        // The kernel truncates its own copy without a lock when it gets the answer: another call's answer may arrive
+        // after that.
+        kernel::wait_for_attributes(cx, ino);
         let mode = attributes(cx, ino, false)?.mode;
         if mode & SET_ID != 0 && !cx.began(Step::Main) {
             cx.set_memo(Step::SetId, 0);
@@ -81,7 +84,7 @@ fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, object, false, data.then_some(wants_write(flags)));
-        let open = OpenOp { fid, flags: flags & TOLD, ..OpenOp::default() };
+        let open = OpenOp { fid, flags: flags & SERVER_FLAGS, ..OpenOp::default() };
         let request = Request::new(&op.change(Some(want), Reint::Open(open))).wanting(wants).opening();
         if flags & o::TRUNC != 0 { request.touching(ino, false) } else { request }
     });
@@ -128,11 +131,11 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
             parent: Some(parent_fid),
             name: name.clone(),
             fid,
-            flags: (flags | o::CREAT) & TOLD & !o::TRUNC,
+            flags: (flags | o::CREAT) & SERVER_FLAGS & !o::TRUNC,
             mode: S_IFREG | (mode & 0o7777),
             ..OpenOp::default()
         };
-        let asked = Asked::now(w, parent, name);
+        let asked = NameRequest::now(w, parent, name);
         Request::new(&op.change(Some(WantLocks { exclusive, ..want }), Reint::Open(open)))
             .wanting(wants)
             .opening()
@@ -147,7 +150,8 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     let created = is_created(&rep);
     let ino = attr.fid.ino();
     if attr.mode & S_IFMT != S_IFREG {
-        // Somebody has made a pipe, socket or device of that name meanwhile. What an open of it is the kernel knows: it looks again.
+        // Another client has created a pipe, socket or device with that name meanwhile. Only the kernel can open such a
+        // file: it looks the name up again.
         give_up(cx, dest, attr.fid);
         return Err(Errno::ESTALE.into());
     }
@@ -158,11 +162,11 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         cx.set_memo(Step::Found, ino);
         return cut(cx, parent, name, ino, flags);
     }
-    // What can still wait or fail comes before the file counts as open.
+    // Everything that can still wait or fail comes before the file counts as open.
     let stat = match stat(cx, ino) {
         Ok(stat) => stat,
         Err(Stop::Wait) => {
-            // Nothing refers to it yet.
+            // Nothing refers to the node yet.
             cx.keep_node(Step::Kept, ino);
             return Err(Stop::Wait);
         }
@@ -171,17 +175,18 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
             return Err(stop);
         }
     };
-    let fh = insert(cx, dest, attr.fid, flags, Open::Told(open_xid(cx)));
+    let fh = insert(cx, dest, attr.fid, flags, Open::Reported(open_xid(cx)));
     Ok(created_as(cx, parent, name, fh, Stat { cacheable: stat.cacheable && created, ..stat }))
 }
 
-/// Whether the file was not there before.
+/// Whether the file did not exist before.
 fn is_created(rep: &ObjectRep) -> bool {
     rep.disposition & disposition::OPEN_CREATE != 0
 }
 
-/// The end of a `Create` that is to cut what it found. An open of its own does it, which has the lock on the bytes from before the server
-/// cuts until it is answered here: nothing that is written after the cut is cut again.
+/// The last part of a `Create` that has to truncate the file it found. A separate open does it, which holds the lock on
+/// the bytes from before the server truncates until the answer has been processed: nothing that is written after the
+/// truncation is lost.
 fn cut(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64, flags: u32) -> Run<Answer> {
     cx.keep_node(Step::Kept, ino);
     cx.changing(Step::Changing(1), ino);
@@ -203,8 +208,8 @@ fn cut(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64, flags: u32) -> Run<
     }
 }
 
-/// If the kernel knows the file, it believes these attributes whatever it was told to forget meanwhile: only those of a new one are
-/// `cacheable`.
+/// The answer of a create. If the kernel knows the file already, it keeps these attributes regardless of invalidations
+/// sent meanwhile: so only those of a new file are `cacheable`.
 fn created_as(cx: &mut Cx<'_>, parent: u64, name: &Bytes, fh: FileHandle, stat: Stat) -> Answer {
     let direct_io = cx.w.files.get(fh).is_some_and(|file| direct(file.flags));
     let stat = super::lookup::found(cx.w, stat, parent, name);
@@ -215,7 +220,7 @@ fn direct(flags: u32) -> bool {
     flags & (o::DIRECT | o::APPEND) != 0
 }
 
-/// No pages come into the kernel through it. A file that is open for reading and appending may be mapped.
+/// Whether no pages come into the kernel through the file. A file that is open for reading and appending may be mapped.
 fn no_pages(flags: u32) -> bool {
     flags & o::DIRECT != 0 || flags & o::APPEND != 0 && flags & o::ACCMODE == o::WRONLY
 }
@@ -230,25 +235,25 @@ fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32) -> Run<FileHandl
             other => other?,
         }
     }
-    Ok(insert(cx, dest, attr.fid, flags, Open::Told(open_xid(cx))))
+    Ok(insert(cx, dest, attr.fid, flags, Open::Reported(open_xid(cx))))
 }
 
-/// The request that opened.
+/// The xid of the request that opened the file.
 fn open_xid(cx: &Cx<'_>) -> Xid {
     cx.reply_header(Step::Main).map_or(Xid(0), |header| header.xid)
 }
 
-/// How an open file holds its node.
+/// The holds of an open file on its node.
 fn holds(flags: u32) -> impl Iterator<Item = Hold> {
     [Hold::Open, Hold::Handle].into_iter().chain(no_pages(flags).then_some(Hold::DirectHandle))
 }
 
-/// A program has a file open.
+/// Adds an open file.
 fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open: Open) -> FileHandle {
     let ino = fid.ino();
     let error_mark = data::error_mark(cx.w, ino);
     let node = cx.w.nodes.obtain(fid);
-    node.kernel.came();
+    node.kernel.looked_up();
     let lease = node.private;
     let mut file = OpenFile::new(fid, flags, cx.op.cred.clone(), dest, open);
     (file.error_mark, file.lease) = (error_mark, lease);
@@ -256,16 +261,16 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open: Open) -> File
         cx.w.nodes.hold(ino, hold);
     }
     let fh = cx.w.files.insert(file);
-    if let Open::Told(open_xid) = open
+    if let Open::Reported(open_xid) = open
         && !cx.w.imports.opened_as(dest, open_xid, fh)
     {
-        // An eviction between reply and now has taken the open with it.
+        // An eviction since the reply has taken the open.
         cx.w.files.lost(fh);
     }
     fh
 }
 
-/// The server has opened it, but the call fails: it is closed again.
+/// The server has opened the file, but the call fails: closes it again.
 fn give_up(cx: &mut Cx<'_>, dest: Dest, fid: Fid) {
     let open_xid = open_xid(cx);
     cx.w.nodes.obtain(fid);
@@ -273,7 +278,7 @@ fn give_up(cx: &mut Cx<'_>, dest: Dest, fid: Fid) {
     closes::add(cx.w, Closing { ino: fid.ino(), fid, dest, open_xid });
 }
 
-/// `Flush`: a descriptor was closed. No request unless its owner holds record locks.
+/// `Flush`: a descriptor was closed. Sends a request only if its owner holds record locks.
 pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (ino, fid, lost, writable) = (file.ino, file.fid, file.is_lost(), file.writable());
@@ -283,15 +288,15 @@ pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Ans
     if let Some(file) = cx.w.files.get_mut(fh) {
         file.lock_owners.retain(|owner| *owner != lock_owner);
     }
-    told(cx, fh, ino)?;
+    report_error(cx, fh, ino)?;
     match data::unwritable(cx.w, ino) {
         Some(errno) if writable => Err(errno.into()),
         _ => Ok(Answer::Done),
     }
 }
 
-/// Errors of write-back since this open was last told of some.
-pub(super) fn told(cx: &mut Cx<'_>, fh: FileHandle, ino: u64) -> Run<()> {
+/// Reports errors of write-back that this open file description has not reported yet.
+pub(super) fn report_error(cx: &mut Cx<'_>, fh: FileHandle, ino: u64) -> Run<()> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (mark, result) = data::error_since(cx.w, ino, file.error_mark);
     if let Some(file) = cx.w.files.get_mut(fh) {
@@ -309,7 +314,7 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     for owner in &file.lock_owners {
         cx.spawn(Task::DropLocks { ino: file.ino, owner: *owner, flock: false });
     }
-    // The hold of the open itself goes with its close.
+    // The hold of the open itself is released with its close.
     for hold in holds(file.flags).filter(|hold| *hold != Hold::Open) {
         cx.w.release(file.ino, hold);
     }

@@ -1,4 +1,4 @@
-//! Record locks: `fcntl` and `flock`. The metadata target decides; nothing is cached but what replay and close need.
+//! Record locks: `fcntl` and `flock`. The metadata target decides; only what replay and close need is cached.
 
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 use proto::{Errno, Fid, Opcode};
@@ -15,9 +15,9 @@ use crate::coherence::op::{Body, Task};
 use crate::coherence::request::Request;
 use crate::coherence::world::World;
 
-/// After so many further tries, each after twice the time of the one before, a lock counts as taken: 31 ms.
+/// Number of retries, each after twice the time of the one before, until a lock counts as taken: 31 ms.
 const TRIES: u64 = 5;
-/// The first of these times.
+/// Pause before the first retry.
 const FIRST_TRY: Duration = Duration::from_millis(1);
 
 fn mode(kind: RecordLockKind) -> LockMode {
@@ -107,7 +107,7 @@ pub(crate) fn set(
     }
     let wanted = EnqueueReq { no_wait: !wait, ..request(fid, owner, lock, is_flock) };
     if weakens(cx, dest, &wanted) && ask(cx, Step::Keep, dest, EnqueueReq { keep: true, ..wanted.clone() })?? {
-        // Its owner closed the file meanwhile.
+        // The owner closed the file meanwhile.
         return Ok(Answer::Done);
     }
     let result = ask(cx, Step::Main, dest, wanted)?;
@@ -117,7 +117,7 @@ pub(crate) fn set(
     result.map(|_| Answer::Done).map_err(Stop::Errno)
 }
 
-/// Whether this may make a lock to write one to read: then what else it asks for is asked for first.
+/// Whether the request may weaken a write lock to a read lock: then the rest of it is requested first.
 fn weakens(cx: &Cx<'_>, dest: Dest, wanted: &EnqueueReq) -> bool {
     let Some(Policy::Flock(flock)) = wanted.policy else { return false };
     if flock.is_flock || wanted.mode != LockMode::Pr as i32 || cx.began(Step::Main) {
@@ -127,8 +127,8 @@ fn weakens(cx: &Cx<'_>, dest: Dest, wanted: &EnqueueReq) -> bool {
     cx.began(Step::Keep) || now()
 }
 
-/// Asks for a record lock, and takes note of the answer: what it was, and whether the lock goes back at once because its
-/// owner has closed the file.
+/// Requests a record lock and records the answer. Returns whether the lock goes back at once because its owner has
+/// closed the file.
 fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Result<bool, Errno>> {
     let reply = cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |w, op| {
         if let Some(locks) = w.locks.get_mut(dest) {
@@ -152,8 +152,9 @@ fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Re
     Ok(result.map(|()| given_back))
 }
 
-/// Somebody has the lock, or had it: the last close gives it back, but the kernel tells his client of that after `close`
-/// has returned. So a program that was told of the close and then tries for the lock is not refused at once.
+/// Another owner has the lock, or had it: the last close releases it, but the kernel reports that to its client only
+/// after `close` has returned. So a program that learned of the close and then requests the lock is not refused at
+/// once.
 fn try_again(cx: &mut Cx<'_>) -> Run<Answer> {
     let tries = cx.memo(Step::Tries).unwrap_or(0);
     if tries >= TRIES {
@@ -175,11 +176,11 @@ fn try_again(cx: &mut Cx<'_>) -> Run<Answer> {
     cx.forget(Step::TryAt);
     cx.forget(Step::Main);
     cx.set_memo(Step::Tries, tries + 1);
-    cx.w.schedule.again(cx.op.id);
+    cx.w.schedule.make_ready(cx.op.id);
     Err(Stop::Wait)
 }
 
-/// The answer to a request about record locks is here. Whether the lock is given back at once.
+/// Records the answer to a record lock request. Returns whether the lock is given back at once.
 fn settled(w: &mut World, dest: Dest, cookie: u64, granted: bool) -> bool {
     let Some(locks) = w.locks.get_mut(dest) else { return false };
     if !granted {
@@ -191,7 +192,7 @@ fn settled(w: &mut World, dest: Dest, cookie: u64, granted: bool) -> bool {
     true
 }
 
-/// Gives back what `owner` holds on a file.
+/// Releases what `owner` holds on a file.
 pub(crate) fn drop_owner(cx: &mut Cx<'_>, fid: Fid, owner: u64, is_flock: bool) -> Run<()> {
     let dest = cx.w.mdt_of(fid);
     if !cx.began(Step::Unlock) {
@@ -208,7 +209,7 @@ pub(crate) fn drop_owner(cx: &mut Cx<'_>, fid: Fid, owner: u64, is_flock: bool) 
     unlocked(cx)
 }
 
-/// Background: an unlock that counts as sent already.
+/// Background: sends an unlock that counts as sent already.
 pub(crate) fn unlock(cx: &mut Cx<'_>, dest: Dest, request: &EnqueueReq) -> Run<()> {
     if !cx.began(Step::Unlock) {
         return send_unlock(cx, dest, request);
@@ -226,7 +227,7 @@ fn send_unlock(cx: &mut Cx<'_>, dest: Dest, request: &EnqueueReq) -> Run<()> {
     unlocked(cx)
 }
 
-/// Whether it went well does not matter to who unlocks.
+/// The result of an unlock is ignored.
 fn unlocked(cx: &Cx<'_>) -> Run<()> {
     cx.answer(Step::Unlock).map(|_| ()).ok_or(Stop::Wait)
 }

@@ -1,8 +1,8 @@
-//! A walk that met a stale name: what the kernel looks up again lasts until it comes back for it.
+//! Stale names: what happens to a path walk that met one.
 //!
-//! The kernel looks the names of a path up again once for each call ([`crate::coherence::kernel`]). What it found the second time may
-//! be gone again before it comes back for it: so for a while after an `ESTALE` the lookups in that directory also open what they
-//! find. What is open lasts.
+//! The kernel looks the names of a path up again once for each call ([`crate::coherence::kernel`]). What it found the
+//! second time may be removed before it is used: so for a while after an `ESTALE` the lookups in that directory also
+//! open what they find. An open object lasts.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -17,22 +17,22 @@ use crate::cache::node::Hold;
 use crate::coherence::closes;
 use crate::coherence::cx::{Cx, Run, Stop};
 use crate::coherence::fids::fid_of;
-use crate::coherence::names::Asked;
+use crate::coherence::names::NameRequest;
 use crate::coherence::op::Task;
 use crate::coherence::request::{ObjectLocks, Request, Wants};
 use crate::coherence::world::World;
 
-/// The kernel comes back for what it looked up within this time.
+/// The kernel uses what it looked up within this time.
 const HELD: Duration = Duration::from_secs(1);
-/// The kernel's walk of a path does not take longer than this, once it has looked up the last name.
+/// The longest time that the kernel's walk of a path takes after it has looked up the last name.
 const WALK: Duration = Duration::from_millis(100);
 
-/// Whether a directory that may have moved has the name still by which the kernel came to it. If so, and its name is locked again, it is
-/// as if the kernel had looked it up now.
+/// Whether a directory that may have moved still has the name by which the kernel reached it. If so, and its name is
+/// locked again, this counts as a new lookup by the kernel.
 pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(false) };
     let Some((parent, name)) = node.dir.as_ref().and_then(|dir| dir.named.clone()) else {
-        node.kernel.came();
+        node.kernel.looked_up();
         return Ok(false);
     };
     let parent_fid = fid_of(parent)?;
@@ -55,7 +55,7 @@ pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
         if same && !locked {
             node.kernel.names_in_doubt();
         } else {
-            node.kernel.came();
+            node.kernel.looked_up();
         }
         if same && locked && node.kernel.names().is_empty() {
             stdx::mark!("still_named");
@@ -65,7 +65,7 @@ pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     Ok(same)
 }
 
-/// Whether a lookup in this directory is to open what it finds.
+/// Whether a lookup in this directory also opens what it finds.
 pub(super) fn holds(cx: &Cx<'_>, parent: u64) -> bool {
     let wanted = || {
         let directory = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
@@ -74,14 +74,14 @@ pub(super) fn holds(cx: &Cx<'_>, parent: u64) -> bool {
     cx.began(Step::Hold) || !cx.began(Step::Main) && wanted()
 }
 
-/// A lookup that opens what it finds, for a while.
+/// A lookup that keeps what it finds open for a while.
 pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes) -> Run<Stat> {
     let dest = cx.w.mdt_of(fid);
     let rep = cx.rpc_object(Step::Hold, dest, Opcode::MdsReint, |w, op| {
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, ObjectLocks::ANY, false, Some(false));
         let open = OpenOp { parent: Some(fid), name: name.clone(), flags: o::PATH, ..OpenOp::default() };
-        let asked = Asked::now(w, parent, name);
+        let asked = NameRequest::now(w, parent, name);
         Request::new(&op.change(Some(want), Reint::Open(open))).wanting(wants).opening().then_learn(
             move |w, rep, reply| {
                 if let Some(attr) = &rep.attr {
@@ -100,13 +100,13 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
 fn held(w: &mut World, dest: Dest, fid: Fid, open_xid: Xid) {
     let now = w.now;
     let node = w.nodes.obtain(fid);
-    node.kernel.comes_back(now + WALK);
+    node.kernel.expect_return(now + WALK);
     w.nodes.hold(fid.ino(), Hold::Open);
     let closing = Box::new(Closing { ino: fid.ino(), fid, dest, open_xid });
     w.spawn(Task::Hold { closing, until: now + HELD });
 }
 
-/// Background: what a lookup opened is closed, in time.
+/// Background: closes what a lookup opened, once the time is over.
 pub(super) fn hold(cx: &mut Cx<'_>, closing: &Closing, until: Instant) -> Run<()> {
     if cx.now() < until && !cx.w.unmounting {
         cx.w.set_timer(until);

@@ -1,4 +1,5 @@
-//! Unmount: what is dirty goes out, what is open is closed, what is not durable is made so; then good-bye to everyone.
+//! Unmount: dirty data is written, open files are closed, everything is made durable; then all targets are
+//! disconnected.
 
 use proto::Opcode;
 use proto::msg::SyncReq;
@@ -17,15 +18,15 @@ use crate::coherence::world::World;
 use crate::ops::data;
 use crate::session::Target;
 
-/// Phases, in `Step::Phase`'s memo.
+/// Phases of the unmount, in the memo of `Step::Phase`.
 const CLOSING: u64 = 1;
 const LEAVING: u64 = 2;
 
-/// How often targets that are away are looked for.
+/// How often unreachable targets are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One attempt. While targets that are away are waited for, the others get their locks back and the good-bye: their clients
-/// must not wait for this one.
+/// One attempt. While it waits for unreachable targets, the others get their locks back and are disconnected: other
+/// clients must not wait for this one.
 pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     let result = leave_all(cx);
     if result == Err(Stop::Wait) && cx.w.mounted && cx.memo(Step::Phase).unwrap_or(0) < LEAVING {
@@ -37,7 +38,7 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     result
 }
 
-/// Says good-bye to the targets that have all that they are to get, if any other is away.
+/// Disconnects the targets that have received everything, if any other target is unreachable.
 fn leave_some(cx: &mut Cx<'_>) {
     let dests = cx.w.imports.dests();
     let full = |w: &World, dest: Dest| w.imports.get(dest).is_some_and(Target::is_full);
@@ -46,7 +47,7 @@ fn leave_some(cx: &mut Cx<'_>) {
     }
     for dest in dests {
         let step = Step::GoodBye(dest);
-        // The MGS says where those are that come back.
+        // The MGS has the addresses of targets that come back.
         if dest == Dest::Mgs || !full(cx.w, dest) || !is_settled(cx.w, dest, cx.began(step)) {
             continue;
         }
@@ -65,8 +66,8 @@ fn leave_some(cx: &mut Cx<'_>) {
     }
 }
 
-/// Whether a target has all that it is to get, and nothing goes on under its locks: a file that moves is nobody else's. `asked`: it was asked
-/// to make that durable.
+/// Whether a target has received everything, and no operation goes on under its locks: a file that is being moved must
+/// stay locked. `asked`: the target was asked to make it durable.
 fn is_settled(w: &World, dest: Dest, asked: bool) -> bool {
     let (Some(target), Some(locks)) = (w.imports.get(dest), w.locks.get(dest)) else { return true };
     let requests = target.pending().len();
@@ -89,8 +90,8 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
             }
             data::end(cx)?;
             if cx.w.ops_running > 1 || !cx.w.spawned.is_empty() {
-                // Calls that have begun to change something end, and what they write goes out, too.
-                data::sync_anew(cx);
+                // Running calls that change something end first, and what they write is written back too.
+                data::restart_sync(cx);
                 return Err(cx.wait(WaitKey::Drained));
             }
         }
@@ -103,7 +104,7 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
         }
     }
     if phase < LEAVING {
-        // Closes, lock callbacks, writes.
+        // Wait for closes, lock callbacks and writes.
         if cx.w.mounted
             && (cx.w.ops_running > 1
                 || !cx.w.spawned.is_empty()
@@ -114,7 +115,7 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
         }
         if cx.w.mounted && !cx.w.options.read_only {
             match super::io::sync_metadata(cx) {
-                // A soft mount whose servers are away may have nothing there that they could lose.
+                // A soft mount whose servers are unreachable may have nothing there that could be lost.
                 Err(Stop::Errno(errno)) => {
                     if cx.w.imports.iter().any(|target| target.import.keeps_changes()) {
                         cx.w.lost.get_or_insert(errno);
@@ -125,7 +126,7 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
         }
         cx.set_memo(Step::Phase, LEAVING);
     }
-    // Every time: a mount that was not complete may have learnt of further targets.
+    // In each attempt: an incomplete mount may have learned of further targets.
     let now = cx.now();
     for dest in cx.w.imports.dests() {
         if let Some(target) = cx.w.imports.get_mut(dest) {

@@ -1,4 +1,4 @@
-//! Extended attributes: all of a node are fetched at once and kept under its XATTR lock.
+//! Extended attributes: all of a node are fetched at once and cached under its XATTR lock.
 
 use bytes::{Bytes, BytesMut};
 use proto::msg::{GetxattrRep, GetxattrReq, Reint, SetxattrOp, Xattr, bits};
@@ -17,14 +17,14 @@ use crate::coherence::request::{ObjectLocks, Request, Wants};
 use crate::coherence::world::World;
 use rules::Caller;
 
-/// All attributes of a node are kept if they are not larger than this, bytes.
+/// Largest size of all attributes of a node that are cached, in bytes.
 const KEPT_MAX: usize = 64 << 10;
-/// Linux's limit on names.
+/// Linux's limit on the length of names.
 const NAME_MAX: usize = 255;
 
-/// The capabilities that a program gives to whoever runs it.
+/// The capabilities that a program gives to its caller.
 const CAPABILITY: &[u8] = b"security.capability";
-/// The right to change them.
+/// The right to change capabilities.
 const CAP_SETFCAP: u64 = 1 << 31;
 
 fn check(name: &Bytes) -> Run<()> {
@@ -34,7 +34,8 @@ fn check(name: &Bytes) -> Run<()> {
     Ok(())
 }
 
-/// Whether it is known under a lock that the node has none: before each write it is asked whether there is a `security.capability`.
+/// Whether a lock covers that the node has no extended attributes: the kernel asks for `security.capability` before
+/// each write.
 fn known_none(cx: &Cx<'_>, ino: u64) -> bool {
     cx.w.nodes.get(ino).is_some_and(|node| {
         node.validity.covers(bits::XATTR) && node.attr.as_ref().is_some_and(|attr| !attr.has_xattrs)
@@ -67,7 +68,7 @@ pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
     }
 }
 
-/// One attribute, from the server.
+/// Fetches one attribute from the server.
 fn one(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Answer> {
     let dest = cx.w.mdt_of(fid);
     let cred = cx.op.cred.clone();
@@ -78,7 +79,7 @@ fn one(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Answer> {
     rep.xattrs.first().map(|xattr| Answer::Data(xattr.value.clone())).ok_or(Errno::ENODATA.into())
 }
 
-/// `Listxattr`: names of `trusted` ones are for root only.
+/// `Listxattr`: names of `trusted` attributes are for root only.
 pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     let mut names = BytesMut::new();
@@ -94,16 +95,16 @@ pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     Ok(Answer::Data(names.freeze()))
 }
 
-/// Whether a file gives capabilities to whoever runs it. Linux leaves it to a FUSE file system to take them away from a file that
-/// somebody writes to.
+/// Whether a file gives capabilities to its caller. Linux leaves it to a FUSE file system to remove them when the file
+/// is written.
 pub(super) fn gives_capabilities(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let name = Bytes::from_static(CAPABILITY);
     let all = all(cx, fid_of(ino)?, &name, [Step::Capability, Step::CapabilityAlone])?;
     Ok(all.is_some_and(|all| all.iter().any(|xattr| xattr.name == name)))
 }
 
-/// The attributes of a node, or at least the one that is asked for; `None`: there are none. At two steps: for all, and for that one
-/// alone.
+/// The attributes of a node, or at least the requested one; `None`: there are none. Takes two steps: for all, and for
+/// the requested one.
 fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<Option<Arc<Vec<Xattr>>>> {
     let ino = fid.ino();
     if !cx.began(at) {
@@ -116,7 +117,7 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
         {
             return Ok(Some(all.clone()));
         }
-        // A node about which nothing is known: its attributes may say that there are none.
+        // A node without attributes: they may say that there are no extended ones.
         if cx.w.nodes.get(ino).is_none_or(|node| node.attr.is_none()) {
             attributes(cx, ino, false)?;
             if known_none(cx, ino) {
@@ -146,7 +147,7 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
         Err(stop) => return super::stale_if_gone(Err(stop)),
     };
     let all = Arc::new(rep.xattrs.clone());
-    // It shows what is so under the lock if that came with it or was there when it was asked for.
+    // They are valid under the lock if that came with them or was held when they were requested.
     let locks = cx.w.locks.get(dest);
     let lock_came = locks.is_some_and(|locks| rep.locks.iter().any(|grant| locks.is_usable(grant.cookie)));
     let number = cx.reply_number(at);
@@ -185,8 +186,8 @@ pub(crate) fn set(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags:
     change(cx, ino, name, value, flags, false)
 }
 
-/// `Removexattr`. The kernel removes a program's capabilities itself before somebody writes to the file, on behalf of whoever that
-/// is; nobody else gets so far without the right to.
+/// `Removexattr`. The kernel removes a program's capabilities itself before the file is written, with the writer's
+/// credentials; any other caller without the right does not get this far.
 pub(crate) fn remove(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
     if name.as_ref() == CAPABILITY && cx.cred().capabilities & CAP_SETFCAP == 0 {
         writable(cx)?;
@@ -212,8 +213,8 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
     Ok(Answer::Done)
 }
 
-/// A change of ours that touches extended attributes was answered: they are fetched again when they are asked for. The reply's attributes
-/// say whether there are any.
+/// A change of this client that affects extended attributes was answered: they are fetched again when needed. The
+/// reply's attributes tell whether there are any.
 pub(super) fn changed(w: &mut World, ino: u64) {
     let moment = w.moment();
     if let Some(node) = w.nodes.get_mut(ino) {

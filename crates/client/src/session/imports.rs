@@ -1,4 +1,4 @@
-//! The targets that the client talks to: of each the session, the requests without a reply, and what is open there.
+//! Imports: for each target the session, the requests without a reply, and what is open there.
 
 use bytes::Bytes;
 use prost::Message;
@@ -12,23 +12,23 @@ use stdx::{Instant, Map};
 use crate::api::{ConnId, Effect, FileHandle, LogLevel, Options};
 use crate::base::Dest;
 
-/// A target. `P` is what is kept here of a request until its answer comes.
+/// A target. `P` is kept for each request until its answer arrives.
 pub(crate) struct Target<P> {
     /// Its role.
     pub(crate) dest: Dest,
     /// Its name, `adamant-OST0001`.
     pub(crate) name: String,
-    /// How often it was started, as the MGS knows it.
+    /// The number of its starts, as the MGS counts them.
     pub(crate) instance: u64,
-    /// Files up to this size live there (metadata targets), in bytes.
+    /// Largest file that stays resident (metadata targets), in bytes.
     pub(crate) dom_size: u32,
     /// Largest read or write, in bytes.
     pub(crate) brw_size: u32,
     /// The session.
     pub(crate) import: Import,
-    /// Since when changes in flight are counted, by the wall clock; 0: from the begin.
+    /// Since when changes in flight are counted, by the wall clock; 0: since the start.
     pub(crate) rpc_stats_since_ns: i64,
-    /// What it said last of its space.
+    /// The space that it reported last.
     pub(crate) space: Option<StatfsRep>,
     pending: Map<RequestId, P>,
     touched: bool,
@@ -40,29 +40,29 @@ impl<P> Target<P> {
         self.import.connect_data().features & feature != 0
     }
 
-    /// Whether requests pass now.
+    /// Whether the session serves requests.
     pub(crate) fn is_full(&self) -> bool {
         self.import.state() == State::Full
     }
 
-    /// Requests without a reply.
+    /// The requests without a reply.
     pub(crate) fn pending(&self) -> impl ExactSizeIterator<Item = &P> {
         self.pending.values()
     }
 }
 
-/// What is kept of an open so that it can be replayed.
+/// An open on the server, kept so that it can be replayed.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
-    /// The server's present handle.
+    /// The server's current handle.
     pub(crate) handle: u64,
-    /// What was opened.
+    /// The opened object.
     pub(crate) fid: proto::Fid,
-    /// Its layout then: what changed it since is replayed, too.
+    /// Its layout at that time: later changes of it are replayed too.
     pub(crate) layout: Option<Layout>,
     /// The request's body as it was sent.
     pub(crate) body: Bytes,
-    /// The open file, as far as a program has it: the number may be another's since.
+    /// The open file, if a program has it: the handle may belong to another file by now.
     pub(crate) fh: Option<FileHandle>,
 }
 
@@ -71,11 +71,11 @@ pub(crate) struct Imports<P> {
     list: Vec<Target<P>>,
     index: Map<Dest, usize>,
     touched: VecDeque<usize>,
-    /// How many press ([`Imports::press`]).
+    /// How many operations press ([`Imports::press`]).
     pressing: u32,
-    /// Opens by the request that made them, until their close is durable: until then both may be replayed.
+    /// Opens by the request that made them, kept until their close is durable: until then both may be replayed.
     opens: Map<(Dest, Xid), Opened>,
-    /// Closes that were answered, in that order, with the opens that they end.
+    /// Answered closes, oldest first, with the opens that they end.
     closed: VecDeque<(Dest, Transno, Xid)>,
 }
 
@@ -92,51 +92,51 @@ impl<P> Default for Imports<P> {
     }
 }
 
-/// What a session has to say to those above.
+/// An event of a session for the layers above.
 #[derive(Debug)]
 pub(crate) enum Event<P> {
     /// A request was answered.
     Reply(P, Frame),
     /// A request will never be answered.
     Failed(P, Errno),
-    /// A request of the server.
+    /// The server sent a request.
     Notice(Frame),
-    /// The server has agreed to a connection.
+    /// The server accepted a connection.
     Connected {
-        /// For how many changes it has room that have no answer.
+        /// How many unanswered changes it has promised to accept.
         batch_room: u32,
     },
-    /// Requests pass.
+    /// The session serves requests.
     Full,
-    /// The connection is gone.
+    /// The connection was lost.
     Away,
-    /// The server recovers and wants to hear of locks ([`Imports::locks_to_replay`]); `first`: from the begin.
+    /// The server is recovering and asks for locks ([`Imports::locks_to_replay`]); `first`: from the start.
     ReplayLocks {
-        /// See there.
+        /// The replay starts from the first lock.
         first: bool,
     },
-    /// It gave them anew, or not.
+    /// The server has granted these locks again, or refused them.
     LocksReplayed(Vec<(u64, Result<u64, Errno>)>),
-    /// What was opened is open no more: of this file, if a program had it.
+    /// The server does not know an open any more; with the handle, if a program had the file open.
     OpenLost(Option<FileHandle>, Xid),
-    /// All state there is lost, and these answered changes with it.
+    /// The client was evicted: all its state at the target is lost, and with it these answered changes.
     Evicted(Vec<Frame>),
     /// The server refuses this client.
     Refused {
-        /// Why.
+        /// The error.
         errno: Errno,
-        /// The same in its words.
+        /// The server's explanation.
         reason: String,
     },
-    /// The good-bye was answered.
+    /// The disconnect was answered.
     Disconnected,
 }
 
-/// Bits of a [`ConnId`] that are the import's own number.
+/// Bits of a [`ConnId`] that are the import's link number.
 const LINK_BITS: u32 = 40;
 
 impl<P> Imports<P> {
-    /// A further target; it is dialled at once.
+    /// Adds a target and starts to connect to it.
     pub(crate) fn add(
         &mut self,
         options: &Options,
@@ -165,7 +165,7 @@ impl<P> Imports<P> {
         if options.sync_metadata || options.max_mod_rpcs_in_flight == 0 {
             config.features &= !(proto::connect::features::WRITE_BACK | proto::connect::features::GRANT_SHRINK);
         }
-        // The MGS keeps nothing of a client.
+        // The MGS keeps no state of a client.
         config.lightweight = dest == Dest::Mgs;
         let mut import = Import::new(config, now);
         if instance != 0 {
@@ -202,19 +202,19 @@ impl<P> Imports<P> {
         self.list.get(*self.index.get(&dest)?)
     }
 
-    /// The same, to change.
+    /// The same, mutable.
     pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut Target<P>> {
         self.list.get_mut(*self.index.get(&dest)?)
     }
 
-    /// Something was told to the import of this target: it has effects.
+    /// An event was passed to the import of this target: it may have effects.
     pub(crate) fn touch_dest(&mut self, dest: Dest) {
         if let Some(&index) = self.index.get(&dest) {
             self.touch(index);
         }
     }
 
-    /// A request was answered that opened something.
+    /// A request that opened something was answered.
     pub(crate) fn opened(&mut self, dest: Dest, xid: Xid, opened: Opened) {
         self.opens.insert((dest, xid), opened);
         if self.get(dest).is_some_and(|target| !target.is_full()) {
@@ -222,7 +222,8 @@ impl<P> Imports<P> {
         }
     }
 
-    /// A body that is appended to another is merged into it when it is decoded: so the amendment is put behind the request.
+    /// When an open is decoded, an appended body is merged into the first one: so the amendment is appended to the
+    /// request.
     fn amend_open(&mut self, dest: Dest, xid: Xid) {
         let (Some(opened), Some(&index)) = (self.opens.get(&(dest, xid)), self.index.get(&dest)) else { return };
         let amendment = ReintReq {
@@ -239,7 +240,7 @@ impl<P> Imports<P> {
         self.list[index].import.amend(xid, body.into());
     }
 
-    /// What a request opened is this open file. Whether that is known: an eviction may have taken it.
+    /// Links an open to its open file. Returns whether the open is known: an eviction may have taken it.
     pub(crate) fn opened_as(&mut self, dest: Dest, xid: Xid, fh: FileHandle) -> bool {
         let opened = self.opens.get_mut(&(dest, xid));
         opened.map(|opened| opened.fh = Some(fh)).is_some()
@@ -264,12 +265,12 @@ impl<P> Imports<P> {
         }
     }
 
-    /// All, in the order in which they became known.
+    /// All targets, in the order in which they became known.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Target<P>> {
         self.list.iter()
     }
 
-    /// The object targets that are known, by index.
+    /// The indexes of the known object targets, sorted.
     pub(crate) fn osts(&self) -> Vec<u32> {
         let mut all: Vec<u32> =
             self.list.iter().filter_map(|t| if let Dest::Ost(i) = t.dest { Some(i) } else { None }).collect();
@@ -282,29 +283,29 @@ impl<P> Imports<P> {
         self.list.iter().map(|target| target.dest).collect()
     }
 
-    /// What a request has opened.
+    /// The open that a request made.
     pub(crate) fn opened_by(&self, dest: Dest, xid: Xid) -> Option<&Opened> {
         self.opens.get(&(dest, xid))
     }
 
-    /// Whether some operation waits that has locks pinned, or gives one back: for something else than an answer of its own, which may
-    /// be anything that goes on here. What others sent behind the programs' backs is urgent then.
+    /// Called when an operation waits that has locks pinned or gives one back. Unless it waits for an answer of its
+    /// own, it may depend on any other operation, so write-back requests are urgent while any operation presses.
     pub(crate) fn press(&mut self, now: Instant) {
         self.pressing += 1;
         if self.pressing == 1 {
-            self.tell_pressed(now, true);
+            self.set_pressed(now, true);
         }
     }
 
-    /// One that pressed does so no more.
+    /// An operation that pressed no longer does.
     pub(crate) fn released(&mut self, now: Instant) {
         self.pressing -= 1;
         if self.pressing == 0 {
-            self.tell_pressed(now, false);
+            self.set_pressed(now, false);
         }
     }
 
-    fn tell_pressed(&mut self, now: Instant, pressed: bool) {
+    fn set_pressed(&mut self, now: Instant, pressed: bool) {
         for index in 0..self.list.len() {
             let target = &mut self.list[index];
             if let Dest::Mdt(_) = target.dest {
@@ -314,7 +315,7 @@ impl<P> Imports<P> {
         }
     }
 
-    /// Sends a request, and keeps this until its answer comes. Nothing if there is no such target.
+    /// Sends a request, and keeps `keep` until its answer arrives. Does nothing if there is no such target.
     pub(crate) fn submit(&mut self, now: Instant, dest: Dest, request: Outgoing, keep: P) {
         let Some(&index) = self.index.get(&dest) else { return };
         let target = &mut self.list[index];
@@ -323,31 +324,31 @@ impl<P> Imports<P> {
         self.touch(index);
     }
 
-    /// Sends something to whose answer nobody listens, also while the target recovers.
-    pub(crate) fn tell(&mut self, now: Instant, dest: Dest, request: Outgoing) {
+    /// Sends a request whose answer is ignored, also while the target recovers.
+    pub(crate) fn send_one_way(&mut self, now: Instant, dest: Dest, request: Outgoing) {
         if let Some(target) = self.get_mut(dest) {
             target.import.submit(now, Outgoing { during_recovery: true, ..request });
             self.touch_dest(dest);
         }
     }
 
-    /// Takes back those requests that were not sent.
+    /// Withdraws the matching requests that were not sent.
     pub(crate) fn withdraw(&mut self, which: impl Fn(&P) -> bool) -> Vec<(Dest, P)> {
-        let mut gone = Vec::new();
+        let mut withdrawn = Vec::new();
         for target in &mut self.list {
             let ids: Vec<RequestId> = target.pending.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
             for id in ids {
                 if target.import.withdraw(id)
                     && let Some(pending) = target.pending.remove(&id)
                 {
-                    gone.push((target.dest, pending));
+                    withdrawn.push((target.dest, pending));
                 }
             }
         }
-        gone
+        withdrawn
     }
 
-    /// The target that a connection leads to.
+    /// The target of a connection.
     pub(crate) fn of_connection(&mut self, conn: ConnId) -> Option<&mut Target<P>> {
         self.list.get_mut((conn.0 >> LINK_BITS) as usize)
     }
@@ -359,28 +360,28 @@ impl<P> Imports<P> {
         }
     }
 
-    /// A connection is there.
+    /// A connection was established.
     pub(crate) fn dialled(&mut self, now: Instant, conn: ConnId) {
         self.with_link(now, conn, ImportEvent::Dialled);
     }
 
-    /// A connection could not be made.
+    /// A connection could not be established.
     pub(crate) fn dial_failed(&mut self, now: Instant, conn: ConnId, reason: String) {
         self.with_link(now, conn, |link| ImportEvent::DialFailed(link, reason));
     }
 
-    /// A frame came in.
+    /// A frame arrived.
     pub(crate) fn frame(&mut self, now: Instant, conn: ConnId, frame: Frame) {
         self.with_link(now, conn, |link| ImportEvent::Frame(link, frame));
     }
 
-    /// A connection is gone.
+    /// A connection was closed.
     pub(crate) fn hung_up(&mut self, now: Instant, conn: ConnId) {
         self.with_link(now, conn, ImportEvent::Closed);
     }
 
-    /// The configuration says where a target is.
-    pub(crate) fn moved(&mut self, now: Instant, dest: Dest, nids: Vec<Nid>, instance: u64) {
+    /// The configuration has new addresses or a new instance of a target.
+    pub(crate) fn relocated(&mut self, now: Instant, dest: Dest, nids: Vec<Nid>, instance: u64) {
         if let Some(target) = self.get_mut(dest) {
             target.instance = instance;
             target.import.handle(now, ImportEvent::Target { nids, instance });
@@ -388,14 +389,14 @@ impl<P> Imports<P> {
         }
     }
 
-    /// Locks that a server which recovers is to give anew.
+    /// Passes locks to replay to a recovering server.
     pub(crate) fn locks_to_replay(&mut self, now: Instant, dest: Dest, requests: Vec<EnqueueReq>) {
         if let Some(target) = self.get_mut(dest) {
             target.import.locks_to_replay(now, requests);
         }
     }
 
-    /// Time passed.
+    /// Runs the timers of the sessions.
     pub(crate) fn tick(&mut self, now: Instant) {
         for index in 0..self.list.len() {
             let target = &mut self.list[index];
@@ -406,12 +407,12 @@ impl<P> Imports<P> {
         }
     }
 
-    /// When [`Imports::tick`] wants to be called.
+    /// When [`Imports::tick`] is due next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.list.iter().filter_map(|target| target.import.deadline()).min()
     }
 
-    /// Carries out what sessions want, up to the next thing that concerns those above.
+    /// Processes the effects of sessions, up to the next event for the layers above.
     pub(crate) fn next(&mut self, effects: &mut VecDeque<Effect>) -> Option<(Dest, Event<P>)> {
         while let Some(&index) = self.touched.front() {
             let target = &mut self.list[index];
@@ -477,8 +478,9 @@ impl<P> Imports<P> {
         None
     }
 
-    /// Before a replay can happen, each open says what it opened: it may have been created or renamed since. One that is answered while
-    /// the server recovers says it at once ([`Imports::opened`]): the next replay may follow without service in between.
+    /// Before a replay, adds to each open what it opened: the file may have been created by it or renamed since. An
+    /// open that is answered while the server recovers is amended at once ([`Imports::opened`]), because the next
+    /// replay may follow without service in between.
     fn prepare_replay(&mut self, dest: Dest) {
         let mut xids: Vec<Xid> = self.opens.keys().filter(|(d, _)| *d == dest).map(|(_, xid)| *xid).collect();
         xids.sort_unstable();
@@ -487,7 +489,7 @@ impl<P> Imports<P> {
         }
     }
 
-    /// An open was replayed: it has a new handle. False: it is no more.
+    /// An open was replayed and has a new handle. False: the server does not know it any more.
     fn replayed(&mut self, dest: Dest, xid: Xid, reply: &Frame) -> bool {
         let Some(opened) = self.opens.get_mut(&(dest, xid)) else { return true };
         let rep = if reply.header.status < 0 { None } else { reply.decode::<ObjectRep>().ok() };

@@ -1,5 +1,5 @@
-//! Sessions with targets, and the FIDs that they grant: the lowest layer that keeps anything. It knows requests and what is open on servers,
-//! and nothing of what is cached. What happens to a session it tells those above ([`Event`]).
+//! Sessions with targets, and the FIDs that they grant: the lowest layer with state. It knows requests and what is open
+//! on servers, and nothing of the caches. It reports session events to the layers above ([`Event`]).
 
 mod imports;
 mod sequences;

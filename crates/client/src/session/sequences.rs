@@ -1,4 +1,4 @@
-//! Sequences of FIDs that the metadata target granted.
+//! Sequences of FIDs, granted by the metadata target.
 
 use proto::{Errno, Fid};
 use std::collections::BTreeSet;
@@ -8,19 +8,19 @@ use std::collections::BTreeSet;
 pub(crate) struct Sequences {
     /// The one in use: sequence, next object, last object.
     pub(crate) current: Option<(u64, u32, u32)>,
-    /// The one to go on with: sequence, last object.
+    /// The one to use next: sequence, last object.
     pub(crate) next: Option<(u64, u32)>,
-    /// A request for one is on its way.
-    pub(crate) asked: bool,
-    /// Why the last request for one failed.
+    /// A request for one is in flight.
+    pub(crate) requested: bool,
+    /// The error of the last request for one.
     pub(crate) failed: Option<Errno>,
-    /// Those whose operations have not ended.
+    /// FIDs whose operations have not ended.
     pub(crate) taken: BTreeSet<Fid>,
 }
 
 impl Sequences {
-    /// The next FID. A sequence of which an old FID is still in doubt is left for the next one, since the server would take a
-    /// late request with it for an old one.
+    /// Takes the next FID. A sequence in which an old FID is still in doubt is abandoned for the next one, because the
+    /// server would take a late request with that FID for a repeated one.
     pub(crate) fn take(&mut self) -> Option<Fid> {
         let exhausted = self.current.is_none_or(|(_, next, last)| next > last);
         if exhausted || self.is_in_doubt() {
@@ -44,20 +44,20 @@ impl Sequences {
         oldest.is_some_and(|oldest| oldest.seq == seq && next - oldest.oid >= Fid::IN_DOUBT_MAX)
     }
 
-    /// The operation that took it has ended.
+    /// The operation that took this FID has ended.
     pub(crate) fn settled(&mut self, fid: Fid) {
         self.taken.remove(&fid);
     }
 
-    /// Whether it is time to ask for another sequence.
+    /// Whether another sequence should be requested.
     pub(crate) fn wants_more(&self) -> bool {
         let left = self.current.map_or(0, |(_, next, last)| last.saturating_sub(next));
-        !self.asked && self.next.is_none() && left < 16_384
+        !self.requested && self.next.is_none() && left < 16_384
     }
 
     /// A sequence was granted.
     pub(crate) fn granted(&mut self, seq: u64, width: u32) {
-        self.asked = false;
+        self.requested = false;
         self.failed = None;
         self.next = Some((seq, width.min(Fid::OID_MAX)));
     }
@@ -67,8 +67,8 @@ impl Sequences {
 mod tests {
     use super::*;
 
-    /// The server tells numbers apart only so far below the greatest: a request that is on its way for long must not fall
-    /// behind that, however many others are made meanwhile.
+    /// The server tells FIDs apart only within some distance of the greatest one: a delayed request must not fall
+    /// behind that, however many others are sent meanwhile.
     #[test]
     fn a_sequence_with_a_fid_in_doubt_is_left_in_time() {
         let mut sequences = Sequences::default();
@@ -83,7 +83,7 @@ mod tests {
         sequences.granted(11, Fid::OID_MAX);
         assert_eq!(sequences.take(), Some(Fid::new(11, 1)));
         assert!(stdx::marks::count("sequence_left_in_doubt") > 0);
-        // The late one does not matter any more; in the new one, its own do.
+        // The late FID no longer matters; in the new sequence, its own do.
         sequences.settled(late);
         for oid in 2..=Fid::IN_DOUBT_MAX {
             assert_eq!(sequences.take(), Some(Fid::new(11, oid)));

@@ -1,4 +1,4 @@
-//! What the data cache keeps over all files: the memory bounds, the order of write-back, and one lane of requests per target.
+//! The data cache's state over all files: memory limits, the order of write-back, and one lane of requests per target.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -14,36 +14,37 @@ use super::state::Key;
 use crate::base::Dest;
 use crate::base::OpId;
 
-/// Whether what others did, and what locks have brought word of, is durable. An fsync makes it so: what this client does may rest on it (a
-/// cut finds nothing to cut, because another client has just cut), and the others may be lost together with the target.
+/// Whether changes of other clients that this client has seen through locks are durable. An fsync makes them durable:
+/// what this client does may depend on them (a truncation finds nothing to truncate, because another client has just
+/// done it), and they may be lost together with the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Foreign {
-    heard: u32,
+    seen: u32,
     durable: u32,
 }
 
 impl Foreign {
     /// A lock was granted.
-    pub(crate) fn hear(&mut self) {
-        self.heard = self.heard.wrapping_add(1);
+    pub(crate) fn note(&mut self) {
+        self.seen = self.seen.wrapping_add(1);
     }
 
-    /// How much was heard so far. It is durable ([`Foreign::made_durable`]) when the target is asked from now on.
-    pub(crate) fn heard(&self) -> u32 {
-        self.heard
+    /// How many were granted so far: what a commit that is requested now makes durable ([`Foreign::made_durable`]).
+    pub(crate) fn seen(&self) -> u32 {
+        self.seen
     }
 
     pub(crate) fn is_durable(&self) -> bool {
-        self.durable == self.heard
+        self.durable == self.seen
     }
 
-    /// The target has made durable what it had when so much was heard.
-    pub(crate) fn made_durable(&mut self, heard: u32) {
-        self.durable = heard;
+    /// The target has made durable what it had when the count was `seen`.
+    pub(crate) fn made_durable(&mut self, seen: u32) {
+        self.durable = seen;
     }
 }
 
-/// A write on its way to a target or in the queue.
+/// A write in a lane's queue or in flight.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) ino: u64,
@@ -61,9 +62,9 @@ pub(crate) struct Job {
 pub(crate) struct Lane {
     pub(crate) queue: VecDeque<u64>,
     pub(crate) in_flight: u32,
-    /// Grant that requests use, in the queue and in flight.
+    /// Grant used by requests in the queue and in flight.
     pub(crate) grant_used: u64,
-    /// Dirty bytes that wait for their time.
+    /// Dirty bytes that are not queued.
     pub(crate) dirty: u64,
     /// Answered changes that the session keeps until they are durable: transno and bytes of data.
     pub(crate) unstable: VecDeque<(Transno, u64)>,
@@ -71,7 +72,7 @@ pub(crate) struct Lane {
     pub(crate) foreign: Foreign,
     /// [`crate::coherence::data::Task::Commit`] runs.
     pub(crate) committing: bool,
-    /// The pause before a write that failed is tried again; 0 after one that did not.
+    /// The pause before a failed write is retried; 0 after a successful one.
     pub(crate) retry_after: Duration,
 }
 
@@ -83,31 +84,31 @@ pub(crate) struct ClockEntry {
     pub(crate) mark: u64,
 }
 
-/// A read or write of the kernel that waits here, and so keeps pages locked there.
+/// A read or write of the kernel that waits for this client, which keeps pages locked in the kernel.
 #[derive(Debug)]
 pub(crate) struct KernelCall {
-    /// Bytes of locked pages.
+    /// Byte ranges of the locked pages.
     pub(crate) pages: SmallVec<[Range<u64>; 2]>,
-    /// Its pages may hold old bytes too (a write into a part of a page).
+    /// Its pages may hold old bytes too (a write of part of a page).
     pub(crate) write: bool,
-    /// Where it ends in the file, if the kernel takes that to be so long already; else 0.
+    /// Its end in the file, if the kernel assumes that the file is that long already; else 0.
     pub(crate) within: u64,
 }
 
-/// What went wrong with write-back since the mount was made.
+/// Problems of write-back since the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Troubles {
-    /// Requests that failed and whose bytes were kept.
+    /// Failed requests whose bytes were kept.
     pub(crate) failures: u64,
     /// Bytes that were given up.
     pub(crate) given_up: u64,
 }
 
-/// What the data cache knows over all files; `World::data`.
+/// The data cache's state over all files; `World::data`.
 #[derive(Debug, Default)]
 pub(crate) struct DataState {
     pub(crate) clean: u64,
-    /// Dirty and being written.
+    /// Dirty bytes and bytes being written.
     pub(crate) unwritten: u64,
     /// Bytes of answered writes that are not durable.
     pub(crate) unstable: u64,
@@ -117,24 +118,24 @@ pub(crate) struct DataState {
     lanes: BTreeMap<Dest, Lane>,
     pub(crate) dirty_files: BTreeSet<(Instant, u64)>,
     pub(crate) jobs: BTreeMap<u64, Job>,
-    /// By file and operation.
+    /// Keyed by file and operation.
     pub(crate) kernel_calls: BTreeMap<(u64, OpId), KernelCall>,
-    /// What went wrong with write-back so far.
+    /// Problems of write-back so far.
     pub(crate) troubles: Troubles,
-    /// Files whose data is copied to other objects, with who does it.
+    /// Files whose data is being migrated, with the operation that does it.
     pub(crate) migrating: BTreeMap<u64, OpId>,
-    /// Operations that [`crate::coherence::data::op_ended`] must look for.
+    /// Files at which [`crate::coherence::data::op_ended`] must look, by operation.
     pub(crate) marked_ops: Map<OpId, SmallVec<[u64; 1]>>,
 }
 
 impl DataState {
-    /// A number for a request or an entry of the clock; rises.
+    /// A number for a request or an entry of the clock; increasing.
     pub(crate) fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// Numbers from here on are not given yet.
+    /// The lowest number that was not used yet.
     pub(crate) fn next_id(&self) -> u64 {
         self.last_id + 1
     }
@@ -151,7 +152,7 @@ impl DataState {
         self.lanes.iter().map(|(dest, lane)| (*dest, lane))
     }
 
-    /// The last change of a target that was answered and is not known to be durable.
+    /// The last answered change of a target that is not known to be durable.
     pub(crate) fn newest(&self, dest: Dest) -> Transno {
         self.lane_ref(dest).and_then(|lane| lane.unstable.back()).map_or(Transno(0), |(transno, _)| *transno)
     }
@@ -164,7 +165,7 @@ impl DataState {
         }
     }
 
-    /// A transno was heard of: what is durable up to there needs no memory.
+    /// A target has committed up to this transno: changes up to there need not be remembered.
     pub(crate) fn durable(&mut self, dest: Dest, committed: Transno) {
         let lane = self.lanes.entry(dest).or_default();
         lane.committed = lane.committed.max(committed);
@@ -177,7 +178,8 @@ impl DataState {
         }
     }
 
-    /// A change was answered; the session keeps it, with `bytes` of data, until it is durable. One that failed has no transno.
+    /// A change was answered; the session keeps it, with `bytes` of data, until it is durable. A failed one has no
+    /// transno.
     pub(crate) fn changed(&mut self, dest: Dest, header: &Header, bytes: u64) {
         self.durable(dest, header.last_committed);
         let lane = self.lanes.entry(dest).or_default();
@@ -187,7 +189,7 @@ impl DataState {
         }
     }
 
-    /// The session of `dest` is gone with what it kept.
+    /// The session of `dest` was lost with what it kept.
     pub(crate) fn forget_unstable(&mut self, dest: Dest) {
         let lane = self.lanes.entry(dest).or_default();
         let bytes: u64 = lane.unstable.drain(..).map(|(_, bytes)| bytes).sum();

@@ -1,7 +1,8 @@
-//! What is cached of the data of files, as values: nothing here sends, waits or knows a lock's fate.
+//! The cached data of files, as values: nothing here sends, waits or tracks locks.
 //!
-//! - `striping`: offsets of the file to objects and back. `pages`: cached bytes of one object. `read_ahead`: how far.
-//! - `state`: what is kept per object and per file. `lanes`: and over all; the memory bounds.
+//! - `striping`: file offsets to object offsets and back. `pages`: cached bytes of one object. `read_ahead`: how far to
+//!   prefetch.
+//! - `state`: the state per object and per file. `lanes`: the state over all files, and the memory limits.
 
 pub(crate) mod lanes;
 pub(crate) mod pages;

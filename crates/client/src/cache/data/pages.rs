@@ -1,24 +1,24 @@
-//! Cached bytes of one object: an interval map of segments, each clean, dirty or on its way to the target.
+//! Pages: the cached bytes of one object, as an interval map of segments, each clean, dirty or being written.
 //!
 //! Offsets are the object's. Segments never overlap. Bulk data is not copied: a write keeps the caller's buffer, a
-//! fetch keeps the reply's, a read gives slices. Only small writes that follow each other are gathered in a buffer of
+//! fetch keeps the reply's, a read returns slices. Only small writes that follow each other are gathered in a buffer of
 //! their own, and a request made of several segments is joined into one buffer, which replaces them.
 //!
-//! It leaves to others: which locks cover the bytes, how much memory there is (it counts, [`Pages::counts`]), and when
-//! to write.
+//! It leaves to others: which locks cover the bytes, how much memory there is (it only counts, [`Pages::counts`]), and
+//! when to write.
 //!
 //! Invariants:
-//! - A byte that is on its way (`writing`) and is overwritten becomes dirty, and is not sent again before the first
-//!   request was answered: two requests for one byte are never in flight together.
-//! - What is clean equals what the target has, as long as the lock is held.
-//! - [`Unwritten`] knows the dirty segments and the ranges on their way, which never overlap: both are found without a look at
-//!   the rest, however many pieces there are.
+//! - A byte that is being written and is overwritten becomes dirty, and is not sent again before the first request is
+//!   answered: two requests for one byte are never in flight together.
+//! - Clean bytes equal those of the target while the lock is held.
+//! - [`Unwritten`] knows the dirty segments and the ranges in flight, which never overlap: both are found without a
+//!   search through the rest, however many segments there are.
 
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Writes up to this length may be copied next to their neighbours.
+/// Writes up to this length may be copied into a segment of their neighbours.
 const SMALL: u64 = 16 << 10;
 /// A gathered segment does not grow beyond this.
 const GATHER_MAX: u64 = 1 << 20;
@@ -26,7 +26,7 @@ const GATHER_MAX: u64 = 1 << 20;
 /// Bytes by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
-    /// Same as at the target; may be dropped.
+    /// Equal to the target's; may be dropped.
     pub(crate) clean: u64,
     /// To be written.
     pub(crate) dirty: u64,
@@ -75,9 +75,9 @@ impl Payload {
 struct Segment {
     data: Payload,
     state: State,
-    /// Of clean segments: which entry of the eviction clock drops it.
+    /// For clean segments: the entry of the eviction clock that drops it.
     mark: u64,
-    /// Read since the clock came by.
+    /// Read since the clock last passed it.
     used: bool,
 }
 
@@ -85,10 +85,10 @@ struct Segment {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
     map: BTreeMap<u64, Segment>,
-    /// Most objects have nothing that the target has not.
+    /// `None` for most objects, whose target has everything.
     unwritten: Option<Box<Unwritten>>,
     counts: Counts,
-    /// Segments that were looked at, for tests of what things cost.
+    /// Segments that were looked at, for tests of costs.
     #[cfg(test)]
     pub looked_at: core::cell::Cell<u64>,
 }
@@ -96,24 +96,24 @@ pub(crate) struct Pages {
 /// What the target does not have.
 #[derive(Clone, Debug, Default)]
 struct Unwritten {
-    /// Where dirty segments begin.
+    /// Starts of dirty segments.
     dirty: BTreeSet<u64>,
     /// Requests in flight, by number.
     writing: BTreeMap<u64, Range<u64>>,
     /// The same by first byte: the end, and the number.
     busy: BTreeMap<u64, (u64, u64)>,
-    /// Those of them that are not made of cached bytes, and how far the object reaches once they are done, if they move its end.
+    /// Those that do not consist of cached bytes, each with the size of the object after it if it extends the object.
     changes: BTreeMap<u64, u64>,
 }
 
-/// What the eviction clock found.
+/// The result of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicted {
     /// Nothing of the entry is left: forget it.
     Gone,
     /// It was used: keep the entry for another round.
     Used,
-    /// So many bytes were dropped.
+    /// This many bytes were dropped.
     Dropped(u64),
 }
 
@@ -171,7 +171,7 @@ impl Pages {
         self.put(at, Segment { data: Payload::Shared(right), state, mark, used });
     }
 
-    /// Start and end of every segment that touches `range`, clipped.
+    /// Every segment that touches `range`: its range clipped to that, its start, and the segment.
     fn covered<'a>(&'a self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, u64, &'a Segment)> + use<'a> {
         let range = range.clone();
         let first = self.map.range(..=range.start).next_back().map_or(range.start, |(s, _)| *s);
@@ -183,7 +183,7 @@ impl Pages {
         })
     }
 
-    /// Something is no longer dirty, or no longer on its way.
+    /// Something is no longer dirty or in flight.
     fn settled<R>(&mut self, change: impl FnOnce(&mut Unwritten) -> R) -> Option<R> {
         let unwritten = self.unwritten.as_deref_mut()?;
         let result = change(unwritten);
@@ -208,7 +208,7 @@ impl Pages {
         })
     }
 
-    /// The request in flight that has the byte at `at`, or the next one after it.
+    /// The request in flight that contains the byte at `at`, or the next one after it.
     fn busy_from(&self, at: u64) -> Option<Range<u64>> {
         let busy = &self.unwritten.as_ref()?.busy;
         let before = busy.range(..=at).next_back().filter(|(_, (end, _))| *end > at);
@@ -223,7 +223,7 @@ impl Pages {
     #[cfg(not(test))]
     fn look(&self) {}
 
-    /// Forgets everything in `range`, dirty bytes too. Requests in flight stay in flight.
+    /// Drops everything in `range`, including dirty bytes. Requests in flight stay in flight.
     pub(crate) fn cut(&mut self, range: &Range<u64>) {
         if range.is_empty() || self.map.is_empty() {
             return;
@@ -235,7 +235,7 @@ impl Pages {
         }
     }
 
-    /// Forgets the clean bytes in `range`.
+    /// Drops the clean bytes in `range`.
     pub(crate) fn cut_clean(&mut self, range: &Range<u64>) {
         if self.counts.clean == 0 {
             return;
@@ -247,7 +247,7 @@ impl Pages {
         }
     }
 
-    /// Forgets the dirty bytes that are in no request.
+    /// Drops the dirty bytes that are in no request.
     pub(crate) fn cut_dirty(&mut self) {
         let dirty = self.unwritten.as_ref().map(|unwritten| unwritten.dirty.clone());
         for start in dirty.unwrap_or_default() {
@@ -301,7 +301,7 @@ impl Pages {
         true
     }
 
-    /// Bytes came from the target: they fill what is not cached. `mark` is their entry in the eviction clock.
+    /// Bytes arrived from the target: they fill what is not cached. `mark` is their entry in the eviction clock.
     pub(crate) fn fill(&mut self, offset: u64, data: &Bytes, mark: u64) {
         let range = offset..offset + data.len() as u64;
         for gap in self.missing(&range) {
@@ -343,7 +343,7 @@ impl Pages {
     }
 
     /// Takes the next run of dirty bytes in `range` for a request: at most `max` bytes, not across a multiple of `max`.
-    /// With `full_only`, only the run from the multiple at which `range` begins to the next one.
+    /// With `full_only`, only the run from the multiple at which `range` starts to the next one.
     pub(crate) fn take(&mut self, range: &Range<u64>, max: u64, full_only: bool, id: u64) -> Option<(u64, Bytes)> {
         if self.counts.dirty == 0 {
             return None;
@@ -367,7 +367,7 @@ impl Pages {
         Some((run.start, data))
     }
 
-    /// The first dirty bytes that are in no request, as far as they lie in a row.
+    /// The first consecutive dirty bytes that are in no request.
     fn next_run(&self, range: &Range<u64>, max: u64) -> Option<Range<u64>> {
         let mut run: Option<Range<u64>> = None;
         for part in self.dirty_parts(range) {
@@ -405,7 +405,8 @@ impl Pages {
         (at == run.end && !self.writing_in(&run)).then_some(run)
     }
 
-    /// Request `id` was answered: its bytes are clean, with `mark` as their entry in the eviction clock. Gives its range.
+    /// Request `id` was answered: its bytes are clean, with `mark` as their entry in the eviction clock. Returns its
+    /// range.
     pub(crate) fn written(&mut self, id: u64, mark: u64) -> Option<Range<u64>> {
         self.finish(id, |segment| {
             segment.state = State::Clean;
@@ -414,15 +415,15 @@ impl Pages {
         })
     }
 
-    /// Request `id` failed and is to be tried again: its bytes are dirty. Gives its range.
-    pub(crate) fn again(&mut self, id: u64) -> Option<Range<u64>> {
+    /// Request `id` failed and will be retried: its bytes are dirty. Returns its range.
+    pub(crate) fn retry(&mut self, id: u64) -> Option<Range<u64>> {
         self.finish(id, |segment| {
             segment.state = State::Dirty;
             true
         })
     }
 
-    /// Forgets the dirty bytes in `range` that are in no request. Gives where they were, in order.
+    /// Drops the dirty bytes in `range` that are in no request. Returns where they were, in order.
     pub(crate) fn give_up(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let dirty: Vec<Range<u64>> = self.dirty_parts(range).collect();
         for part in &dirty {
@@ -431,20 +432,20 @@ impl Pages {
         dirty
     }
 
-    /// Where bytes are dirty or in a request in flight, in order.
+    /// The ranges that are dirty or in a request in flight, in order.
     pub(crate) fn unwritten_parts(&self) -> Vec<Range<u64>> {
         let unwritten = |segment: &Segment| matches!(segment.state, State::Dirty | State::Writing(_));
         let parts = self.covered(&(0..u64::MAX)).filter(|(.., segment)| unwritten(segment));
         parts.map(|(part, ..)| part).collect()
     }
 
-    /// End of the last byte that is buffered here and not known to be written; 0 if there is none.
+    /// End of the last byte that is buffered and not known to be written; 0 if there is none.
     pub(crate) fn buffered_end(&self) -> u64 {
         self.unwritten_parts().last().map_or(0, |part| part.end)
     }
 
-    /// Request `id` failed for good: its bytes are lost. Gives where they were, in order: what was cut or written over meanwhile
-    /// is not among them.
+    /// Request `id` failed for good: its bytes are lost. Returns where they were, in order, without what was cut or
+    /// overwritten meanwhile.
     pub(crate) fn lost(&mut self, id: u64) -> Vec<Range<u64>> {
         let range = self.busy_of(id).unwrap_or(0..0);
         let of_it = |segment: &Segment| segment.state == State::Writing(id);
@@ -486,8 +487,8 @@ impl Pages {
         self.busy_from(range.start).is_some_and(|busy| busy.start < range.end && !range.is_empty())
     }
 
-    /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`]. Once it is done the
-    /// object reaches to `reach` at least; 0 if it moves no end, or cuts.
+    /// Starts a request that changes `range` without cached bytes: no cached byte of the range is sent before
+    /// [`Pages::end`]. Once it is done the object has at least size `reach`; 0 if it does not extend the object.
     pub(crate) fn begin(&mut self, id: u64, range: Range<u64>, reach: u64) {
         self.sent(id, range);
         self.unwritten.get_or_insert_default().changes.insert(id, reach);
@@ -498,7 +499,7 @@ impl Pages {
         self.unwritten.as_ref().is_some_and(|unwritten| !unwritten.changes.is_empty())
     }
 
-    /// How far the object may reach at its target already because of such requests; 0 if there is none that moves its end.
+    /// The size that the object may have at its target already because of such requests; 0 if none of them extends it.
     pub(crate) fn changes_reach(&self) -> u64 {
         self.unwritten.as_ref().and_then(|unwritten| unwritten.changes.values().max().copied()).unwrap_or(0)
     }
@@ -510,7 +511,7 @@ impl Pages {
         unwritten.writing.insert(id, range);
     }
 
-    /// It was answered. Gives its range.
+    /// A request was answered. Returns its range.
     pub(crate) fn end(&mut self, id: u64) -> Option<Range<u64>> {
         self.settled(|unwritten| {
             let range = unwritten.writing.remove(&id)?;
@@ -525,13 +526,13 @@ impl Pages {
         self.unwritten.as_ref()?.writing.first_key_value().map(|(id, _)| *id)
     }
 
-    /// Whether the eviction clock's entry `mark` of `range` stands for anything.
+    /// Whether the eviction clock's entry `mark` of `range` still has segments.
     pub(crate) fn has_mark(&self, range: &Range<u64>, mark: u64) -> bool {
         self.covered(range).any(|(_, _, s)| s.state == State::Clean && s.mark == mark)
     }
 
-    /// End of the last cached byte that is dirty or in flight; 0 if there is none. Not that of a request that is not made of cached
-    /// bytes: a cut, a hole, or zeros behind the end do not move it, and a write does when it is answered.
+    /// End of the last cached byte that is dirty or in flight; 0 if there is none. Requests without cached bytes do not
+    /// count: a truncation, a hole, or zeros beyond the end do not move it, and a write does so when it is answered.
     pub(crate) fn unwritten_end(&self) -> u64 {
         let Some(unwritten) = &self.unwritten else { return 0 };
         let last = unwritten.dirty.last().and_then(|start| Some(start + self.map.get(start)?.data.len()));
@@ -539,7 +540,7 @@ impl Pages {
         last.max(cached.next().map(|(end, _)| *end)).unwrap_or(0)
     }
 
-    /// The eviction clock comes by the entry `mark` of `range`.
+    /// The eviction clock passes the entry `mark` of `range`.
     pub(crate) fn evict(&mut self, range: &Range<u64>, mark: u64) -> Evicted {
         let mut found: Vec<(u64, bool)> = Vec::new();
         for (_, start, segment) in self.covered(range) {

@@ -51,7 +51,7 @@ fn requests_do_not_cross_a_boundary_and_full_ones_go_first() {
     assert_eq!(pages.take(&(0..u64::MAX), 8, false, 4).map(|(at, d)| (at, d.len())), Some((24, 2)));
 }
 
-/// What programs do to large files by small writes here and there costs what they wrote, not the square of it.
+/// Scattered small writes to a large file cost time linear in their number, not its square.
 #[test]
 fn many_scattered_pieces_cost_a_few_looks_each() {
     const PIECES: u64 = 20_000;
@@ -66,7 +66,7 @@ fn many_scattered_pieces_cost_a_few_looks_each() {
     while let Some((offset, data)) = pages.take(&(at..u64::MAX), 1 << 20, false, id) {
         at = offset + data.len() as u64;
         id += 1;
-        // Others ask meanwhile, and a program goes on writing.
+        // Other operations search meanwhile, and a program keeps writing.
         assert!(pages.unwritten_in(&(0..u64::MAX)) && pages.unwritten_end() > 0 && pages.oldest_in_flight() == Some(0));
         pages.write(offset, bytes(4, 2));
     }
@@ -116,7 +116,7 @@ fn the_clock_gives_what_was_read_a_second_round() {
     assert_eq!(pages.counts(), Counts { clean: 0, dirty: 10, writing: 0 });
 }
 
-/// The cache over a target that is a vector of bytes gives what a vector of bytes gives.
+/// The cache on top of a target that is a vector of bytes behaves like a vector of bytes.
 #[test]
 fn a_random_history_equals_a_vector() {
     for seed in 0..60 {

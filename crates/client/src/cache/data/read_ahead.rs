@@ -1,8 +1,8 @@
 //! Read-ahead of one open file: how far to fetch beyond what a program asked for.
 //!
-//! Reads that follow each other (or nearly: the kernel's own threads reorder them a little) open a window that
-//! doubles up to the mount's limit; a read elsewhere closes it. Fetching is triggered when half of the window has been used,
-//! so that a long read never stalls. Pure: what is cached and what a lock covers is the caller's knowledge.
+//! Reads that follow each other (or nearly: the kernel's own threads reorder them a little) open a window that doubles
+//! up to the mount's limit; a read elsewhere closes it. The next fetch starts when half of the window has been used, so
+//! that a long read never stalls. Pure: the caller checks what is cached and which locks cover it.
 
 use core::ops::Range;
 
@@ -19,12 +19,12 @@ pub(crate) struct ReadAhead {
     /// Sequential reads in a row.
     streak: u32,
     window: u64,
-    /// End of what was asked to be fetched ahead.
+    /// End of what was prefetched.
     fetched: u64,
 }
 
 impl ReadAhead {
-    /// A program reads `range`; `max` is the mount's limit. Gives what to fetch ahead, if anything, beyond `range`.
+    /// A program reads `range`; `max` is the mount's limit. Returns the range beyond it to prefetch, if any.
     pub(crate) fn on_read(&mut self, range: &Range<u64>, max: u64) -> Option<Range<u64>> {
         let sequential = range.start <= self.next && range.start + SLACK >= self.next
             || range.start > self.next && range.start - self.next <= SLACK && self.streak > 1;

@@ -1,13 +1,14 @@
-//! What the data cache keeps of a file: its objects with their pages, locks and sizes.
+//! The cached data of a file: its objects with their pages, locks and sizes.
 //!
 //! # Sizes
-//! `Object::size` is exact while a lock covers the object from there to its end (`Object::knows_end`) and nothing made it
-//! doubtful (`size_exact`: a write that failed). Otherwise it is what was last heard, and this much is still true:
-//! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
+//! `Object::size` is exact while a lock covers the object from there to its end (`Object::knows_end`) and nothing has
+//! made it doubtful (`size_exact`: for instance a failed write). Otherwise it is the size reported last, and only this
+//! still holds: *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written
+//! them.
 //!
-//! What a request writes that does not come from the cache counts here once it is answered, and others may see it before at the target.
-//! So while one is in flight that may have moved the end, the target is asked (`Object::shows_end`), and what it says counts from then on
-//! (`Object::glimpsed`).
+//! A request that changes the object without cached bytes takes effect here when it is answered, and others may see it
+//! at the target before. So while such a request is in flight that may have moved the end, the target is asked
+//! (`Object::shows_end`), and its answer counts from then on (`Object::glimpsed`).
 
 use core::ops::Range;
 use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, ObjectId, Policy, Resource};
@@ -29,7 +30,7 @@ use crate::base::Step;
 pub(crate) type Key = u32;
 /// The resident file on the metadata target.
 pub(crate) const HOME: Key = u32::MAX;
-/// Everything.
+/// The whole object.
 pub(crate) const ALL: Range<u64> = 0..u64::MAX;
 
 /// A read of the target in flight.
@@ -38,7 +39,7 @@ pub(crate) struct Fetch {
     pub(crate) owner: OpId,
     pub(crate) step: Step,
     pub(crate) range: Range<u64>,
-    /// What was written or dropped here since it was sent: the reply is too old for these bytes.
+    /// What was written or dropped since it was sent: the reply is too old for these bytes.
     pub(crate) voids: SmallVec<[Range<u64>; 1]>,
 }
 
@@ -56,18 +57,19 @@ pub(crate) struct Object {
     pub(crate) mtime_ns: i64,
     pub(crate) ctime_ns: i64,
     pub(crate) fetches: Vec<Fetch>,
-    /// Locks that operations have asked for.
+    /// Locks that operations have requested.
     pub(crate) asked: Vec<(OpId, LockMode, Range<u64>)>,
-    /// Greatest transno of a change of this object; of any change of its target, from before it was known here.
+    /// Greatest transno of a change of this object; at first, that of any change of its target.
     pub(crate) transno: Transno,
-    /// The moment at which the last change of ours was answered. What was asked for before may tell what was before that.
+    /// The moment at which the last change of this client was answered. A request from before that may show an older
+    /// state.
     pub(crate) changed: u64,
     pub(crate) foreign: Foreign,
-    /// Somebody else used it lately: no use in asking for a lock only to know its size.
+    /// Other clients used it recently: not worth a lock only to know its size.
     pub(crate) contended_until: Instant,
-    /// Why dirty bytes could not be written back when that was tried last. They stay dirty and are tried again.
+    /// Why dirty bytes could not be written back at the last try. They stay dirty and are retried.
     pub(crate) unwritable: Option<Errno>,
-    /// Attempts to write back that failed; starts again at 0 after many.
+    /// Failed tries to write back; wraps around.
     pub(crate) failures: u16,
 }
 
@@ -103,18 +105,18 @@ impl Object {
         }
     }
 
-    /// Its name on its target.
+    /// Its identity on its target.
     pub(crate) fn id(&self) -> ObjectId {
         ObjectId { fid: self.resource.fid, stripe: self.resource.stripe }
     }
 
-    /// The number in its name, for steps of operations: another object never has it.
+    /// The number in its identity, for steps of operations: no other object has it.
     pub(crate) fn number(&self) -> u32 {
         self.resource.stripe
     }
 
-    /// One of the locks that cover `range` in `mode` together, called back or not. Neighbouring narrow locks count
-    /// as one: dirty bytes of both may travel in one request.
+    /// One of the locks that together cover `range` in `mode`, called back or not. Neighbouring narrow locks count as
+    /// one: dirty bytes of both may be sent in one request.
     pub(crate) fn covering(&self, mode: LockMode, range: &Range<u64>) -> Option<&HeldLock> {
         let good = || self.locks.iter().filter(|lock| dlm::mode::covers(lock.mode, mode));
         let mut open: SmallVec<[Range<u64>; 2]> = SmallVec::from_iter([range.clone()]);
@@ -142,18 +144,19 @@ impl Object {
         })
     }
 
-    /// Whether `size` is the size.
+    /// Whether `size` is exact.
     pub(crate) fn knows_end(&self) -> bool {
         self.size_exact && self.end_covered()
     }
 
-    /// Whether `size` is what others are shown, too: no change of ours in flight may have moved the end at the target already.
+    /// Whether `size` is also what others see: no change of this client in flight may have moved the end at the target
+    /// already.
     pub(crate) fn shows_end(&self) -> bool {
         self.knows_end() && self.pages.changes_reach() <= self.size
     }
 
-    /// The target has told the size while changes of ours may have been in flight. Nobody else can move an end that is known here, so it
-    /// grows by them alone: `size` may be from before a cut.
+    /// The target reported its size while changes of this client may have been in flight. Nobody else can move a known
+    /// end, so it can only have grown by those changes: `size` may be from before a truncation.
     pub(crate) fn glimpsed(&mut self, size: u64) {
         if self.knows_end() {
             self.size = self.size.max(size.min(self.pages.changes_reach()));
@@ -166,7 +169,7 @@ impl Object {
         counts.dirty + counts.writing
     }
 
-    /// What it looks like from here.
+    /// The object as this client sees it.
     pub(crate) fn lvb(&self) -> Lvb {
         Lvb {
             size: self.size,
@@ -177,18 +180,18 @@ impl Object {
         }
     }
 
-    /// What it looks like as the target told it, with what is buffered here. What was shown once is true from then on.
-    pub(crate) fn with_buffered(&mut self, told: &Lvb) -> Lvb {
-        self.glimpsed(told.size);
+    /// The object as the target reported it, with what is buffered. A size that was shown is valid from then on.
+    pub(crate) fn with_buffered(&mut self, reported: &Lvb) -> Lvb {
+        self.glimpsed(reported.size);
         if self.unwritten() == 0 {
-            return *told;
+            return *reported;
         }
         let own = self.lvb();
-        let newer = (own.ctime_ns, own.mtime_ns) > (told.ctime_ns, told.mtime_ns);
+        let newer = (own.ctime_ns, own.mtime_ns) > (reported.ctime_ns, reported.mtime_ns);
         Lvb {
-            size: told.size.max(self.size_floor()),
-            blocks: told.blocks.max(own.blocks),
-            ..if newer { own } else { *told }
+            size: reported.size.max(self.size_floor()),
+            blocks: reported.blocks.max(own.blocks),
+            ..if newer { own } else { *reported }
         }
     }
 
@@ -200,22 +203,22 @@ impl Object {
         self.locks.iter().map(|lock| lock_range(lock).end.min(self.size)).max().unwrap_or(0)
     }
 
-    /// A change of ours was answered.
+    /// A change of this client was answered.
     pub(crate) fn answered(&mut self, transno: Transno, moment: u64) {
         self.transno = self.transno.max(transno);
         self.changed = moment;
     }
 
-    /// The target told the size, at a moment when nobody else could change it.
+    /// The target reported its size, at a moment when nobody else could change it.
     pub(crate) fn set_size(&mut self, lvb: &Lvb) {
         self.size = lvb.size.max(self.pages.unwritten_end());
         self.size_exact = true;
         self.blocks = lvb.blocks;
-        self.news(lvb);
+        self.set_times(lvb);
     }
 
-    /// Times and space as the target knows them; newer ones of our own stay.
-    pub(crate) fn news(&mut self, lvb: &Lvb) {
+    /// Sets times and space to those of the target; newer ones of this client stay.
+    pub(crate) fn set_times(&mut self, lvb: &Lvb) {
         self.blocks = lvb.blocks;
         self.atime_ns = self.atime_ns.max(lvb.atime_ns);
         if (lvb.ctime_ns, lvb.mtime_ns) > (self.ctime_ns, self.mtime_ns) {
@@ -224,13 +227,13 @@ impl Object {
         }
     }
 
-    /// A change at `now`.
+    /// A change was made at `now`.
     pub(crate) fn touch(&mut self, now_ns: i64) {
         self.ctime_ns = self.ctime_ns.max(now_ns);
         self.mtime_ns = self.ctime_ns;
     }
 
-    /// Replies to reads that are in flight must not fill `range`.
+    /// Prevents replies to reads in flight from filling `range`.
     pub(crate) fn void_fetches(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
             if fetch.range.start < range.end && range.start < fetch.range.end {
@@ -239,7 +242,7 @@ impl Object {
         }
     }
 
-    /// Bytes of a reply go into the cache, where they are missing, not void, and under a lock.
+    /// Fills the cache with the bytes of a reply, where they are missing, not void, and under a lock.
     pub(crate) fn fill(&mut self, fetch: &Fetch, data: &Bytes, mark: u64) {
         let whole = fetch.range.start..fetch.range.start + data.len() as u64;
         let mut parts = Vec::from([whole]);
@@ -266,47 +269,47 @@ pub(crate) fn subtract(a: &Range<u64>, b: &Range<u64>) -> SmallVec<[Range<u64>; 
     [left, right].into_iter().filter(|r| !r.is_empty()).collect()
 }
 
-/// What the data cache knows of a file; `Node::data`.
+/// The cached data of a file; `Node::data`.
 #[derive(Debug)]
 pub(crate) struct NodeData {
     pub(crate) fid: Fid,
     /// Unknown until the first attributes.
     pub(crate) layout: Option<Layout>,
-    /// The layout is the file's as long as any lock on an object is held ([`crate::coherence::data::layout`]).
+    /// The layout is valid while any lock on an object is held ([`crate::coherence::data::layout`]).
     pub(crate) layout_sure: bool,
     pub(crate) striping: Striping,
-    /// The resident file. Without meaning once the data has left.
+    /// The resident file. Meaningless once the data has left.
     pub(crate) home: Object,
     /// The stripes.
     pub(crate) objects: Vec<Object>,
-    /// Errors of write-back so far.
+    /// Counts errors of write-back.
     pub(crate) errors: u32,
     pub(crate) last_error: Errno,
-    /// No program was told of the last one.
-    pub(crate) error_untold: bool,
+    /// The last one was not reported to a program.
+    pub(crate) error_unreported: bool,
     pub(crate) dirty: u64,
     pub(crate) dirty_since: Option<Instant>,
-    /// By open file.
+    /// Keyed by open file.
     pub(crate) read_ahead: Vec<(u64, ReadAhead)>,
-    /// Changes of data by others than this operation wait.
+    /// Only this operation may change data; others wait.
     pub(crate) exclusive: Option<OpId>,
     /// The data is being copied to its objects, under an EX lock.
     pub(crate) leaving: bool,
     /// The job of the program that used the data last.
     pub(crate) job: Box<str>,
     /// [`crate::coherence::data::Task::Leave`] runs.
-    pub(crate) leave_asked: bool,
+    pub(crate) leave_requested: bool,
     /// Why the last attempt to leave failed.
     pub(crate) leave_error: Option<Errno>,
-    /// The kernel may hold pages.
+    /// The kernel may hold pages of the file.
     pub(crate) kernel_pages: bool,
-    /// It may have old ones, of a time when no program had the file open through them: the next open drops them.
+    /// These may be outdated, from a time when no program had the file open through them: the next open drops them.
     pub(crate) old_pages: bool,
-    /// Locks being given back.
+    /// Locks that are being given back.
     pub(crate) recalls: u32,
-    /// The kernel is dropping pages for one of them: its calls may use the lock meanwhile.
-    pub(crate) guests_welcome: bool,
-    /// Bytes of pages that calls brought into the kernel since locks began to be given back.
+    /// The kernel is dropping pages for one of them: its calls may use that lock meanwhile.
+    pub(crate) lends_lock: bool,
+    /// Pages that calls have filled in the kernel while locks were being given back.
     pub(crate) fills: Vec<Range<u64>>,
 }
 
@@ -321,24 +324,24 @@ impl NodeData {
             objects: Vec::new(),
             errors: 0,
             last_error: Errno::EIO,
-            error_untold: false,
+            error_unreported: false,
             dirty: 0,
             dirty_since: None,
             read_ahead: Vec::new(),
             exclusive: None,
             leaving: false,
             job: Box::default(),
-            leave_asked: false,
+            leave_requested: false,
             leave_error: None,
             kernel_pages: false,
             old_pages: false,
             recalls: 0,
-            guests_welcome: false,
+            lends_lock: false,
             fills: Vec::new(),
         }
     }
 
-    /// Whether the data lies on the metadata target, as far as we know.
+    /// Whether the data lies on the metadata target, as far as this client knows.
     pub(crate) fn resident(&self) -> bool {
         self.layout.as_ref().is_none_or(|layout| layout.resident)
     }
@@ -353,7 +356,7 @@ impl NodeData {
             .map(|(ost, stripe)| (ost, layout.first_object.wrapping_add(stripe)))
             .map(|(ost, number)| {
                 let dest = Dest::Ost(*ost);
-                // The file may have been changed from here before, and forgotten.
+                // This client may have changed the file before, and dropped its node.
                 Object { transno: data.newest(dest), ..Object::new(dest, Resource::object(fid, number)) }
             })
             .collect();
@@ -369,7 +372,7 @@ impl NodeData {
         if key == HOME { Some(&mut self.home) } else { self.objects.get_mut(key as usize) }
     }
 
-    /// The objects that matter now.
+    /// The objects that currently hold the data.
     pub(crate) fn keys(&self) -> Vec<Key> {
         if self.resident() { vec![HOME] } else { (0..self.objects.len() as u32).collect() }
     }
@@ -383,7 +386,7 @@ impl NodeData {
         self.striping.object_cut(key, range.start)..end
     }
 
-    /// The smallest file range with everything of an object's range.
+    /// The smallest file range that contains an object's range.
     pub(crate) fn file_range(&self, key: Key, range: &Range<u64>) -> Range<u64> {
         if key == HOME || range.is_empty() {
             return range.clone();
@@ -392,12 +395,12 @@ impl NodeData {
         self.striping.file_offset(key, range.start)..end
     }
 
-    /// How far the file reaches as far as one object knows.
+    /// The file size that follows from one object's size.
     pub(crate) fn file_size(&self, key: Key, object_size: u64) -> u64 {
         if key == HOME { object_size } else { self.striping.file_size(key, object_size) }
     }
 
-    /// The size, if every object's is known.
+    /// The size, if every object's size is known.
     pub(crate) fn known_size(&self) -> Option<u64> {
         let mut size = 0;
         for key in self.keys() {
@@ -410,20 +413,21 @@ impl NodeData {
         Some(size)
     }
 
-    /// The same, if it is also what others are shown.
+    /// The same, if it is also what others see.
     pub(crate) fn shown_size(&self) -> Option<u64> {
         let shows = |key| self.object(key).is_some_and(Object::shows_end);
         self.known_size().filter(|_| self.keys().into_iter().all(shows))
     }
 
-    /// Whether a change of the resident file is in flight that shows here only when it is answered: a write past the cache, or a cut.
-    /// Until then only the metadata target knows what others are shown. Nothing is buffered while it is cut.
+    /// Whether a change of the resident file is in flight that takes effect here only when it is answered: a write that
+    /// bypasses the cache, or a truncation. Until then only the metadata target knows what others see. Nothing is
+    /// buffered during a truncation.
     pub(crate) fn home_is_changing(&self) -> bool {
         self.home.pages.is_changing() || self.is_cut()
     }
 
-    /// Whether the resident file is being cut: somebody has its turn, and those have ended who were fetching bytes when it took it. What is
-    /// read then may be gone already.
+    /// Whether the resident file is being truncated: an operation has the exclusive turn, and the fetches that were in
+    /// flight when it took it have ended. A later read may find its bytes gone.
     pub(crate) fn is_cut(&self) -> bool {
         let has_turn = |owner| self.home.fetches.iter().all(|fetch| fetch.owner == owner);
         self.resident() && !self.leaving && self.exclusive.is_some_and(has_turn)
@@ -437,11 +441,11 @@ impl NodeData {
     pub(crate) fn fail(&mut self, errno: Errno) {
         self.errors = self.errors.wrapping_add(1);
         self.last_error = errno;
-        self.error_untold = true;
+        self.error_unreported = true;
     }
 }
 
-/// The data's view of a resident file's attributes.
+/// The size and times of a resident file's data, from its attributes.
 pub(crate) fn home_lvb(attr: &Attr) -> Lvb {
     Lvb {
         size: attr.size,
@@ -453,7 +457,7 @@ pub(crate) fn home_lvb(attr: &Attr) -> Lvb {
 }
 
 impl Object {
-    /// A lock on it was granted.
+    /// A lock on the object was granted.
     pub(crate) fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>, number: u64) {
         let fresh = self.locks.is_empty();
         let (knew, floor) = (self.knows_end(), self.size_floor());
@@ -461,7 +465,7 @@ impl Object {
         self.locks.push(*lock);
         let covered = lock_range(lock);
         match lvb {
-            // It tells what was before a change that we know of, or may: the size has to be asked for.
+            // It shows a state from before a change that this client knows of, or may: the size has to be requested.
             Some(lvb) if (fresh && lvb.ctime_ns < self.ctime_ns) || (!knew && number < self.changed) => {
                 self.size_exact = false;
             }
@@ -469,13 +473,14 @@ impl Object {
                 self.set_size(lvb);
             }
             Some(lvb) => {
-                // A client that had the end locked already knows the size: nobody else can have changed it. The answer may tell
-                // what was before a cut of ours that is on its way, though others have written elsewhere since.
+                // A client that had the end locked already knows the size: nobody else can have changed it. The answer
+                // may show a state from before an own truncation in flight, though others have written elsewhere since.
                 if !knew {
-                    // What else was heard of beyond our other locks may have been cut since, and must not count below this one.
+                    // Sizes seen beyond our other locks may have been truncated since, and must not count below this
+                    // lock.
                     self.size = floor.max(lvb.size);
                 }
-                self.news(lvb);
+                self.set_times(lvb);
             }
             None if fresh => self.size_exact = false,
             None => {}

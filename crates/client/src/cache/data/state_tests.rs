@@ -1,4 +1,4 @@
-//! What an object knows of its locks and its size, answer by answer.
+//! How answers and locks change the size of an object.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn a_size_that_comes_while_a_change_is_in_flight_does_not_reach_to_where_that_en
     object.locks.push(lock(1, LockMode::Pw, 0, u64::MAX));
     object.pages.write(4096, Bytes::from(vec![1; 4096]));
     assert!(object.pages.take(&(0..u64::MAX), 4096, false, 1).is_some());
-    // Zeros behind the end that leave it where it is, as `fallocate` may.
+    // Zeros beyond the end that do not move it, as `fallocate` may.
     object.pages.begin(2, 16384..20480, 0);
     object.set_size(&lvb(5000));
     assert_eq!(object.size, 8192, "as far as what is written");
@@ -75,7 +75,7 @@ fn what_the_target_shows_of_changes_in_flight_counts_as_far_as_they_reach() {
     let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
     object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(4096)), 1);
     object.pages.begin(1, 0..4096, 4096);
-    // Zeros behind the end that leave it where it is.
+    // Zeros beyond the end that do not move it.
     object.pages.begin(2, 16384..20480, 0);
     assert!(object.shows_end(), "neither moves the end");
     object.glimpsed(20480);

@@ -11,36 +11,36 @@
 
 use core::ops::Range;
 
-/// Largest size of a file, in bytes: what `off_t` can say.
+/// Largest size of a file, in bytes: the maximum of `off_t`.
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// How a file is cut over its objects.
+/// How a file is distributed over its objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Striping {
-    /// Bytes in a row on one object.
+    /// Consecutive bytes on one object.
     pub(crate) stripe_size: u64,
     /// Number of objects, at least 1.
     pub(crate) count: u32,
 }
 
-/// A run of bytes that lies in one row in the file and in one object.
+/// A run of bytes that is contiguous in the file and in one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
-    /// Which object.
+    /// The object.
     pub(crate) stripe: u32,
-    /// Where in the object.
+    /// Its offset in the object.
     pub(crate) object_offset: u64,
-    /// Where in the file.
+    /// Its offset in the file.
     pub(crate) file_offset: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub(crate) length: u64,
 }
 
 impl Striping {
-    /// One object that holds the file as it is.
+    /// One object with the contents of the file.
     pub(crate) const WHOLE: Striping = Striping { stripe_size: 1 << 20, count: 1 };
 
-    /// Of a layout that came off the wire; one that makes no sense is taken as a single object.
+    /// The striping of a layout from the wire; an invalid one is taken as a single object.
     pub(crate) fn new(stripe_size: u32, count: usize) -> Striping {
         match u32::try_from(count) {
             Ok(count) if count > 1 && stripe_size > 0 => Striping { stripe_size: u64::from(stripe_size), count },
@@ -48,7 +48,7 @@ impl Striping {
         }
     }
 
-    /// The object of a byte, and where in it.
+    /// The object of a byte, and its offset there.
     pub(crate) fn locate(&self, offset: u64) -> (u32, u64) {
         if self.count == 1 {
             return (0, offset);
@@ -58,7 +58,7 @@ impl Striping {
         ((stripe as u32), unit / u64::from(self.count) * self.stripe_size + offset % self.stripe_size)
     }
 
-    /// The file offset of a byte of an object; saturates beyond what a file can have.
+    /// The file offset of a byte of an object; saturates beyond the largest file.
     pub(crate) fn file_offset(&self, stripe: u32, object_offset: u64) -> u64 {
         if self.count == 1 {
             return object_offset;
@@ -86,7 +86,7 @@ impl Striping {
         }
     }
 
-    /// Where a range of an object lies in the file, in order.
+    /// The parts of the file in which a range of an object lies, in order.
     pub(crate) fn file_parts(&self, stripe: u32, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let this = *self;
         self.within_units(range).map(move |(at, length)| {
@@ -95,7 +95,7 @@ impl Striping {
         })
     }
 
-    /// How far the file reaches if this object has `object_size` bytes.
+    /// The file size that follows from this object's size.
     pub(crate) fn file_size(&self, stripe: u32, object_size: u64) -> u64 {
         if object_size == 0 { 0 } else { self.file_offset(stripe, object_size - 1).saturating_add(1) }
     }
@@ -109,7 +109,7 @@ impl Striping {
         })
     }
 
-    /// A range cut where stripe units begin, be it of the file or of an object: starts and lengths.
+    /// A range of the file or of an object, split where stripe units begin: starts and lengths.
     fn within_units(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u64)> + use<> {
         let this = *self;
         let mut rest = range.clone();
@@ -123,7 +123,7 @@ impl Striping {
     }
 }
 
-/// Ranges in order, those that touch made one.
+/// Sorted ranges, with adjacent ones merged.
 pub(crate) fn joined(parts: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for part in parts {

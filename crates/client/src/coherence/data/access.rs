@@ -1,4 +1,4 @@
-//! Before data is touched: where it lies, the locks that cover it, and what is needed to know its size.
+//! Locks, layout and size of a file before its data is touched.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -16,14 +16,14 @@ use crate::coherence::data::state::{confirmed, edit, ensure, file, file_mut, nod
 use crate::coherence::op::{Body, Memo};
 use crate::coherence::request::{Request, Wants};
 
-/// Locks on objects are asked for in whole pages, so that neighbours in one page do not ask twice.
+/// Locks on objects are requested in whole pages, so that neighbours within one page do not request twice.
 const PAGE: u64 = 4096;
-/// An operation waits so long for a lock before others get those that it has already.
+/// How long an operation waits for a lock before other clients can have the locks that it holds already.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// Pause before it is looked again whether others want the locks of an operation that waits for a target that is away.
+/// How often an operation that waits for an unavailable target checks whether others want its locks.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Makes sure that the layout is known.
+/// Makes sure that the layout is cached.
 pub(crate) fn load(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     if cx.w.nodes.get(ino).is_none_or(|node| node.attr.is_none()) {
@@ -34,9 +34,10 @@ pub(crate) fn load(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Ok(())
 }
 
-/// Fetches the attributes from the metadata target, so that layout (and size of a resident file) are those of a moment
-/// after the locks that are held came. The answer is kept at its step: whoever no longer needs it, since it is put to use or the
-/// attributes came by another way, forgets the step. Else it would answer the next question, which is about a later moment.
+/// Fetches the attributes from the metadata target, so that the layout (and the size of a resident file) are those of a
+/// moment after the held locks were granted. The answer stays at its step: the caller forgets the step once the answer
+/// has been used, or the attributes arrived in another way. Otherwise the old answer would be taken for that of the
+/// next request, which is about a later moment.
 pub(crate) fn confirm_at(cx: &mut Cx<'_>, at: Step, ino: u64) -> Run<()> {
     confirm(cx, at, ino, false)
 }
@@ -63,11 +64,11 @@ fn confirm(cx: &mut Cx<'_>, at: Step, ino: u64, confirms_layout: bool) -> Run<()
     confirm(cx, at, ino, confirms_layout)
 }
 
-/// One lock: pinned already, cached, being given back (a call of the kernel that came while its pages are being
-/// dropped must not wait for them), asked for by another operation, or new.
+/// Pins one lock. It may be pinned already, cached, on its way back (a call of the kernel that arrives while its pages
+/// are being dropped must not wait for them), requested by another operation, or new.
 fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: LockMode, range: &Range<u64>) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-    let guest = now.guests_welcome;
+    let lent = now.lends_lock;
     let object = now.object(key).ok_or(Errno::EIO)?;
     let resource = object.resource;
     let policy = if key == HOME {
@@ -84,7 +85,7 @@ fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: Loc
             *owner != op && wide && dlm::mode::covers(*asked, mode)
         };
         let asked = object.asked.iter().any(does);
-        if guest
+        if lent
             && let Some(locks) = cx.w.locks.get_mut(dest)
             && let Some(cookie) = locks.find_for_inflight(&resource, mode, &policy)
             && locks.hold(cookie)
@@ -114,8 +115,8 @@ fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: Loc
     Ok(())
 }
 
-/// A pinned lock covers its object again: it came when the file was another's to know (its layout has changed since), or
-/// was called back and forgotten while it was pinned.
+/// Makes a pinned lock cover its object again: it was granted while the object belonged to another layout, or it was
+/// called back and forgotten while it was pinned.
 pub(crate) fn adopt(cx: &mut Cx<'_>, ino: u64, dest: Dest, key: Key, cookie: u64) {
     let known = file(cx.w, ino).and_then(|f| f.object(key));
     let known = known.is_some_and(|o| o.locks.iter().any(|lock| lock.cookie == cookie));
@@ -124,11 +125,12 @@ pub(crate) fn adopt(cx: &mut Cx<'_>, ino: u64, dest: Dest, key: Key, cookie: u64
     }
 }
 
-/// Locks on the file range, pinned for the operation, and sizes as [`super::state`] wants them. Gives where the data
-/// lies. With an open end, the locks reach the end of every object, and the size is exact.
+/// Pins locks on the file range for the operation, and makes the sizes valid as [`super::state`] requires. Returns
+/// whether the file is resident. If the range is open-ended, the locks reach the end of every object, and the size is
+/// exact.
 ///
-/// Locks are taken one after the other in the order of the stripes, so two clients cannot wait for each other. While the target of
-/// one is away, others get those that the operation has already and that they want ([`make_way`]).
+/// Locks are taken one after the other in the order of the stripes, so that two clients cannot deadlock. While the
+/// target of a lock is unavailable, other clients can have the locks that the operation holds already ([`yield_locks`]).
 pub(crate) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>) -> Run<bool> {
     load(cx, ino)?;
     loop {
@@ -147,13 +149,13 @@ pub(crate) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
         cx.forget(Step::Confirm);
         let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
         if now.resident() && !now.home.knows_end() {
-            // The lock went with an eviction.
+            // The lock was lost with an eviction.
             return Err(Errno::EIO.into());
         }
     }
     cx.forget(Step::Confirm);
     cx.unlock(Step::HomeLock);
-    await_away(cx, ino)?;
+    await_yielded(cx, ino)?;
     loop {
         for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
             let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
@@ -164,14 +166,14 @@ pub(crate) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
             let dest = now.objects[key as usize].dest;
             if let Err(stop) = lock_one(cx, Step::Lock(key), dest, ino, key, mode, &part) {
                 if stop == Stop::Wait {
-                    make_way(cx, ino, Awaited::Lock(key));
+                    yield_locks(cx, ino, Awaited::Lock(key));
                 }
                 return Err(stop);
             }
             cx.forget(Awaited::Lock(key).since());
             if let Err(stop) = refresh(cx, ino, key) {
                 if stop == Stop::Wait {
-                    make_way(cx, ino, Awaited::Size(key));
+                    yield_locks(cx, ino, Awaited::Size(key));
                 }
                 return Err(stop);
             }
@@ -185,7 +187,7 @@ pub(crate) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
             Ok(false) => {}
             Err(stop) => {
                 if stop == Stop::Wait {
-                    make_way(cx, ino, Awaited::Layout);
+                    yield_locks(cx, ino, Awaited::Layout);
                 }
                 return Err(stop);
             }
@@ -200,11 +202,11 @@ enum Awaited {
     Lock(Key),
     /// The size of an object, under its lock.
     Size(Key),
-    /// The word of the metadata target that the objects are still the file's.
+    /// The metadata target's confirmation that the objects are still the file's.
     Layout,
-    /// The metadata target's part of a cut, before the objects' part.
+    /// The metadata target's part of a truncation, before the objects' part.
     Change,
-    /// What programs here have on its way to the part that is changed.
+    /// The end of reads in flight of this mount that the change would affect.
     Quiet,
 }
 
@@ -219,7 +221,7 @@ impl Awaited {
         }
     }
 
-    /// What has this number, if locks are awaited no more before it is there.
+    /// The inverse of [`Awaited::number`] for what is awaited before locks are taken again.
     fn of_number(number: u64) -> Awaited {
         match (number, number / 2) {
             (0..4, _) => Awaited::Layout,
@@ -234,25 +236,28 @@ impl Awaited {
     }
 }
 
-/// The operation waits. If a target is away, or somebody keeps what is waited for, it may take long: the locks that the operation has
-/// on objects go to those who want them. They are asked for again once it is there, and in order: what lies behind is given up for it.
+/// Called while the operation waits. If a target is unavailable, or another client keeps what is awaited, the wait may
+/// be long: the operation releases the locks on objects that other clients want. They are requested again once it has
+/// what it awaited, and in order: locks of later stripes are given up for that.
 ///
 /// ```text
-/// has stripe 0, waits for stripe 1 (away) · another wants stripe 0: it goes · stripe 1 is granted · asks for stripe 0 again,
-/// and lets stripe 1 go unless it has stripe 0 at once · stripe 0 · stripe 1
+/// has stripe 0, waits for stripe 1 (unavailable) · another client wants stripe 0: released · stripe 1 is granted ·
+/// requests
+/// stripe 0 again, and releases stripe 1 unless it gets stripe 0 at once · stripe 0 · stripe 1
 /// ```
 ///
-/// Patience begins anew once what was awaited is there: two that give way to each other at once, again and again, would never have all
-/// their locks at one moment.
+/// The patience starts again once what was awaited has arrived: two operations that yield to each other at once, again
+/// and again, would never have all their locks at the same time.
 ///
-/// Not once something was sent under these locks. What was sent before them, as the copy of a move, does not matter.
-fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
+/// Nothing is released once a request was sent under these locks. Requests that were sent before them, such as the copy
+/// of a move, do not count.
+fn yield_locks(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
     if cx.began(Step::Cut) || cx.began(Step::Through) {
         return;
     }
     let since = Instant(cx.memo(awaited.since()).unwrap_or(cx.now().0));
     cx.set_memo(awaited.since(), since.0);
-    let away = !is_there(cx, ino, awaited) || cx.now() >= since + PATIENCE;
+    let away = !is_available(cx, ino, awaited) || cx.now() >= since + PATIENCE;
     let keys = file(cx.w, ino).map(|file| file.keys()).unwrap_or_default();
     for key in keys {
         let at = Step::Lock(key);
@@ -262,53 +267,55 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
         if behind || wanted {
             stdx::mark!("striped_locks_make_way");
             cx.unlock(at);
-            // What its target says of the size was true under this lock.
+            // The size that its target reported was valid under this lock.
             if awaited != Awaited::Size(key) {
                 forget_size(cx, ino, key);
             }
-            // The question about the layout tells when its target is there again.
+            // The request about the layout shows when its target is available again.
             if awaited != Awaited::Layout {
                 layout::doubt(cx);
             }
-            // A page that was changed through a mapping is written back before a lock goes, and that waits for its turn.
+            // A page that was changed through a mapping is written back before a lock goes back, and that write waits
+            // for its turn.
             end_turn(cx, ino);
         }
         if wanted && !behind {
             match awaited {
                 Awaited::Lock(_) | Awaited::Size(_) | Awaited::Layout => cx.set_memo(Step::LockAway, awaited.number()),
-                // It takes them again after that.
+                // The operation takes the locks again afterwards.
                 Awaited::Change | Awaited::Quiet => stdx::mark!("cut_makes_way"),
             }
         }
     }
-    look_again(cx, if away { cx.now() + LOOK_AGAIN } else { since + PATIENCE });
+    run_again_at(cx, if away { cx.now() + LOOK_AGAIN } else { since + PATIENCE });
 }
 
-/// A cut waits for its metadata target. That may wait for others, who may want what this operation has.
+/// A truncation waits for its metadata target, which may wait for clients that want the locks of this operation.
 pub(crate) fn cut_waits(cx: &mut Cx<'_>, ino: u64) {
     let waits = cx.memo(Step::CutReady).is_some() && cx.memo(Step::CutAgreed).is_none();
     if waits && file(cx.w, ino).is_some_and(|file| !file.resident()) {
-        make_way(cx, ino, Awaited::Change);
+        yield_locks(cx, ino, Awaited::Change);
     }
 }
 
-/// The operation has its locks, and has or has not to wait for what programs here have on its way. That may wait for a target that is
-/// away.
+/// The operation has its locks and, if `waited` says so, waits for requests in flight of this mount. Those may wait for
+/// an unavailable target.
 pub(crate) fn quiet(cx: &mut Cx<'_>, ino: u64, waited: Run<()>) -> Run<()> {
     if waited == Err(Stop::Wait) {
-        make_way(cx, ino, Awaited::Quiet);
+        yield_locks(cx, ino, Awaited::Quiet);
     }
     waited
 }
 
-/// What comes next is waited for as patiently as this was.
+/// The wait is over: the next one starts with full patience.
 pub(crate) fn was_quiet(cx: &mut Cx<'_>) {
     cx.forget(Awaited::Quiet.since());
 }
 
-/// The locks of an operation that [`quiet`] may have taken from it. While it waits for one of them it is as patient as everybody: what it
-/// gave way for is past. As long as others fetch bytes here it is not: with the locks that it got again at once, as a guest of those who give
-/// them back, the operation would only wake itself to give them back once more. Gives where the data lies.
+/// Takes the locks again that [`quiet`] may have released. While the operation waits for a lock, its patience is the
+/// normal one: what it yielded for is past. As long as others of this mount fetch bytes it takes none: it would get the
+/// locks back at once, lent by the recall that gives them back, and would only wake itself to release them again.
+/// Returns whether the file is resident.
 pub(crate) fn lock_again(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<bool> {
     if cx.memo(Awaited::Quiet.since()).is_some() && others_fetch(cx, ino) {
         let waits = cx.wait(node_key(ino));
@@ -321,8 +328,8 @@ pub(crate) fn lock_again(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<b
     locked
 }
 
-/// Whether requests pass to the target that is waited for.
-fn is_there(cx: &Cx<'_>, ino: u64, awaited: Awaited) -> bool {
+/// Whether the target that is waited for serves requests.
+fn is_available(cx: &Cx<'_>, ino: u64, awaited: Awaited) -> bool {
     let Some(file) = file(cx.w, ino) else { return true };
     let dest = match awaited {
         Awaited::Lock(key) | Awaited::Size(key) => file.object(key).map(|object| object.dest),
@@ -332,14 +339,15 @@ fn is_there(cx: &Cx<'_>, ino: u64, awaited: Awaited) -> bool {
     dest.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full())
 }
 
-fn look_again(cx: &mut Cx<'_>, next: Instant) {
+fn run_again_at(cx: &mut Cx<'_>, next: Instant) {
     cx.w.set_timer(next);
     let _ = cx.wait(WaitKey::Timer);
 }
 
-/// Once it has made way, an operation takes no locks before it has what it waited for; what it still has goes to whoever comes to want
-/// it meanwhile. The answer about a layout or a size is one from before the locks: it only says that the next one will come soon.
-fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// After it has yielded, an operation takes no locks before it has what it waited for, and releases those that it still
+/// has to clients that want them. The answer about a layout or a size is from before the locks: it only shows that the
+/// next one will come soon.
+fn await_yielded(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(number) = cx.memo(Step::LockAway) else { return Ok(()) };
     let awaited = Awaited::of_number(number);
     let at = match awaited {
@@ -348,7 +356,7 @@ fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         Awaited::Layout | Awaited::Change | Awaited::Quiet => Some(Step::LayoutConfirm),
     };
     if at.is_some_and(|at| matches!(cx.op.memo(at), Some(Memo::Sent(_)))) {
-        make_way(cx, ino, awaited);
+        yield_locks(cx, ino, awaited);
         return Err(Stop::Wait);
     }
     if let Awaited::Size(key) = awaited {
@@ -360,26 +368,26 @@ fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Ok(())
 }
 
-/// The step at which the size of an object is asked for.
+/// The step at which the size of an object is requested.
 fn size_step(cx: &Cx<'_>, ino: u64, key: Key) -> Option<Step> {
     Some(Step::Refresh(file(cx.w, ino)?.object(key)?.number()))
 }
 
-/// The answer to a question about the size of an object tells of a moment before the lock that comes next.
+/// Drops the answer about the size of an object: it is from before the lock that is taken next.
 fn forget_size(cx: &mut Cx<'_>, ino: u64, key: Key) {
     if let Some(at) = size_step(cx, ino, key) {
         cx.forget(at);
     }
 }
 
-/// Asks the target for the size of an object that became doubtful. If a change of ours was answered meanwhile, the answer may tell what
-/// was before it: then it is asked for again.
+/// Requests the size of an object that became doubtful from its target. If a change of this client was answered
+/// meanwhile, the answer may be from before it: then it is requested again.
 pub(crate) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let object = now.object(key).ok_or(Errno::EIO)?;
     let at = Step::Refresh(object.number());
     if object.size_exact {
-        // Another operation may have learned it first: our own answer is about a moment before the next doubt.
+        // Another operation may have learned it first: our own answer would be from before the next doubt.
         cx.forget(at);
         return Ok(());
     }
@@ -396,14 +404,15 @@ pub(crate) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     Ok(())
 }
 
-/// Whether an object's size, space and times are known here. Nobody else can change them: who has a lock on another part may write
-/// there, and that moves the times. And no change of ours is in flight that shows here only when it is answered: others may have seen it.
+/// Whether an object's size, space and times are known and nobody else can change them. A client with a lock on another
+/// part may write there, which changes the times. A change in flight of this client that takes effect in the cache only
+/// when it is answered makes them unknown: others may have seen it.
 pub(crate) fn knows_times(object: &Object) -> bool {
     object.size_exact && !object.pages.is_changing() && object.covering(LockMode::Pr, &ALL).is_some()
 }
 
-/// What an object looks like now: from here if locks cover it, by a glimpse otherwise. `times`: not only its size is asked for; rather
-/// get a lock for it then, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
+/// The state of an object: cached if locks cover it, else by a glimpse. `times`: not only its size is wanted; then a
+/// lock is requested for it instead, if nobody is in the way. It never waits: `None` means that a request is in flight.
 pub(crate) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Option<Result<Lvb, Errno>> {
     let object = file(cx.w, ino)?.object(key)?;
     if if times { knows_times(object) } else { object.shows_end() } {
@@ -426,7 +435,7 @@ pub(crate) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             Request::new(&request(wants.add(w, dest))).wanting(wants)
         });
         match answer.map(|result| result.map(|_| ())) {
-            // Granted (and lost again), or under way.
+            // Granted (and lost again), or in flight.
             None if matches!(cx.op.memo(try_at), Some(Memo::Lock { .. })) => {}
             None => return None,
             Some(Err(errno)) if errno != Errno::EAGAIN => return Some(Err(errno)),
@@ -446,8 +455,9 @@ pub(crate) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
         glimpse: true,
         ..EnqueueReq::default()
     };
-    // The answer counts with what was known here when it was asked for and when it came: a write that it lacks may have been written back
-    // since, and its lock be gone, while this answer or other objects' are still awaited.
+    // The answer counts together with what was known here when it was requested and when it arrived: a write that it
+    // lacks may have been written back since, and its lock released, while this answer or those of other objects were
+    // still awaited.
     let seen = Step::Glimpsed(number);
     let object = file(cx.w, ino)?.object(key)?;
     let (known, exact) = (object.size_floor(), object.knows_end());
@@ -461,10 +471,11 @@ pub(crate) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
-    // What is known is only where a lock of ours ends, that came after the answer: it is no size.
+    // The known size is only the end of a lock that was granted after the answer: it is not the file's size.
     let lock_end = ends_behind && lvb.size < known;
     if !exact && (lvb.size.max(known) < floor || lock_end) {
-        // Or it was cut after that lock had gone. What is asked only now has the write, and the cut if there was one.
+        // Or the object was truncated after that lock was released. A new answer includes the write, and the truncation
+        // if there was one.
         stdx::mark!("glimpse_asked_again");
         if lock_end {
             stdx::mark!("lock_end_is_no_size");
@@ -473,7 +484,7 @@ pub(crate) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
         cx.forget(seen);
         return glimpse(cx, ino, key, times);
     }
-    // What is shown once is true from then on: reads end there, too, and fetch what lies before it.
+    // A size that was shown is valid from then on: reads end there too, and fetch what lies before it.
     edit(cx.w, ino, key, |object| object.glimpsed(lvb.size));
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
@@ -486,7 +497,7 @@ pub(crate) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
     Some(Ok(merged))
 }
 
-/// What all objects of a striped file look like together: size of the file, space, newest times.
+/// The state of all objects of a striped file together: size of the file, space, newest times.
 pub(crate) fn merged(cx: &mut Cx<'_>, ino: u64, times: bool) -> Run<Lvb> {
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let mut all = Lvb::default();
@@ -509,7 +520,8 @@ pub(crate) fn merged(cx: &mut Cx<'_>, ino: u64, times: bool) -> Run<Lvb> {
     if waiting { Err(Stop::Wait) } else { Ok(all) }
 }
 
-/// The size of the file. Locks on a part of it may be held. What others may have seen of a change of ours in flight counts.
+/// The size of the file, including what others may have seen of a change of this client in flight. Locks on a part of
+/// the file may be held.
 pub(crate) fn size(cx: &mut Cx<'_>, ino: u64) -> Run<u64> {
     match file(cx.w, ino).and_then(|f| f.shown_size()) {
         Some(size) => Ok(size),
@@ -517,7 +529,7 @@ pub(crate) fn size(cx: &mut Cx<'_>, ino: u64) -> Run<u64> {
     }
 }
 
-/// Waits while another operation changes the data in a way that nothing may overlap.
+/// Waits while another operation makes a change of the data that nothing may overlap.
 pub(crate) fn wait_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     match file(cx.w, ino).and_then(|f| f.exclusive) {
         Some(owner) if owner != cx.op.id => Err(cx.wait(node_key(ino))),
@@ -525,13 +537,14 @@ pub(crate) fn wait_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
 }
 
-/// Waits while a resident file is cut. Others may have seen the new size.
+/// Waits while a resident file is truncated. Others may have seen the new size.
 pub(crate) fn wait_cut(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if file(cx.w, ino).is_some_and(|file| file.is_cut()) { wait_turn(cx, ino) } else { Ok(()) }
 }
 
-/// From here on, until it ends or gives it back, only this operation changes the data of the file, and nobody else fetches bytes: they
-/// could be those of before a change that the target has made, or those of after one that nobody here knows of yet.
+/// Gives the operation the exclusive turn on the file's data, until it ends or gives it back. Nobody else changes the
+/// data or fetches bytes meanwhile: those could be from before a change that the target has made, or from after one
+/// that this client has not processed.
 pub(crate) fn take_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     wait_turn(cx, ino)?;
     let op = cx.op.id;
@@ -541,7 +554,7 @@ pub(crate) fn take_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if others_fetch(cx, ino) { Err(cx.wait(node_key(ino))) } else { Ok(()) }
 }
 
-/// Whether bytes of the file are on their way here for somebody else.
+/// Whether a fetch of the file's bytes is in flight for another operation.
 fn others_fetch(cx: &Cx<'_>, ino: u64) -> bool {
     let Some(file) = file(cx.w, ino) else { return false };
     let fetches =
@@ -579,7 +592,8 @@ mod tests {
         (w, ino)
     }
 
-    /// An operation that asked for attributes which came by another way asks again when it needs those of a later moment.
+    /// An operation that requested attributes which arrived in another way requests them again when it needs later
+    /// ones.
     #[test]
     fn a_question_that_needs_no_answer_any_more_is_forgotten() {
         let mut w = World::new(crate::api::Options::of_tests());
@@ -595,14 +609,15 @@ mod tests {
         let mut cx = Cx { w: &mut w, op: &mut op };
         load(&mut cx, ino).unwrap();
         assert!(!cx.began(Step::Load));
-        // Its answer, when it comes, is nobody's.
+        // Its answer, when it arrives, belongs to nobody.
         assert!(!cx.op.waits_for(Step::Load, 5));
         edit(cx.w, ino, HOME, |object| object.size_exact = true);
         refresh(&mut cx, ino, HOME).unwrap();
         assert!(!cx.began(Step::Refresh(0)));
     }
 
-    /// What an operation awaited without its locks is past when it has it: a size that was told meanwhile is not that under its next lock.
+    /// What an operation awaited without its locks is outdated when it has them: a size that was reported meanwhile is
+    /// not the one under its next lock.
     #[test]
     fn a_size_that_was_told_without_a_lock_is_asked_for_again() {
         for key in [0, 1, 77] {
@@ -617,22 +632,22 @@ mod tests {
         let asked = size_step(&cx, ino, 1).unwrap();
         cx.set_memo(Step::LockAway, Awaited::Size(1).number());
         cx.op.set_memo(asked, Memo::Sent(5));
-        assert_eq!(await_away(&mut cx, ino), Err(Stop::Wait));
+        assert_eq!(await_yielded(&mut cx, ino), Err(Stop::Wait));
         assert!(cx.op.waits_for(asked, 5));
         cx.op.set_memo(asked, Memo::Failed(Errno::EIO));
-        assert_eq!(await_away(&mut cx, ino), Ok(()));
+        assert_eq!(await_yielded(&mut cx, ino), Ok(()));
         assert!(!cx.began(asked) && !cx.began(Step::LockAway) && !cx.began(Awaited::Size(1).since()));
-        // Its lock goes while another is awaited.
+        // Its lock is released while another is awaited.
         for (awaited, asks) in [(Awaited::Size(1), true), (Awaited::Lock(0), false)] {
             cx.op.set_memo(asked, Memo::Sent(6));
             cx.op.set_memo(Step::Lock(1), Memo::Lock { dest: Dest::Ost(1), cookie: 9 });
-            make_way(&mut cx, ino, awaited);
+            yield_locks(&mut cx, ino, awaited);
             assert_eq!(cx.began(asked), asks);
         }
         assert!(!cx.began(Step::Lock(1)));
     }
 
-    /// A cut that had given way to what programs here had on its way is patient again when it has waited for its locks.
+    /// A truncation that has yielded to fetches of this mount is patient again after it has waited for its locks.
     #[test]
     fn who_waits_for_locks_is_patient_when_he_has_them() {
         let (mut w, ino) = striped();
@@ -648,7 +663,7 @@ mod tests {
         assert!(cx.began(Awaited::Lock(0).since()) && !cx.began(Awaited::Quiet.since()));
     }
 
-    /// Attributes that were asked for before a write of ours was answered may be those from before it.
+    /// Attributes that were requested before a write of this client was answered may be from before it.
     #[test]
     fn attributes_from_before_an_own_write_do_not_tell_the_size() {
         let mut w = World::new(crate::api::Options::of_tests());

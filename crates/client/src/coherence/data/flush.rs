@@ -1,9 +1,9 @@
-//! Write-back: dirty bytes become requests, requests go down their target's lane, answers make bytes clean.
+//! Write-back: dirty bytes become requests, requests go through their target's lane, answers make bytes clean.
 //!
-//! Bytes are taken for writing when a full request's worth of them lies in a row, when they are old, when memory or grant
-//! runs short, and when somebody waits for them (fsync, truncate, a lock callback). A few requests per target are in
-//! flight at once. What is answered but not durable is kept by the session for replay; when that becomes much, the
-//! target is asked to commit, and the lane waits for it.
+//! Bytes are taken for writing when they fill a whole request, when they are old, when memory or grant runs short, and
+//! when an operation waits for them (fsync, truncate, a lock callback). A few requests per target are in flight at
+//! once. The session keeps what is answered but not durable for replay; when that becomes too much, the target is asked
+//! to commit, and the lane waits for it.
 
 use core::ops::{Bound, Range};
 use core::time::Duration;
@@ -28,32 +28,32 @@ use crate::coherence::world::World;
 
 /// Requests in flight per object target.
 const IN_FLIGHT: u32 = 8;
-/// And per metadata target, where each takes the slot that every change needs.
+/// Requests in flight per metadata target, where each takes the slot that every change needs.
 const IN_FLIGHT_MDT: u32 = 1;
 
-/// The shortest pause before a write that failed is tried again by itself, and the longest.
+/// The shortest pause before a failed write is retried, and the longest.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// An fsync looks at most so often whether a small file can be written where it moves to.
+/// How often an fsync checks at most whether a small file can be written where it moves to.
 const MOVES_MAX: u64 = 2;
-/// Lost ranges that a line of the log lists one by one.
+/// Lost ranges that a line of the log lists individually.
 const PARTS_SHOWN: usize = 64;
-/// At the end of a mount, what cannot be written is tried for so long.
+/// At the end of a mount, how long to try to write what cannot be written.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
-/// What a target has promised that is not filled by dirty bytes or requests in flight.
+/// The space granted by a target that is not used by dirty bytes or requests in flight.
 pub(crate) fn grant_left(w: &World, dest: Dest) -> u64 {
     let Some(target) = w.imports.get(dest) else { return 0 };
     let lane = w.data.lane_ref(dest);
     target.import.grant().saturating_sub(lane.map_or(0, |lane| lane.dirty + lane.grant_used))
 }
 
-/// How much this client would like to be promised, for what it has to write.
+/// The grant that this client asks for, given what it has to write.
 pub(crate) fn want_grant(w: &World, dest: Dest) -> u64 {
     w.data.lane_ref(dest).map_or(0, |lane| 2 * (lane.dirty + lane.grant_used))
 }
 
-/// Dirty bytes become a request: how much of the grant it uses, from now on until it is answered.
+/// Dirty bytes become a request. Returns how much of the grant it uses until it is answered.
 fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
     let Some(target) = w.imports.get(dest) else { return 0 };
     let grant = target.import.grant();
@@ -63,7 +63,7 @@ fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
     used
 }
 
-/// The same for bytes that were not buffered: what is dirty keeps its part.
+/// The same for bytes that were not buffered: they leave enough for the dirty ones.
 pub(crate) fn use_spare_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
     let used = length.min(grant_left(w, dest));
     w.data.lane(dest).grant_used += used;
@@ -99,7 +99,7 @@ pub(crate) fn start(w: &mut World, ino: u64, key: Key, range: &Range<u64>) {
     pump(w, dest);
 }
 
-/// After bytes were written: takes the requests that they have made full.
+/// After bytes were written: takes the requests that they completed.
 fn start_full(w: &mut World, ino: u64, key: Key, written: &Range<u64>) {
     let Some((dest, max)) = lane_of(w, ino, key) else { return };
     let mut at = written.start / max * max;
@@ -110,7 +110,8 @@ fn start_full(w: &mut World, ino: u64, key: Key, written: &Range<u64>) {
     pump(w, dest);
 }
 
-/// Where the dirty bytes of an object go, and how many in one request; nothing if there are none, or they may not go now.
+/// The target of an object's dirty bytes, and the size of a request; nothing if there are none, or they must not be
+/// written now.
 fn lane_of(w: &World, ino: u64, key: Key) -> Option<(Dest, u64)> {
     let file = file(w, ino).filter(|file| !(file.leaving && key == HOME))?;
     let object = file.object(key).filter(|object| object.pages.counts().dirty > 0)?;
@@ -118,7 +119,7 @@ fn lane_of(w: &World, ino: u64, key: Key) -> Option<(Dest, u64)> {
     Some((object.dest, max.into()))
 }
 
-/// Puts the next request's worth of dirty bytes of a range into the queue. Gives where it ends.
+/// Queues the next request of dirty bytes of a range. Returns where it ends.
 fn take(w: &mut World, ino: u64, key: Key, range: &Range<u64>, max: u64, full_only: bool) -> Option<u64> {
     let id = w.data.new_id();
     let taken = edit(w, ino, key, |object| {
@@ -141,7 +142,7 @@ pub(crate) fn start_all(w: &mut World, ino: u64) {
     }
 }
 
-/// Sends what the lane of a target has room for.
+/// Sends queued requests up to the limit of the lane.
 fn pump(w: &mut World, dest: Dest) {
     let limit = if matches!(dest, Dest::Mdt(_)) { IN_FLIGHT_MDT } else { IN_FLIGHT };
     let bound = w.options.max_dirty.max(1 << 20);
@@ -188,7 +189,7 @@ pub(crate) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
             object: ObjectId { fid: resource.fid, stripe: resource.stripe },
             offset,
             lock: handle,
-            // Not as it was when the bytes were taken: it may have been cut since.
+            // The current size, not that from when the bytes were taken: the object may have been truncated since.
             lvb: Some(Lvb { size, ..lvb }),
             uid,
             gid,
@@ -214,7 +215,7 @@ pub(crate) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
     Ok(())
 }
 
-/// A job is over.
+/// A job has ended.
 fn done(
     w: &mut World,
     id: u64,
@@ -236,7 +237,7 @@ fn done(
                 object.answered(transno.unwrap_or_default(), moment);
                 object.unwritable = None;
                 if let Some(lvb) = &rep.lvb {
-                    object.news(lvb);
+                    object.set_times(lvb);
                 }
                 object.pages.written(id, mark)
             });
@@ -245,15 +246,15 @@ fn done(
             }
             w.data.lane(dest).retry_after = Duration::ZERO;
         }
-        Err(errno) if may_come_later(w, ino, key, &range, *errno) => not_yet(w, id, ino, key, dest, *errno),
+        Err(errno) if is_retryable(w, ino, key, &range, *errno) => write_failed(w, id, ino, key, dest, *errno),
         Err(errno) => {
             let lost = edit(w, ino, key, |object| {
                 object.size_exact = false;
                 object.pages.lost(id)
             });
-            // What went with its lock was told then.
+            // What was lost with its lock was reported then.
             let lost = lost.unwrap_or_default();
-            gone(w, ino, key, &lost, *errno, "its lock is gone");
+            drop_lost(w, ino, key, &lost, *errno, "its lock is gone");
         }
     }
     let lane = w.data.lane(dest);
@@ -264,19 +265,19 @@ fn done(
     w.wake(BUDGET);
 }
 
-/// Whether bytes whose write failed can be written later: the target knows the object, and the lock is still ours.
-fn may_come_later(w: &World, ino: u64, key: Key, range: &Range<u64>, errno: Errno) -> bool {
+/// Whether bytes whose write failed can be written later: the target knows the object, and the lock is still held.
+fn is_retryable(w: &World, ino: u64, key: Key, range: &Range<u64>, errno: Errno) -> bool {
     let object = file(w, ino).and_then(|file| file.object(key));
     errno != Errno::ESTALE && object.is_some_and(|object| object.covering(LockMode::Pw, range).is_some())
 }
 
-/// A write failed. Its bytes stay dirty and are tried again after a pause that grows; at once when somebody waits for them.
-/// The data of a small file for which its metadata target has no room goes to object targets.
-fn not_yet(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: Errno) {
+/// A write failed. Its bytes stay dirty and are retried after a pause that grows, or at once when an operation waits
+/// for them. If a metadata target has no space for the data of a small file, the data moves to object targets.
+fn write_failed(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: Errno) {
     stdx::mark!("write_back_fails");
     w.data.troubles.failures += 1;
     let first = edit(w, ino, key, |object| {
-        object.pages.again(id);
+        object.pages.retry(id);
         object.failures = object.failures.wrapping_add(1);
         object.unwritable.replace(errno) != Some(errno)
     });
@@ -292,11 +293,12 @@ fn not_yet(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: Errno)
     }
 }
 
-/// Bytes can never be written. If their target does not have the object (`ESTALE`), and no program has the file open, it was removed, and
-/// whoever removed it was not told so (a server that starts again answers a repeated unlink with what it still knows): nobody misses them.
-pub(crate) fn gone(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
+/// Bytes that can never be written. If their target does not have the object (`ESTALE`), and no program has the file
+/// open, the file was removed, and the client that removed it was not told that it is destroyed (a restarted server
+/// answers a repeated unlink from what it still knows): nobody misses the bytes.
+pub(crate) fn drop_lost(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
     if errno != Errno::ESTALE || w.nodes.get(ino).is_none_or(|node| node.is_held(Hold::Handle)) {
-        return gave_up(w, ino, key, parts, errno, why);
+        return report_lost(w, ino, key, parts, errno, why);
     }
     let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
     if bytes > 0 {
@@ -306,15 +308,16 @@ pub(crate) fn gone(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errn
     }
 }
 
-/// Data of a file cannot be written back at present. Programs are told by their calls for as long as that lasts.
+/// Logs that data of a file cannot be written back at present. Programs get the error from their calls while that
+/// lasts.
 pub(crate) fn cannot_write(w: &mut World, ino: u64, dest: Dest, errno: Errno) {
     let (path, target) = (w.nodes.path(ino), w.target_name(dest));
     w.log_error(format!("'{path}' cannot be written back to {target}: {errno}; it is kept and tried again"));
 }
 
-/// Dirty bytes of an object are lost: programs that have the file open are told, or who opens it next, and the log. Nobody misses those of a file
-/// that is removed.
-pub(crate) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
+/// Dirty bytes of an object are lost: this is logged and reported to programs that have the file open, or to the next
+/// one that opens it. Those of a removed file are not missed.
+pub(crate) fn report_lost(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
     let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
     if bytes == 0 || w.nodes.get(ino).is_none_or(|node| node.destroyed) {
         return;
@@ -328,7 +331,7 @@ pub(crate) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], e
         let path = w.nodes.path(ino);
         w.log_error(format!("{bytes} bytes of '{path}' {fid} are lost ({why}: {errno}): {parts}"));
     }
-    let shown = crate::coherence::lost::shown(errno);
+    let shown = crate::coherence::lost::program_errno(errno);
     failed(w, ino, shown);
     crate::coherence::lost::bytes_lost(w, ino, shown);
 }
@@ -344,16 +347,16 @@ fn show_parts(parts: &[Range<u64>]) -> String {
     text
 }
 
-/// Gives up what is dirty in a range of an object.
+/// Gives up the dirty bytes in a range of an object.
 pub(crate) fn give_up(w: &mut World, ino: u64, key: Key, range: &Range<u64>, errno: Errno, why: &str) {
     let parts = edit(w, ino, key, |object| {
         object.size_exact = false;
         object.pages.give_up(range)
     });
-    gave_up(w, ino, key, &parts.unwrap_or_default(), errno, why);
+    report_lost(w, ino, key, &parts.unwrap_or_default(), errno, why);
 }
 
-/// A request for the target to commit is over.
+/// A commit request has ended.
 pub(crate) fn committed(w: &mut World, dest: Dest, last_committed: Option<Transno>) {
     match last_committed {
         Some(last) => w.data.durable(dest, last),
@@ -390,7 +393,8 @@ pub(crate) fn commit(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     }
 }
 
-/// After a cached write to these parts of objects: full requests go at once, and everything old when dirty data becomes much.
+/// After a cached write to these parts of objects: sends full requests at once, and old dirty data when there is much
+/// of it.
 pub(crate) fn after_write(w: &mut World, ino: u64, parts: impl Iterator<Item = (Key, Range<u64>)>) {
     for (key, range) in parts {
         let good = |o: &&crate::cache::data::state::Object| o.unwritable.is_none();
@@ -399,18 +403,18 @@ pub(crate) fn after_write(w: &mut World, ino: u64, parts: impl Iterator<Item = (
         }
     }
     if w.data.unwritten > w.options.max_dirty / 2 {
-        make_room(w);
+        start_oldest(w);
     }
 }
 
-/// Starts the writing of files, oldest first, until half of what may be dirty is on its way or clean. False: nothing is on its
-/// way, so memory does not become free by itself soon.
-pub(crate) fn make_room(w: &mut World) -> bool {
+/// Starts to write files, oldest first, until half of the allowed dirty bytes are in flight or clean. False: nothing is
+/// in flight, so no memory will become free soon.
+pub(crate) fn start_oldest(w: &mut World) -> bool {
     let goal = w.options.max_dirty / 4;
     let dirty = |w: &World| -> u64 { w.data.lanes().map(|(_, lane)| lane.dirty).sum() };
     let mut at = (Instant::ZERO, 0);
     while dirty(w) > goal {
-        // What could not be written has its time in the future.
+        // Files that could not be written have a due time in the future.
         let next = w.data.dirty_files.range((Bound::Excluded(at), Bound::Included((w.now, u64::MAX)))).next();
         let Some(&next) = next else { break };
         at = next;
@@ -419,7 +423,7 @@ pub(crate) fn make_room(w: &mut World) -> bool {
     !w.data.jobs.is_empty()
 }
 
-/// When the turn of a dirty file comes: [`tick`] looks at it when it has been dirty since `since` for long enough.
+/// Sets when a dirty file is due: [`tick`] takes it once it has been dirty since `since` for long enough.
 fn due(w: &mut World, ino: u64, since: Instant) {
     let Some(file) = file_mut(w, ino) else { return };
     if let Some(before) = file.dirty_since.replace(since) {
@@ -430,8 +434,8 @@ fn due(w: &mut World, ino: u64, since: Instant) {
     }
 }
 
-/// Starts the writing of everything that is dirty for a target, but for what could not be written a moment ago. False: there
-/// is nothing, and nothing in flight.
+/// Starts to write everything that is dirty for a target, except what failed recently. False: there is nothing, and
+/// nothing is in flight.
 pub(crate) fn push_lane(w: &mut World, dest: Dest) -> bool {
     let mut files: Vec<u64> = Vec::new();
     if w.data.lane(dest).dirty > 0 {
@@ -463,15 +467,15 @@ pub(crate) fn tick(w: &mut World) {
     for (since, ino) in old {
         start_all(w, ino);
         if w.data.dirty_files.contains(&(since, ino)) {
-            // It could not be started wholly: others first.
+            // It could not be started as a whole: others first.
             let now = w.now;
             due(w, ino, now);
         }
     }
 }
 
-/// Writes a range of an object back and waits until nothing of it is dirty or in flight. An error: it was tried and could not be
-/// written, and is dirty still. Each `round` of an operation tries once.
+/// Writes back a range of an object and waits until nothing of it is dirty or in flight. An error: writing was tried
+/// and failed, and the bytes are still dirty. Each `round` of an operation tries once.
 pub(crate) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>, round: Round) -> Run<()> {
     let at = round.step(key);
     let Some(now) = file(cx.w, ino) else { return Ok(()) };
@@ -479,10 +483,10 @@ pub(crate) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>, ro
     let failures = u64::from(object.failures);
     match (cx.memo(at), object.unwritable) {
         (Some(before), Some(errno)) if failures != before => {
-            let moves = round == Round::Operation && now.leave_asked;
+            let moves = round == Round::Operation && now.leave_requested;
             let (writing, dirty) = (object.pages.writing_in(range), object.pages.dirty_in(range));
             return match (writing, dirty) {
-                // What failed is not tried again while the rest is on its way, nor while the data of a small file moves.
+                // Failed bytes are not retried while the rest is in flight, nor while the data of a small file moves.
                 (true, _) => Err(cx.wait(node_key(ino))),
                 (false, true) if moves => Err(cx.wait(node_key(ino))),
                 (false, true) => Err(errno.into()),
@@ -499,14 +503,14 @@ pub(crate) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>, ro
     }
 }
 
-/// What [`settle`] is for. Each kind tries once in an operation.
+/// The purpose of a [`settle`]. Each one tries once in an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Round {
-    /// A program's operation. It waits for a small file that moves to object targets.
+    /// An operation of a program. It waits for a small file that moves to object targets.
     Operation,
-    /// A lock goes back: what is dirty now.
+    /// A lock goes back: what is dirty at that time,
     Recall,
-    /// And what the kernel has brought while it dropped its pages.
+    /// and what the kernel has written while it dropped its pages.
     RecallEnd,
 }
 
@@ -538,10 +542,10 @@ pub(crate) fn settle_file(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<
     Ok(())
 }
 
-/// Waits until everything that was dirty when the operation began is written, however much is written meanwhile.
+/// Waits until everything that was dirty when the operation started is written, however much is written meanwhile.
 ///
-/// Two rounds do: in the first, everything is taken that is not part of a request in flight; when those requests are
-/// answered, the second takes what they were in the way of (or somebody has taken it since, with a number below the
+/// Two rounds suffice: the first takes everything that is not part of a request in flight; when those requests are
+/// answered, the second takes what they blocked (or another operation has taken it since, with a number below the
 /// second round's end).
 fn written_once(
     cx: &mut Cx<'_>,
@@ -567,12 +571,13 @@ fn written_once(
     Ok(())
 }
 
-/// Waits while the data of a small file moves to object targets: what is dirty goes with it. Then it is looked at anew.
-fn moved(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let Some(now) = file(cx.w, ino).filter(|file| file.leave_asked) else { return Ok(()) };
+/// Waits while the data of a small file moves to object targets, which includes the dirty bytes. Then the operation
+/// starts again.
+fn await_move(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let Some(now) = file(cx.w, ino).filter(|file| file.leave_requested) else { return Ok(()) };
     let (failures, errno) = (u64::from(now.home.failures), now.unwritable());
     match (cx.memo(Step::Moved), errno) {
-        // Neither here nor there is room.
+        // Neither the metadata target nor the object targets have space.
         (Some(before), Some(errno)) if failures > before + MOVES_MAX => return Err(errno.into()),
         (Some(_), _) => {}
         (None, _) => cx.set_memo(Step::Moved, failures),
@@ -581,26 +586,26 @@ fn moved(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Err(cx.wait(node_key(ino)))
 }
 
-/// [`written_once`] begins anew.
+/// Makes [`written_once`] start again.
 fn forget_rounds(cx: &mut Cx<'_>) {
     for round in 0..2 {
         cx.forget(Step::Round(round));
     }
 }
 
-/// Tries once more to write back what could not be written of a file. The error, if it still cannot.
+/// Retries once to write back what could not be written of a file. Returns the error if it fails again.
 pub(crate) fn retry(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Ok(()) };
     if now.unwritable().is_none() {
         return Ok(());
     }
-    if now.leave_asked {
+    if now.leave_requested {
         return Err(cx.wait(node_key(ino)));
     }
     settle_file(cx, ino, &ALL)
 }
 
-/// At the end of the mount: what cannot be written is tried again for a while, then it is given up.
+/// At the end of the mount: retries for a while what cannot be written, then gives it up.
 pub(crate) fn end(cx: &mut Cx<'_>) -> Run<()> {
     let stuck = |w: &World| -> Vec<(u64, Errno)> {
         let dirty = w.data.dirty_files.iter().map(|(_, ino)| *ino);
@@ -619,7 +624,7 @@ pub(crate) fn end(cx: &mut Cx<'_>) -> Run<()> {
         }
     };
     if cx.now() < until {
-        sync_anew(cx);
+        restart_sync(cx);
         let at = cx.now() + RETRY_MIN;
         cx.set_memo(Step::EndAgain, at.0);
         cx.w.set_timer(at);
@@ -634,8 +639,8 @@ pub(crate) fn end(cx: &mut Cx<'_>) -> Run<()> {
     Ok(())
 }
 
-/// See [`crate::coherence::data::sync_anew`].
-pub(crate) fn sync_anew(cx: &mut Cx<'_>) {
+/// See [`crate::coherence::data::restart_sync`].
+pub(crate) fn restart_sync(cx: &mut Cx<'_>) {
     forget_rounds(cx);
     let osts: Vec<u32> =
         cx.w.data
@@ -656,9 +661,9 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         let file = file(w, ino)?;
         file.keys().into_iter().filter_map(|key| file.object(key)?.pages.oldest_in_flight()).min()
     };
-    moved(cx, ino)?;
+    await_move(cx, ino)?;
     written_once(cx, |w| start_all(w, ino), oldest, node_key(ino))?;
-    moved(cx, ino)?;
+    await_move(cx, ino)?;
     let Some(file) = file(cx.w, ino) else { return Ok(()) };
     if let Some(errno) = file.unwritable() {
         return Err(errno.into());
@@ -672,35 +677,36 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         let committed = cx.w.data.lane_ref(object.dest).map_or(Transno(0), |lane| lane.committed);
         let open = object.transno > committed || !object.foreign.is_durable();
         if open || cx.began(Step::Sync(key)) {
-            asked.push((key, object.dest, object.id(), object.foreign.heard()));
+            asked.push((key, object.dest, object.id(), object.foreign.seen()));
         }
     }
     let mut answers = Answers::default();
-    for (key, dest, object, heard) in asked {
+    for (key, dest, object, seen) in asked {
         let request = ObjSyncReq { objects: vec![object], job: crate::coherence::data::job(cx, ino) };
-        let Some(heard) = made_durable(cx, key, dest, heard, &request, &mut answers) else { continue };
-        edit(cx.w, ino, key, |object| object.foreign.made_durable(heard));
+        let Some(seen) = made_durable(cx, key, dest, seen, &request, &mut answers) else { continue };
+        edit(cx.w, ino, key, |object| object.foreign.made_durable(seen));
     }
     answers.all()
 }
 
-/// Asks a target to make objects durable. Once it has, gives what had been heard from it, `heard`, when it was asked.
+/// Asks a target to make objects durable. Once it has, returns the count `seen` of foreign changes from when it was
+/// asked.
 fn made_durable(
     cx: &mut Cx<'_>,
     number: u32,
     dest: Dest,
-    heard: u32,
+    seen: u32,
     request: &ObjSyncReq,
     answers: &mut Answers,
 ) -> Option<u32> {
-    let (at, heard_at) = (Step::Sync(number), Step::SyncHeard(number));
+    let (at, seen_at) = (Step::Sync(number), Step::SyncSeen(number));
     if !cx.began(at) {
-        cx.set_memo(heard_at, heard.into());
+        cx.set_memo(seen_at, seen.into());
     }
     let reply = answers.take(cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| Request::new(request)))?;
     let last = reply.header.last_committed;
     cx.w.data.durable(dest, last);
-    Some(cx.memo(heard_at).unwrap_or(0) as u32)
+    Some(cx.memo(seen_at).unwrap_or(0) as u32)
 }
 
 /// See [`crate::coherence::data::sync_all`].
@@ -715,25 +721,26 @@ pub(crate) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
         }
     };
     written_once(cx, start, |w| w.data.jobs.first_key_value().map(|(id, _)| *id), BUDGET)?;
-    // Who unmounts rests on nothing any more, and must not wait for targets from which it has only read.
+    // After an unmount nothing of this client depends on foreign changes, so it must not wait for targets from which it
+    // has only read.
     let leaves = cx.w.unmounting;
     let open = |lane: &Lane| !lane.unstable.is_empty() || !(leaves || lane.foreign.is_durable());
     let lanes: Vec<(Dest, bool, u32)> =
-        cx.w.data.lanes().map(|(dest, lane)| (dest, open(lane), lane.foreign.heard())).collect();
+        cx.w.data.lanes().map(|(dest, lane)| (dest, open(lane), lane.foreign.seen())).collect();
     let mut answers = Answers::default();
-    for (dest, open, heard) in lanes {
+    for (dest, open, seen) in lanes {
         let Dest::Ost(index) = dest else { continue };
         if !open && !cx.began(Step::Sync(index)) {
             continue;
         }
         let request = ObjSyncReq::default();
-        let Some(heard) = made_durable(cx, index, dest, heard, &request, &mut answers) else { continue };
-        cx.w.data.lane(dest).foreign.made_durable(heard);
+        let Some(seen) = made_durable(cx, index, dest, seen, &request, &mut answers) else { continue };
+        cx.w.data.lane(dest).foreign.made_durable(seen);
     }
     answers.all()
 }
 
-/// Nothing of the file needs to be written any more.
+/// Nothing of the file has to be written any more.
 pub(crate) fn discard(w: &mut World, ino: u64) {
     let Some(now) = file(w, ino) else { return };
     let keys: Vec<Key> = now.keys();
@@ -752,7 +759,7 @@ pub(crate) fn discard(w: &mut World, ino: u64) {
     }
     if let Some(file) = file_mut(w, ino) {
         file.errors = 0;
-        file.error_untold = false;
+        file.error_unreported = false;
     }
     w.wake(node_key(ino));
 }

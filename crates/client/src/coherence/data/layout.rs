@@ -1,17 +1,18 @@
-//! Whether the objects that are known are still the file's.
+//! Validity of layouts: whether the cached objects still belong to the file.
 //!
-//! The data of a file can move to other objects (`migrate`). The client that moves it takes LAYOUT from all clients first, then every
-//! object as a whole, and only then swaps. So nobody swaps while another client has a lock on one of the objects, and under such a lock
-//! a client may rely on a layout
+//! The data of a file can move to other objects (`migrate`). The client that moves it first takes the LAYOUT lock from
+//! all clients, then a lock on each whole object, and only then swaps the objects. So no swap can happen while another
+//! client has a lock on one of the objects, and under such a lock a client may rely on a layout
 //!
 //! ```text
-//! that came in under LAYOUT, which is still held           nobody has begun to swap
-//! that the metadata target has confirmed since             nobody had swapped when the lock came; and a client whose locks on the
-//!                                                          objects were taken by an eviction cannot swap any more
-//! that was one of these, if since then a lock on an        nobody could have all objects
+//! that arrived under LAYOUT, which is still held           nobody has started to swap
+//! that the metadata target confirmed after the lock came   nobody has swapped before the lock came, and a client that an
+//!                                                          object target has evicted since its copy cannot swap any more
+//! that was one of these, if ever since a lock on an        nobody could lock all objects
 //! object was held without a break (`layout_sure`)
 //! ```
-//! The first and the last cost nothing. The question of the second needs no lock, so it may be asked with locks on objects pinned.
+//! The first and the last cost nothing. The confirmation needs no lock, so it may be requested with locks on objects
+//! pinned.
 
 use proto::connect::features;
 use proto::msg::bits;
@@ -31,11 +32,11 @@ pub(crate) fn is_known(w: &World, ino: u64) -> bool {
     file.layout_sure || covered || node.destroyed || stays()
 }
 
-/// Locks on objects are pinned: whether they are the file's, and so stay while they are held. If not, the pins are given back, and what
-/// the file has now is known.
+/// With locks on objects pinned: whether the objects are the file's, and so stay while the locks are held. If not, the
+/// pins are released, and the new layout is cached.
 pub(crate) fn holds(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let now = generation(cx.w, ino);
-    // What was confirmed lasts as long as the pins.
+    // The confirmation lasts as long as the pins.
     if is_known(cx.w, ino) || cx.memo(Step::LayoutHeld) == Some(now) {
         asked(cx);
     } else {
@@ -46,7 +47,7 @@ pub(crate) fn holds(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
         asked(cx);
         if generation(cx.w, ino) != seen {
             stdx::mark!("locked_after_a_swap");
-            let_go(cx);
+            release(cx);
             return Ok(false);
         }
         cx.set_memo(Step::LayoutHeld, seen);
@@ -59,14 +60,14 @@ pub(crate) fn holds(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     Ok(true)
 }
 
-/// What a look at objects without locks finds, if they were the file's all the time; otherwise it looks again.
+/// Runs `look`, which reads objects without locks, until the layout has not changed during it.
 pub(crate) fn unchanged<T>(cx: &mut Cx<'_>, ino: u64, at: Step, look: impl Fn(&mut Cx<'_>) -> Run<T>) -> Run<T> {
     loop {
         let seen = cx.memo(at).unwrap_or_else(|| generation(cx.w, ino));
         cx.set_memo(at, seen);
         let found = match look(cx) {
             Err(Stop::Wait) => {
-                // An answer about the layout that comes meanwhile is too old.
+                // An answer about the layout that arrives meanwhile is too old.
                 cx.forget(Step::LayoutLooked);
                 return Err(Stop::Wait);
             }
@@ -84,24 +85,24 @@ pub(crate) fn unchanged<T>(cx: &mut Cx<'_>, ino: u64, at: Step, look: impl Fn(&m
     }
 }
 
-/// The question about the layout under pins is answered, or needs no answer.
+/// The confirmation under pins has arrived, or is not needed.
 fn asked(cx: &mut Cx<'_>) {
     cx.forget(Step::LayoutSeen);
     cx.forget(Step::LayoutConfirm);
 }
 
-/// A pin is given back: what was confirmed under it, or is being asked, says nothing any more.
+/// A pin was released: a confirmation under it, received or requested, is void.
 pub(crate) fn doubt(cx: &mut Cx<'_>) {
     asked(cx);
     cx.forget(Step::LayoutHeld);
 }
 
-/// The generation of the layout that is known.
+/// The generation of the cached layout.
 pub(crate) fn generation(w: &World, ino: u64) -> u64 {
     file(w, ino).and_then(|file| file.layout.as_ref()).map_or(0, |layout| u64::from(layout.generation))
 }
 
-/// The layout was changed under this lock, and nobody else could cache it: the lock goes back.
+/// The layout was changed under this lock, so nobody else can have cached it: the lock goes back.
 pub(crate) fn changed(cx: &mut Cx<'_>, at: Step) {
     if let Some(Memo::Lock { dest, cookie }) = cx.op.memo(at).cloned() {
         cx.unlock(at);
@@ -112,8 +113,8 @@ pub(crate) fn changed(cx: &mut Cx<'_>, at: Step) {
     }
 }
 
-/// Gives the pins of locks on objects back.
-pub(crate) fn let_go(cx: &mut Cx<'_>) {
+/// Releases the pins of locks on objects.
+pub(crate) fn release(cx: &mut Cx<'_>) {
     let of_object = |at: &Step| matches!(at, Step::Lock(_) | Step::TryLock(_));
     let pins: Vec<Step> = cx.op.steps().iter().map(|(at, _)| *at).filter(of_object).collect();
     pins.into_iter().for_each(|at| cx.unlock(at));

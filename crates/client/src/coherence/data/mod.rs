@@ -1,32 +1,35 @@
-//! Data of files: pages, their locks, write-back, read-ahead, size and times as the data has them.
+//! The data cache: pages of files, their locks, write-back, read-ahead, and the size and times that follow from the
+//! data.
 //!
 //! The functions below are all that operations and the machine call; `Node::data` and `World::data` belong to this
-//! module alone. Functions with a [`Cx`] are parts of attempts: they may answer [`Stop::Wait`](crate::coherence::cx::Stop) and are
-//! called again. Functions with a [`World`] never wait.
+//! module alone. Functions with a [`Cx`] are parts of attempts: they may return
+//! [`Stop::Wait`](crate::coherence::cx::Stop) and are then called again. Functions with a [`World`] never wait.
 //!
-//! - `state`: finding and changing what is cached of a file ([`crate::cache::data`]), and what locks and replies bring to it.
-//! - `access`: locks and sizes before data is touched. `layout`: whether the objects that are known are still the file's.
+//! - `state`: finding and changing the cached data of a file ([`crate::cache::data`]), and what locks and replies add
+//!   to it.
+//! - `access`: locks and sizes before data is touched. `layout`: whether the cached objects still belong to the file.
 //! - `flush`: write-back, fsync. `recall`: locks that go back, glimpses, stat. `leaving`: small files that grow.
 //!
-//! A file is one object on its metadata target while it is *resident*, and `stripe count` objects on object targets after.
-//! Both are treated alike: the DOM lock of a resident file covers its only object from 0 to the end, as an extent lock
-//! does with a stripe.
+//! A file is one object on its metadata target while it is *resident*, and `stripe count` objects on object targets
+//! afterwards. Both are treated alike: the DOM lock of a resident file covers its only object from 0 to the end, as an
+//! extent lock covers a stripe.
 //!
 //! # Invariants
-//! - Cached bytes lie under a lock that is held; dirty ones under one that allows writing. They are written, and the kernel's
-//!   pages dropped, before the lock goes back.
+//! - Cached bytes lie under a lock that is held, dirty ones under one that allows writing. They are written, and the
+//!   kernel's pages dropped, before the lock goes back.
 //! - No byte is in two requests at once, so the order of requests does not matter.
-//! - Dirty bytes are within `max_dirty` and within what the targets promised; what exceeds either is written through.
-//! - Bytes whose write fails stay dirty and are tried again. They are given up, with a line in the log, only when their lock
-//!   goes back or is lost, and at the end of the mount.
-//! - While something of a file cannot be written, every write, fsync and close of it is told why. What was given up is told
-//!   once to everybody who had the file open (`error_mark`, `error_since`).
+//! - Dirty bytes stay within `max_dirty` and within the space that the targets granted; what exceeds either is written
+//!   through.
+//! - Bytes whose write fails stay dirty and are retried. They are given up, with a line in the log, only when their
+//!   lock goes back or is lost, and at the end of the mount.
+//! - While something of a file cannot be written, every write, fsync and close of it fails with the reason. What was
+//!   given up is reported once to each open file description that was open then (`error_mark`, `error_since`).
 //!
-//! # Example: one write and one reader elsewhere
+//! # Example: one writer, and a reader on another client
 //! ```text
-//! write 4 KiB          PW lock [0, end) of stripe 0 (granted once); page dirty, size 4096; answered
-//! stat elsewhere       glimpse: the target asks us, we say size 4096; the lock stays
-//! read elsewhere       callback: dirty page written, kernel pages dropped, our pages dropped, lock cancelled
+//! client A writes 4 KiB   PW lock [0, end) of stripe 0 (granted once); page dirty, size 4096; answered
+//! client B calls stat     glimpse: the target asks A, A answers size 4096; the lock stays
+//! client B reads          callback: A writes the dirty page, drops the kernel's pages and its own, cancels the lock
 //! ```
 
 pub(crate) mod access;
@@ -51,37 +54,38 @@ use crate::coherence::world::World;
 pub(crate) enum Task {
     /// Send a request of write-back.
     Write {
-        /// Which.
+        /// The request.
         id: u64,
     },
-    /// Fetch what will be read soon.
+    /// Prefetch data.
     ReadAhead {
-        /// Of which file.
+        /// The file.
         ino: u64,
         /// First byte.
         start: u64,
-        /// First byte that is not wanted.
+        /// End of the range, exclusive.
         end: u64,
     },
     /// Move a resident file's data to its objects.
     Leave {
-        /// Which file.
+        /// The file.
         ino: u64,
     },
     /// Ask a target to make answered writes durable.
     Commit {
-        /// Which target.
+        /// The target.
         dest: Dest,
     },
 }
 
-/// Owner and group of a file, for the space that its data takes; 0xffff_ffff if they are not known.
+/// Owner and group of a file, to account the space of its data; 0xffff_ffff if they are unknown.
 pub(crate) fn owner(w: &World, ino: u64) -> (u32, u32) {
     let attr = w.nodes.get(ino).and_then(|node| node.attr.as_ref());
     attr.map_or((u32::MAX, u32::MAX), |attr| (attr.uid, attr.gid))
 }
 
-/// The job on whose behalf the data of a file is read or written: that of the program that asked for it, or of the last one that did.
+/// The job for which the data of a file is read or written: that of the calling program, or of the last one that used
+/// the data.
 pub(crate) fn job(cx: &Cx<'_>, ino: u64) -> String {
     match &cx.cred().job {
         none if none.is_empty() => state::file(cx.w, ino).map_or_else(String::new, |file| file.job.to_string()),
@@ -89,24 +93,25 @@ pub(crate) fn job(cx: &Cx<'_>, ino: u64) -> String {
     }
 }
 
-/// Size and times as the data has them.
+/// Size and times that follow from the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct DataStat {
     /// Size, blocks, times. Times count only if the ctime is newer than the metadata's, or the mtime is.
     pub lvb: Lvb,
-    /// Locks cover it to the end of the file: the kernel may keep it.
+    /// Locks cover the data to the end of the file: the kernel may cache the size and times.
     pub cacheable: bool,
 }
 
-/// Where the last write ends that the kernel has stored in its pages and waits for; 0 if there is none. If others have cut the file, and the
-/// kernel were told its size meanwhile, it would put zeros in place of what is stored behind that, and show them when the write is done. It
-/// takes no size while a write is under way that makes the file longer than it knows (those do not count), nor from an answer that comes
-/// after the write's to a question from before.
+/// The end of the farthest write that the kernel has stored in its pages and that is not answered; 0 if there is none.
+/// If other clients have truncated the file and the kernel were told the new size meanwhile, it would overwrite the
+/// stored bytes beyond it with zeros, and show those once the write is done. The kernel accepts no size while a write
+/// extends the file beyond the size that it knows (such writes do not count), nor from an answer that arrives after the
+/// write's answer to a question asked before it.
 pub(crate) fn end_of_writes(w: &World, ino: u64) -> u64 {
     if w.data.kernel_calls.is_empty() { 0 } else { recall::end_of_writes(w, ino) }
 }
 
-/// The same, until there is none behind `size`.
+/// Waits until no such write ends beyond `size`.
 pub(crate) fn writes_end(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if end_of_writes(cx.w, ino) > size {
         stdx::mark!("size_asked_beside_a_write");
@@ -115,56 +120,57 @@ pub(crate) fn writes_end(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     Ok(())
 }
 
-/// An operation that may cut a file has come so far. If it waits for the metadata target, others can have the locks that it took for the
-/// cut, should that take long.
-pub(crate) fn cut_goes_on<T>(cx: &mut Cx<'_>, ino: u64, result: &Run<T>) {
+/// An operation that may truncate a file ends an attempt. While it waits for the metadata target, its locks for the
+/// truncation are released if that takes long.
+pub(crate) fn truncate_attempted<T>(cx: &mut Cx<'_>, ino: u64, result: &Run<T>) {
     if matches!(result, Err(Stop::Wait)) {
         access::cut_waits(cx, ino);
     }
 }
 
-/// Writes everything of the file back and makes it durable where it lies (a resident file: the caller sends `MdsSync`).
+/// Writes back all dirty data of the file and makes it durable on the object targets (for a resident file the caller
+/// sends `MdsSync`).
 pub(crate) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     flush::fsync(cx, ino)
 }
 
-/// Writes everything of all files back and makes it durable on the object targets.
+/// Writes back all dirty data of all files and makes it durable on the object targets.
 pub(crate) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
     flush::sync_all(cx)
 }
 
-/// The next [`sync_all`] of this operation begins anew.
-pub(crate) fn sync_anew(cx: &mut Cx<'_>) {
-    flush::sync_anew(cx);
+/// The next [`sync_all`] of this operation starts again.
+pub(crate) fn restart_sync(cx: &mut Cx<'_>) {
+    flush::restart_sync(cx);
 }
 
-/// At the end of the mount, after [`sync_all`]: what cannot be written is tried again for a while (the whole anew) and then
-/// given up.
+/// At the end of the mount, after [`sync_all`]: retries for a while what cannot be written (as a whole), then gives it
+/// up.
 pub(crate) fn end(cx: &mut Cx<'_>) -> Run<()> {
     flush::end(cx)
 }
 
-/// Why data of a file cannot be written back at present, if it cannot.
+/// Why data of a file cannot be written back at present, if so.
 pub(crate) fn unwritable(w: &World, ino: u64) -> Option<Errno> {
     state::file(w, ino)?.unwritable()
 }
 
-/// What went wrong with write-back: requests that failed and whose bytes were kept, bytes that were given up, and the files
-/// that cannot be written at present with the reasons, at most `limit` of them.
+/// Problems of write-back: failed requests whose bytes were kept, bytes that were given up, and up to `limit` files
+/// that cannot be written at present, with the reasons.
 pub(crate) fn troubles(w: &World, limit: usize) -> (u64, u64, Vec<(String, Errno)>) {
     let dirty = w.data.dirty_files.iter().map(|(_, ino)| *ino);
     let stuck = dirty.filter_map(|ino| Some((w.nodes.path(ino), state::file(w, ino)?.unwritable()?)));
     (w.data.troubles.failures, w.data.troubles.given_up, stuck.take(limit).collect())
 }
 
-/// Somebody wants this lock (it is no longer found for new work, and nobody has it pinned): writes back what is dirty
-/// under it, makes the kernel drop pages, drops ours. The caller cancels it then.
+/// Before a lock goes back (it is not found for new work any more, and nobody has it pinned): writes back what is dirty
+/// under it, makes the kernel drop its pages, drops ours. The caller cancels the lock then.
 pub(crate) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
     recall::flush_for_lock(cx, dest, lock)
 }
 
-/// Size and times: from the cache if locks cover them, by a glimpse otherwise. Regular files only; the attributes of
-/// the node are there (for a resident file without a lock the caller has just fetched them).
+/// Size and times: from the cache if locks cover them, else by a glimpse. Only for regular files whose node has
+/// attributes (for a resident file without a lock the caller has just fetched them).
 pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<DataStat> {
     recall::stat(cx, ino)
 }
@@ -174,60 +180,60 @@ pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<DataStat> {
     recall::stat_cached(w, ino)
 }
 
-/// A lock callback of another client's stat: what the object looks like here; `None`: the target's own values stand.
+/// The state of an object for another client's stat; `None`: the target's own values are current.
 pub(crate) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
     recall::glimpse(w, resource)
 }
 
-/// A data lock (extent, or inode lock with DOM) was granted; with what the target knows of the object.
+/// A data lock (extent, or inode lock with DOM) was granted; `lvb` is what the target knows of the object.
 pub(crate) fn lock_granted(w: &mut World, dest: Dest, lock: &HeldLock, lvb: Option<&Lvb>) {
     let _ = dest;
     state::lock_granted(w, lock, lvb);
 }
 
-/// A data lock has another mode, or a number of the server's.
+/// A data lock has changed its mode, or got the server's handle.
 pub(crate) fn lock_changed(w: &mut World, lock: &HeldLock) {
     state::lock_changed(w, lock);
 }
 
-/// The target has made a file whose data is here already, and tells where it goes when it grows.
+/// The target has created a file whose data is cached already, and says which objects the data moves to when it grows.
 pub(crate) fn layout_settled(w: &mut World, ino: u64, layout: &Layout) {
     state::layout_settled(w, ino, layout);
 }
 
-/// Something that a program did to the file was lost, which the next fsync or close tells, or the end of the unmount.
+/// Something that a program did to the file was lost: the next fsync or close reports it, or the end of the unmount.
 pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     state::failed(w, ino, errno);
 }
 
-/// What attributes say of the data, if it lies on the metadata target: for a DOM lock that came with them.
+/// The data's size and times in the attributes, if it lies on the metadata target: for a DOM lock that came with them.
 pub(crate) fn resident_lvb(attr: &Attr) -> Option<Lvb> {
     crate::cache::node::is_resident(attr).then(|| crate::cache::data::state::home_lvb(attr))
 }
 
-/// A data lock is gone without a callback (eviction, not granted again): what it covered is worthless; dirty data is
-/// lost, which the next fsync or close tells. `ESTALE`: the target does not have the object.
+/// A data lock was lost without a callback (eviction, not granted again): what it covered is invalid; dirty data is
+/// lost, which the next fsync or close reports. `ESTALE`: the target does not have the object.
 pub(crate) fn lock_lost(w: &mut World, lock: &HeldLock, errno: Errno) {
     recall::lock_lost(w, lock, errno);
 }
 
-/// Attributes of a regular file came in from the metadata target. `w.nodes` has them already.
+/// Attributes of a regular file arrived from the metadata target. They are in `w.nodes` already.
 pub(crate) fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
     state::attr_arrived(w, ino, attr);
 }
 
-/// Nothing dirty and nothing in flight: the node may be dropped with what it caches.
+/// Whether nothing is dirty or in flight, so that the node can be dropped with its data.
 pub(crate) fn is_clean(w: &World, ino: u64) -> bool {
     let Some(file) = state::file(w, ino) else { return true };
     let idle = |o: &crate::cache::data::state::Object| {
         let counts = o.pages.counts();
         counts.dirty == 0 && counts.writing == 0 && o.pages.oldest_in_flight().is_none() && o.fetches.is_empty()
     };
-    let moves = file.leave_asked || w.data.migrating.contains_key(&ino);
+    let moves = file.leave_requested || w.data.migrating.contains_key(&ino);
     !moves && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
-/// Files with bytes that their targets do not have, and how many.
+/// The files with bytes that their targets do not have, and how many bytes.
 pub(crate) fn files_unwritten(w: &World) -> Vec<(u64, u64)> {
     let unwritten = |ino| {
         let file = state::file(w, ino)?;
@@ -242,12 +248,12 @@ pub(crate) fn files_unwritten(w: &World) -> Vec<(u64, u64)> {
     w.nodes.iter().filter_map(|node| unwritten(node.ino())).collect()
 }
 
-/// Bytes under the locks of a resource that the target does not have yet.
+/// Bytes under the locks of a resource that the target does not have.
 pub(crate) fn unwritten(w: &World, resource: &Resource) -> u64 {
     recall::unwritten(w, resource)
 }
 
-/// Whether a target has all data and all changes of data, and has made them durable.
+/// Whether a target has all data and all changes of data, durably.
 pub(crate) fn is_idle(w: &World, dest: Dest) -> bool {
     let idle = |lane: &crate::cache::data::lanes::Lane| {
         lane.queue.is_empty() && lane.in_flight == 0 && lane.dirty == 0 && lane.unstable.is_empty() && !lane.committing
@@ -255,18 +261,18 @@ pub(crate) fn is_idle(w: &World, dest: Dest) -> bool {
     w.data.lane_ref(dest).is_none_or(idle)
 }
 
-/// Whether the kernel may hold pages of a file, dirty ones too if a program has mapped it.
+/// Whether the kernel may hold pages of a file, including dirty ones if a program has mapped it.
 pub(crate) fn is_in_kernel(w: &World, ino: u64) -> bool {
     state::file(w, ino).is_some_and(|file| file.kernel_pages)
 }
 
-/// Whether the kernel may go on with the pages that it has of a file which is being opened through them. If not, it drops them with the
-/// answer.
+/// Whether the kernel may keep the pages that it has of a file that is being opened through them. If not, it drops them
+/// with the answer.
 pub(crate) fn pages_are_good(w: &mut World, ino: u64) -> bool {
     state::file_mut(w, ino).is_none_or(|file| !core::mem::take(&mut file.old_pages))
 }
 
-/// Dirty data is written without waiting for its time.
+/// Writes dirty data now instead of after its delay.
 pub(crate) fn write_now(w: &mut World, ino: u64) {
     flush::start_all(w, ino);
 }
@@ -276,52 +282,52 @@ pub(crate) fn drop_node(w: &mut World, ino: u64) {
     recall::drop_node(w, ino);
 }
 
-/// The file is gone, its server says: no name is left and nobody has it open. Dirty data needs no writing.
+/// The server says that the file is destroyed: no name is left and nobody has it open. Dirty data need not be written.
 pub(crate) fn discard(w: &mut World, ino: u64) {
     flush::discard(w, ino);
 }
 
-/// The count of write-back errors that an open is not to be told of; it keeps it. One that nobody was told of so far is told to
-/// those who open the file afterwards, too, as Linux does it.
+/// The count of write-back errors that a new open file description starts with; only later ones are reported to it. As
+/// in Linux, an error that was not reported to anybody is also reported to the descriptions that are opened afterwards.
 pub(crate) fn error_mark(w: &World, ino: u64) -> u32 {
-    state::file(w, ino).map_or(0, |file| file.errors.wrapping_sub(u32::from(file.error_untold)))
+    state::file(w, ino).map_or(0, |file| file.errors.wrapping_sub(u32::from(file.error_unreported)))
 }
 
-/// Bytes that a target had answered are lost.
+/// Bytes that a target had acknowledged are lost.
 pub(crate) fn given_up(w: &mut World, bytes: u64) {
     w.data.troubles.given_up += bytes;
 }
 
-/// Tells of an error of write-back that happened after `mark`; gives the new mark, too.
+/// The write-back error that happened after `mark`, if any, and the new mark.
 pub(crate) fn error_since(w: &mut World, ino: u64, mark: u32) -> (u32, Result<(), Errno>) {
     let Some(file) = state::file_mut(w, ino) else { return (mark, Ok(())) };
     if file.errors == mark {
         return (mark, Ok(()));
     }
-    file.error_untold = false;
+    file.error_unreported = false;
     (file.errors, Err(file.last_error))
 }
 
-/// Somebody was told that something of a file is lost.
-pub(crate) fn error_told(w: &mut World, ino: u64) {
+/// A program got the error of a loss in another way.
+pub(crate) fn error_reported(w: &mut World, ino: u64) {
     if let Some(file) = state::file_mut(w, ino) {
-        file.error_untold = false;
+        file.error_unreported = false;
     }
 }
 
-/// An operation is over, however it ended: what it had begun here and not ended is undone.
+/// An operation has ended, in whatever way: undoes what it had started in the data cache and not finished.
 pub(crate) fn op_ended(w: &mut World, op: OpId) {
     if !w.data.marked_ops.is_empty() {
         recall::op_ended(w, op);
     }
 }
 
-/// Dirty data that waits for its time; memory over its bound.
+/// Writes dirty data that is due, and enforces the memory bounds.
 pub(crate) fn tick(w: &mut World) {
     flush::tick(w);
 }
 
-/// When [`tick`] wants to be called.
+/// When [`tick`] is due next.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     w.data.dirty_files.first().map(|(since, _)| *since + w.options.write_back_after)
 }

@@ -1,19 +1,20 @@
-//! A lock goes back: what it covered is written, dropped by the kernel, and dropped here; and glimpses, which ask only
-//! what things look like.
+//! Recall of data locks: what a lock covers is written, dropped by the kernel, and dropped from the cache; and
+//! glimpses, which only ask for the state of an object.
 //!
 //! # The kernel's page locks
-//! The kernel holds pages locked while a read (all of its pages) or a write (a part of a page that it does not have) of
-//! it waits here, and dropping a locked page waits for that call. The call may wait for a lock that another client gives only
-//! when it got the one that is being given back here: so nobody may wait for such pages. None needs to: the pages of a read
-//! are empty until it is answered, under whatever lock it gets. Those of a write may be old; they are dropped too, but not
-//! waited for. A call that comes while its page is being dropped uses the lock that goes back if that covers it (and its
-//! pages are dropped again when it is done); otherwise the rest of the range is dropped by further requests beside the one
-//! that is stuck. While the kernel waits for a page before it sends a call, it holds no other page locked for that call.
+//! The kernel keeps pages locked while a read (all of its pages) or a write (a part of a page that it does not have)
+//! waits for this client, and dropping a locked page waits for that call. The call may wait for a lock that another
+//! client releases only once it gets the one that is being given back here: so a recall must never wait for such pages.
+//! It need not: the pages of a read are empty until it is answered, under whatever lock it gets. Those of a write may
+//! be old; they are dropped too, but the recall does not wait for it. A call that arrives while its page is being
+//! dropped is lent the recalled lock if that covers it (and its pages are dropped again when it is done); otherwise the
+//! rest of the range is dropped by further requests beside the one that is stuck. While the kernel waits for a page
+//! before it sends a call, it holds no other page locked for that call.
 //!
 //! ```text
 //! recall [0, 64K)    read [16K, 32K) waits    drop [0, 16K) and [32K, 64K), wait for both, cancel
 //! ```
-//! Dropping must therefore not be serial in the driver.
+//! Therefore the driver must not process invalidations one after the other.
 
 use core::ops::Range;
 use dlm::client::HeldLock;
@@ -37,7 +38,7 @@ use crate::coherence::world::World;
 /// Size of the kernel's pages.
 const PAGE: u64 = 4096;
 
-/// After so many requests to drop pages for one lock, new calls may no longer use it, or it would never go.
+/// After this many requests to drop pages for one lock, it is no longer lent to new calls, or it would never go back.
 const DROPS_MAX: u64 = 64;
 
 /// A call of the kernel through its page cache waits (or no longer does).
@@ -61,7 +62,7 @@ pub(crate) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
             let within = if write && range.end <= known { range.end } else { 0 };
             cx.w.data.kernel_calls.insert((ino, op), KernelCall { pages, write, within });
             cx.w.data.mark_op(op, ino);
-            woken(cx.w, ino);
+            wake_recalls(cx.w, ino);
         }
         Err(Stop::Wait) => {}
         _ => {
@@ -73,7 +74,7 @@ pub(crate) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
             {
                 let end = range.end.div_ceil(PAGE).saturating_mul(PAGE);
                 file.fills.push(range.start / PAGE * PAGE..end);
-                woken(cx.w, ino);
+                wake_recalls(cx.w, ino);
             }
         }
     }
@@ -85,7 +86,7 @@ pub(crate) fn end_of_writes(w: &World, ino: u64) -> u64 {
     calls.map(|(_, call)| call.within).max().unwrap_or(0)
 }
 
-fn woken(w: &mut World, ino: u64) {
+fn wake_recalls(w: &mut World, ino: u64) {
     if file(w, ino).is_some_and(|file| file.recalls > 0) {
         w.wake(node_key(ino));
     }
@@ -116,7 +117,7 @@ pub(crate) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
                 file.recalls += 1;
             }
         }
-        // Dirty bytes travel while the kernel drops its pages; what that brings back is written after it.
+        // Dirty bytes are written while the kernel drops its pages; what that brings back is written afterwards.
         let written = flush::settle(cx, ino, key, &range, Round::Recall);
         if pages {
             drop_pages(cx, ino, &bytes)?;
@@ -140,7 +141,7 @@ pub(crate) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
     Ok(())
 }
 
-/// Makes the kernel drop the pages of a file range, but for those that waiting calls have locked.
+/// Makes the kernel drop the pages of a file range, except for those that waiting calls have locked.
 fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     let end = if bytes.end == u64::MAX { u64::MAX } else { bytes.end.div_ceil(PAGE) * PAGE };
     let whole = bytes.start / PAGE * PAGE..end;
@@ -165,10 +166,10 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
         };
         let part = start..end;
         let done = cx.invalidate_kernel(Step::Invalidate(number), ino, start, 0).is_ok();
-        // One that is stuck at a locked page may not come to the rest for long.
+        // A request that is stuck at a locked page may not reach the rest for a long time.
         if done || !locked.iter().any(|page| touches(page, &part)) {
             waiting |= !done;
-            // What was brought in since it was asked for is to be dropped again.
+            // Pages that were filled since it was requested have to be dropped again.
             let seen = cx.memo(Step::DropSeen(number)).unwrap_or(0) as usize;
             let fills = file(cx.w, ino).map(|f| f.fills.get(seen..).unwrap_or(&[])).unwrap_or_default();
             let mut good = vec![part];
@@ -191,7 +192,7 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     }
     let asked = cx.memo(Step::Drops).unwrap_or(0);
     if let Some(file) = file_mut(cx.w, ino) {
-        file.guests_welcome = waiting && asked < DROPS_MAX;
+        file.lends_lock = waiting && asked < DROPS_MAX;
     }
     if waiting {
         return Err(cx.wait(node_key(ino)));
@@ -203,16 +204,18 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     Ok(())
 }
 
-/// Whether a program has a file open through the kernel's pages: the kernel may have to drop some before a write past them is answered.
+/// Whether a program has a file open through the kernel's pages: the kernel may have to drop some before a write that
+/// bypasses them is answered.
 pub(crate) fn pages_in_use(w: &World, ino: u64) -> bool {
     w.nodes.get(ino).is_some_and(|node| node.held(Hold::Handle) > node.held(Hold::DirectHandle))
 }
 
-/// After a write that went past the kernel's pages (`O_DIRECT`, `O_APPEND`): pages that reads have filled while it was on its way are
-/// old. The kernel drops what it has when it sends such a write, where it believes that the write goes (an append goes to the end that is
-/// known here), and not every Linux does again when the write has ended. So it is told to, before the write is answered, or with the next
-/// open if no program has the file open through its pages. The write's locks go back first: a page can be locked by a read that waits for
-/// one of them, which another client wants, too.
+/// After a write that bypassed the kernel's pages (`O_DIRECT`, `O_APPEND`): pages that reads filled while it was in
+/// flight are outdated. The kernel drops pages when it sends such a write, where it assumes that the write goes (an
+/// append goes to the end that this client knows), and not every Linux does so again when the write has ended. So the
+/// pages are invalidated before the write is answered, or with the next open if no program has the file open through
+/// its pages. The write's locks are released first: a page can be locked by a read that waits for one of them, which
+/// another client wants too.
 pub(crate) fn written_past_pages(cx: &mut Cx<'_>, ino: u64, written: &Range<u64>) -> Run<()> {
     if !crate::coherence::data::is_in_kernel(cx.w, ino) {
         return Ok(());
@@ -226,7 +229,7 @@ pub(crate) fn written_past_pages(cx: &mut Cx<'_>, ino: u64, written: &Range<u64>
         }
         cx.set_memo(Step::PastPages, written.start);
         cx.set_memo(Step::PastPagesEnd, written.end);
-        // It is written: a signal no longer ends it.
+        // The data is written: a signal no longer interrupts the call.
         cx.op.changes += 1;
         crate::coherence::locks::unlock_all(cx);
     }
@@ -240,7 +243,7 @@ fn end_recall(cx: &mut Cx<'_>, ino: u64) {
             file.recalls = file.recalls.saturating_sub(1);
             if file.recalls == 0 {
                 file.fills.clear();
-                file.guests_welcome = false;
+                file.lends_lock = false;
             }
         }
     }
@@ -255,9 +258,9 @@ pub(crate) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
         return None;
     }
     let object = file.object(key)?;
-    // A metadata target to which nothing is owed knows all, and a write past the cache or a cut on its way before we do. In doubt only
-    // what is buffered is known: an object target takes the greater one of that and its own size, a metadata target of an older version
-    // the answer for what it says.
+    // A metadata target to which nothing is unwritten knows everything, and knows a write that bypasses the cache or a
+    // truncation in flight before this client does. In doubt only what is buffered is known: an object target takes the
+    // greater one of that and its own size, a metadata target of an older version takes the answer as it is.
     let owed = object.unwritten() > 0;
     let knows = if key == HOME { object.size_exact && owed } else { object.size_exact || owed };
     if object.locks.is_empty() || !knows {
@@ -291,7 +294,7 @@ pub(crate) fn lock_lost(w: &mut World, lock: &HeldLock, errno: Errno) {
         .unwrap_or_default()
         .iter()
         .fold(before, |gone, left| gone.iter().flat_map(|part| subtract(part, left)).collect());
-    flush::gone(w, ino, key, &gone, errno, "its lock was lost");
+    flush::drop_lost(w, ino, key, &gone, errno, "its lock was lost");
     if w.nodes.get(ino).is_some_and(|node| node.kernel.knows()) {
         let length = match (kernel, bytes.end) {
             (false, _) => 0,
@@ -351,8 +354,8 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<crate::coherence::data::Dat
             return Ok(crate::coherence::data::DataStat { lvb: now.home.lvb(), cacheable: false });
         }
         let attr = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).ok_or(Errno::ESTALE)?;
-        let told = crate::cache::data::state::home_lvb(attr);
-        let lvb = edit(cx.w, ino, HOME, |home| home.with_buffered(&told)).unwrap_or(told);
+        let reported = crate::cache::data::state::home_lvb(attr);
+        let lvb = edit(cx.w, ino, HOME, |home| home.with_buffered(&reported)).unwrap_or(reported);
         return Ok(crate::coherence::data::DataStat { lvb, cacheable: false });
     }
     let lvb = layout::unchanged(cx, ino, Step::StatLayout, |cx| access::merged(cx, ino, true))?;

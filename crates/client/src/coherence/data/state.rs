@@ -1,4 +1,4 @@
-//! The data of files as the world has it: found, changed and counted, and what replies and locks bring to it.
+//! Access to the cached data of files: finding, changing and accounting it, and what replies and locks add to it.
 
 use core::ops::Range;
 use proto::msg::{Attr, Layout, LockMode, Lvb, Resource, ResourceKind};
@@ -22,7 +22,7 @@ pub(crate) fn node_key(ino: u64) -> WaitKey {
     WaitKey::Data(ino)
 }
 
-/// Something that a program did to the file was lost, which the next fsync or close tells, or the end of the unmount.
+/// Something that a program did to the file was lost: the next fsync or close reports it, or the end of the unmount.
 pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     if w.unmounting {
         w.lost.get_or_insert(errno);
@@ -32,7 +32,7 @@ pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     }
 }
 
-/// The data of a node, made if it is a regular file (or not known to be anything else).
+/// The data of a node, created if it is a regular file (or not known to be anything else).
 pub(crate) fn ensure(w: &mut World, fid: Fid) -> &mut NodeData {
     let mdt = w.mdt_of(fid);
     let World { nodes, data, .. } = w;
@@ -52,12 +52,12 @@ pub(crate) fn file(w: &World, ino: u64) -> Option<&NodeData> {
     w.nodes.get(ino)?.data.as_deref()
 }
 
-/// The same, to change. Pages are changed through [`edit`] only.
+/// The same, mutable. Pages are changed through [`edit`] only.
 pub(crate) fn file_mut(w: &mut World, ino: u64) -> Option<&mut NodeData> {
     w.nodes.get_mut(ino)?.data.as_deref_mut()
 }
 
-/// Changes an object, and counts what that does to memory.
+/// Changes an object and accounts its memory.
 pub(crate) fn edit<R>(w: &mut World, ino: u64, key: Key, change: impl FnOnce(&mut Object) -> R) -> Option<R> {
     let World { nodes, data, now, .. } = w;
     let file = nodes.get_mut(ino)?.data.as_deref_mut()?;
@@ -89,7 +89,7 @@ pub(crate) fn edit<R>(w: &mut World, ino: u64, key: Key, change: impl FnOnce(&mu
     Some(result)
 }
 
-/// Clean bytes have a place in the eviction clock from now on.
+/// Adds clean bytes to the eviction clock.
 pub(crate) fn into_clock(w: &mut World, ino: u64, key: Key, range: Range<u64>, mark: u64) {
     w.data.clock.push_back(ClockEntry { ino, key, range, mark });
     if w.data.clock.len() > 2 * w.data.clock_swept + 4096 {
@@ -102,7 +102,7 @@ pub(crate) fn into_clock(w: &mut World, ino: u64, key: Key, range: Range<u64>, m
     }
 }
 
-/// Drops clean bytes until they are within the bound.
+/// Drops clean bytes until they are within the limit.
 pub(crate) fn evict(w: &mut World) {
     let mut spared = 0;
     while w.data.clean > w.options.max_cached {
@@ -118,13 +118,14 @@ pub(crate) fn evict(w: &mut World) {
     }
 }
 
-/// The layout may be a new one.
+/// Applies a layout, which may be a new one.
 pub(crate) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
     let Some(file) = file_mut(w, ino) else { return };
     let change = match &file.layout {
         None => true,
         Some(known) => {
-            // Of a file that has objects, the last word counts: a change that was lost with its server may be undone.
+            // For a file that has objects the last answer counts: a change of layout that was lost with its server may
+            // be undone.
             let newer = known.generation < layout.generation || (!known.resident && !layout.resident);
             (newer && *known != *layout) || (known.resident && !layout.resident)
         }
@@ -139,7 +140,7 @@ pub(crate) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
     if layout.resident {
         return;
     }
-    // The data left the metadata target. What we had of it was copied (by us), or was given up with the lock.
+    // The data left the metadata target. Our copy was copied to the objects (by us), or given up with the lock.
     let place = |layout: &Layout| (layout.first_object, layout.osts.clone());
     let same = file.layout.as_ref().is_some_and(|known| place(known) == place(layout));
     if same && file.resident() {
@@ -162,7 +163,8 @@ pub(crate) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
     w.wake(node_key(ino));
 }
 
-/// See [`super::attr_arrived`]. Their size is no news: only what came with or after the lock is ([`confirmed`]).
+/// See [`super::attr_arrived`]. The size in them is ignored: only one that came with or after the lock counts
+/// ([`confirmed`]).
 pub(crate) fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
     if let Some(layout) = &attr.layout
         && file(w, ino).is_some()
@@ -171,8 +173,8 @@ pub(crate) fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
     }
 }
 
-/// Attributes that were asked for after the data lock came,
-/// by the request of this number. False if a change of ours was answered meanwhile, which they may not show.
+/// Applies attributes that were requested after the data lock was granted, by the request with this number. False if a
+/// change of this client was answered meanwhile, which they may not show.
 pub(crate) fn confirmed(w: &mut World, ino: u64, attr: &Attr, number: u64) -> bool {
     attr_arrived(w, ino, attr);
     let Some(file) = file_mut(w, ino) else { return true };
@@ -187,7 +189,7 @@ pub(crate) fn confirmed(w: &mut World, ino: u64, attr: &Attr, number: u64) -> bo
     true
 }
 
-/// Which file and object a resource belongs to. `None` for objects that a file no longer has, or not yet.
+/// The file and object of a resource. `None` for an object that the file no longer has, or does not have yet.
 pub(crate) fn place_of(w: &World, resource: &Resource) -> Option<(u64, Key)> {
     let ino = resource.fid.ino();
     match resource.kind() {
@@ -208,15 +210,15 @@ pub(crate) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     }
     ensure(w, lock.resource.fid);
     let Some((ino, key)) = place_of(w, &lock.resource) else { return };
-    let number = w.taking_in.number();
-    // Of a file that is no longer resident, an enqueue on the metadata target tells no size.
+    let number = w.current_reply.number();
+    // For a file that is no longer resident, a lock of the metadata target tells no size.
     let dest = edit(w, ino, key, |object| {
-        object.foreign.hear();
+        object.foreign.note();
         object.locked(lock, lvb, number);
         object.dest
     });
     if let Some(dest) = dest {
-        w.data.lane(dest).foreign.hear();
+        w.data.lane(dest).foreign.note();
     }
 }
 
@@ -244,7 +246,8 @@ fn lay_out(w: &mut World, ino: u64, layout: &Layout) {
     }
 }
 
-/// A lock is no longer ours: its bytes go, dirty ones too. What another lock that is ours alone covers stays: nobody else has changed it.
+/// A lock is no longer held: drops its bytes, including dirty ones. Bytes that another exclusive lock covers stay,
+/// because nobody else has changed them.
 pub(crate) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
     let range = lock_range(lock);
     edit(w, ino, key, |object| {
@@ -254,11 +257,11 @@ pub(crate) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
         object.void_fetches(&range);
         let alone = object.locks.iter().filter(|held| dlm::mode::covers(held.mode, LockMode::Pw)).map(lock_range);
         let keep: SmallVec<[Range<u64>; 2]> = alone.collect();
-        let mut gone: SmallVec<[Range<u64>; 2]> = SmallVec::from_iter([range]);
+        let mut dropped: SmallVec<[Range<u64>; 2]> = SmallVec::from_iter([range]);
         for part in &keep {
-            gone = gone.iter().flat_map(|range| subtract(range, part)).collect();
+            dropped = dropped.iter().flat_map(|range| subtract(range, part)).collect();
         }
-        for range in &gone {
+        for range in &dropped {
             object.pages.cut(range);
         }
         if last {

@@ -1,7 +1,7 @@
-//! What a change does to the caches: the same as the server does to its records when the change comes there.
+//! Applying a change to the caches, as the server will apply it to its records.
 //!
-//! Everything here either does the whole change or nothing. Nothing means that a request has to be sent: the caches do not say
-//! for certain what the server would do, or it would refuse.
+//! Each function makes the whole change or nothing. If it makes nothing, a request has to be sent: the caches do not
+//! determine the outcome, or the server would refuse the change.
 
 use bytes::Bytes;
 use proto::msg::{
@@ -10,7 +10,7 @@ use proto::msg::{
 use rules::mode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use rules::{Caller, Object, names};
 
-use super::{Change, What, allowed, hurry, is_private, lease, push, version_of};
+use super::{Change, What, allowed, flush, is_private, lease, push, version_of};
 use crate::base::Dest;
 use crate::base::Step;
 use crate::base::WaitKey;
@@ -21,20 +21,20 @@ use crate::coherence::cx::{Cx, Run};
 use crate::coherence::data;
 use crate::coherence::fids::{fid_of, new_fid};
 use crate::coherence::locks;
-use crate::coherence::names::unnamed;
+use crate::coherence::names::name_removed;
 use crate::coherence::world::World;
 
-/// Where a change can be made.
-struct Ground {
+/// A leased directory in which a change can be made.
+struct LeasedDir {
     dest: Dest,
-    /// The lease of the directory.
+    /// The cookie of its lease.
     lease: u64,
-    /// Of what the change makes.
+    /// The version of what the change makes.
     version: u64,
 }
 
-/// Whether changes to this node may be made here, as far as it has to do with requests: none about it is under way, nor one
-/// that could remove it, and this operation has sent none.
+/// Whether requests allow changes to this node in the caches: no request about it or about removing it is in flight,
+/// and this operation has sent none.
 fn is_quiet(cx: &Cx<'_>, node: &Node) -> bool {
     let changes = |node: &Node| node.is_held(Hold::Changing);
     !changes(node)
@@ -44,59 +44,59 @@ fn is_quiet(cx: &Cx<'_>, node: &Node) -> bool {
         && !cx.began(Step::Changing(0))
 }
 
-/// Waits if too many changes are without an answer. The version of the next.
-fn room(cx: &mut Cx<'_>, dest: Dest) -> Run<u64> {
+/// Waits if too many changes are unanswered. Returns the version of the next change.
+fn next_version(cx: &mut Cx<'_>, dest: Dest) -> Run<u64> {
     let of = &mut cx.w.metadata_write_back;
     let version = version_of(of.changes.lane(dest).added() + 1);
     if of.changes.outstanding(dest) >= u64::from(of.room(dest)) {
-        hurry(cx.w, dest);
+        flush(cx.w, dest);
         return Err(cx.wait(WaitKey::MetadataWriteBack));
     }
     Ok(version)
 }
 
-/// Whether names in a directory may be changed here. Whether the caller may is another question.
-fn directory(cx: &mut Cx<'_>, ino: u64) -> Run<Option<Ground>> {
+/// The directory, if names in it may be changed in the caches. The caller's permissions are checked elsewhere.
+fn directory(cx: &mut Cx<'_>, ino: u64) -> Run<Option<LeasedDir>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let (fid, dest) = (node.fid, cx.w.mdt_of(node.fid));
     if !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_whole(node) || !is_plain(node) {
         return Ok(None);
     }
     let Some(lease) = lease(cx.w, dest, fid) else { return Ok(None) };
-    let version = room(cx, dest)?;
-    Ok(Some(Ground { dest, lease, version }))
+    let version = next_version(cx, dest)?;
+    Ok(Some(LeasedDir { dest, lease, version }))
 }
 
-/// All names of the directory are known.
+/// Whether all names of the directory are cached.
 fn is_whole(node: &Node) -> bool {
     let complete = node.dir.as_ref().is_some_and(|dir| dir.complete_epoch == Some(node.validity.update_epoch()));
     complete && node.has(bits::UPDATE)
 }
 
-/// It has a name, and no lists of access decide.
+/// Whether it has a name and no access control list.
 fn is_plain(node: &Node) -> bool {
     node.knows_access() && node.covered_attr().is_some_and(|attr| !attr.has_xattrs)
 }
 
-/// A change of attributes of a private object: where, and the version of what it makes.
+/// For a change of attributes of a private object: its target, and the version of the change.
 fn object(cx: &mut Cx<'_>, ino: u64) -> Run<Option<(Dest, u64)>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let dest = cx.w.mdt_of(node.fid);
     if !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_plain(node) || !is_private(cx.w, node) {
         return Ok(None);
     }
-    let version = room(cx, dest)?;
+    let version = next_version(cx, dest)?;
     Ok(Some((dest, version)))
 }
 
-/// A lock on an object that nobody else knows.
+/// Assumes a lock on an object that nobody else knows.
 fn assume(w: &mut World, dest: Dest, resource: Resource, mode: LockMode, held: u64) -> u64 {
     let now = w.now;
     let locks = w.locks.get_mut(dest);
     locks.and_then(|locks| locks.assume(resource, mode, Policy::Bits(held), now)).unwrap_or(0)
 }
 
-/// Makes an object of any kind but a device. Its number, or `None` if the server has to be asked.
+/// Creates an object of any kind but a device. Returns its number, or `None` if the server has to do it.
 pub(crate) fn create(
     cx: &mut Cx<'_>,
     parent: u64,
@@ -112,8 +112,8 @@ pub(crate) fn create(
     if !matches!(kind, S_IFREG | S_IFDIR | S_IFLNK | S_IFIFO | S_IFSOCK) || names::is_dot(name) {
         return Ok(None);
     }
-    let Some(ground) = directory(cx, parent)? else { return Ok(None) };
-    let dest = ground.dest;
+    let Some(leased) = directory(cx, parent)? else { return Ok(None) };
+    let dest = leased.dest;
     if cx.w.nodes.known_name(parent, name) != KnownName::Nothing {
         return Ok(None);
     }
@@ -128,16 +128,16 @@ pub(crate) fn create(
     let new = rules::create::New { mode, rdev, symlink: target, default_list: None };
     let made = rules::create::made(&Caller::of(&cx.op.cred), Object::without_list(&above), &new, cx.op.wall_ns);
     let layout = match kind {
-        // Where it will go when it grows, the answer tells.
+        // The answer tells which objects the data will move to when it grows.
         S_IFREG => Some(Layout { resident: true, ..Layout::default() }),
         S_IFDIR => above.layout.clone(),
         _ => None,
     };
-    let attr = Attr { fid, version: ground.version, layout, ..made.attr };
+    let attr = Attr { fid, version: leased.version, layout, ..made.attr };
     let want = put_object(cx.w, dest, &attr);
-    put_name(cx.w, parent, name, Some(&attr), &above, ground.version, cx.op.wall_ns);
+    put_name(cx.w, parent, name, Some(&attr), &above, leased.version, cx.op.wall_ns);
     let Some(node) = cx.w.nodes.get_mut(fid.ino()) else { return Ok(None) };
-    node.private = ground.lease;
+    node.private = leased.lease;
     node.parent = parent;
     if kind == S_IFLNK {
         node.symlink = Some(Box::new(target.clone()));
@@ -148,11 +148,11 @@ pub(crate) fn create(
     }
     let op = CreateOp { parent: above.fid, name: name.clone(), fid, mode, rdev, symlink: target.clone() };
     let what = What::Create { ino: fid.ino(), parent, name: name.clone() };
-    done(cx, (dest, ground.version), fid.ino(), want, Reint::Create(op), what);
+    done(cx, (dest, leased.version), fid.ino(), want, Reint::Create(op), what);
     Ok(Some(fid.ino()))
 }
 
-/// A new object comes into the caches, under locks that are asked for with its create.
+/// Adds a new object to the caches, under locks that are requested with its create.
 fn put_object(w: &mut World, dest: Dest, attr: &Attr) -> WantLocks {
     let (ino, resource) = (attr.fid.ino(), Resource::inode(attr.fid));
     let kind = attr.mode & S_IFMT;
@@ -177,7 +177,7 @@ fn put_object(w: &mut World, dest: Dest, attr: &Attr) -> WantLocks {
     want
 }
 
-/// A name comes or goes, and the directory's attributes with it; `above` is how they were.
+/// Adds or removes a name and changes the directory's attributes, which were `above`.
 fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above: &Attr, version: u64, now_ns: i64) {
     let child = attr.and_then(|attr| w.nodes.get(attr.fid.ino())).map_or(0, |child| child.validity.lookup_epoch());
     let epochs = Epochs { dir: w.nodes.directory_epoch(parent), child };
@@ -189,7 +189,7 @@ fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above
     dir.show_in(node.attr.insert(Attr { version, ..above.clone() }));
 }
 
-/// The change is made: it waits to be sent.
+/// Queues the change.
 fn done(cx: &mut Cx<'_>, (dest, version): (Dest, u64), ino: u64, want: WantLocks, op: Reint, what: What) {
     stdx::mark!("made_in_cache");
     cx.set_memo(Step::Made, ino);
@@ -199,18 +199,18 @@ fn done(cx: &mut Cx<'_>, (dest, version): (Dest, u64), ino: u64, want: WantLocks
     push(cx.w, dest, Change { request, cred: cx.op.cred.clone(), what, version });
 }
 
-/// Removes the only name of a private object that nobody has open. Whether it did.
+/// Removes the only name of a private object that nobody has open. Returns whether it did.
 pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) -> Run<bool> {
     if cx.memo(Step::Made).is_some() {
         return Ok(true);
     }
-    let Some(ground) = directory(cx, parent)? else { return Ok(false) };
+    let Some(leased) = directory(cx, parent)? else { return Ok(false) };
     let KnownName::Child(fid) = cx.w.nodes.known_name(parent, name) else { return Ok(false) };
     let ino = fid.ino();
     let (Some(node), Some(dir)) = (cx.w.nodes.get(ino), cx.w.nodes.get(parent)) else { return Ok(false) };
     let (Some(attr), Some(above)) = (node.covered_attr(), dir.covered_attr()) else { return Ok(false) };
     let caller = Caller::of(&cx.op.cred);
-    let removable = node.private == ground.lease
+    let removable = node.private == leased.lease
         && is_quiet(cx, node)
         && !node.is_held(Hold::Open)
         && !node.is_held(Hold::Wanted)
@@ -221,22 +221,22 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     }
     let Some(nlink) = names::links_after_removal(Object::without_list(attr)) else { return Ok(false) };
     let (attr, above) = (Attr { nlink, ..attr.clone() }, above.clone());
-    let dest = ground.dest;
+    let dest = leased.dest;
     if rmdir && lease(cx.w, dest, fid).is_none() {
         return Ok(false);
     }
     let after = Attr { nlink: above.nlink - u32::from(rmdir), ..above };
     let directory = after.fid;
-    put_name(cx.w, parent, name, None, &after, ground.version, cx.op.wall_ns);
+    put_name(cx.w, parent, name, None, &after, leased.version, cx.op.wall_ns);
     locks::destroyed(cx.w, dest, fid);
     let op = UnlinkOp { parent: directory, name: name.clone(), rmdir, told: Some(fid) };
     let what = What::Unlink { ino, parent, name: name.clone() };
-    done(cx, (dest, ground.version), ino, WantLocks::default(), Reint::Unlink(op), what);
-    unnamed(cx.w, parent, name, &attr, true);
+    done(cx, (dest, leased.version), ino, WantLocks::default(), Reint::Unlink(op), what);
+    name_removed(cx.w, parent, name, &attr, true);
     Ok(true)
 }
 
-/// A directory of which all is known, and in which nothing is.
+/// Whether all entries of a directory are cached, and there are none.
 fn is_empty(node: &Node) -> bool {
     let empty = |dir: &crate::cache::names::Directory| {
         dir.older.is_empty() && dir.names.values().all(|entry| entry.fid.is_none())
@@ -244,7 +244,7 @@ fn is_empty(node: &Node) -> bool {
     is_whole(node) && node.dir.as_deref().is_some_and(empty)
 }
 
-/// Changes attributes of a private object, but not its size. Whether it did.
+/// Changes attributes of a private object, except its size. Returns whether it did.
 pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, op: &SetattrOp) -> Run<bool> {
     if cx.memo(Step::Made).is_some() {
         return Ok(true);
@@ -267,7 +267,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, op: &SetattrOp) -> Run<bool> {
     Ok(true)
 }
 
-/// Tells of an access time that no close carries. Whether it did.
+/// Stores an access time that no close carries. Returns whether it did.
 pub(crate) fn accessed(cx: &mut Cx<'_>, ino: u64, atime_ns: i64) -> Run<bool> {
     if cx.memo(Step::Made).is_some() {
         return Ok(true);

@@ -1,31 +1,35 @@
 //! Metadata write-back: changes that are made in the caches, answered at once, and sent in batches.
 //!
-//! A directory whose UPDATE lock this client holds as EX is *leased*: nobody else knows or changes what is in it. If all its
-//! names are known, too, then what a create or an unlink there will do is known without a server. It is done to the caches
-//! ([`make`]) as the server will do it to its records, the program goes on, and the change waits in the lane of its target.
+//! A directory whose UPDATE lock this client holds in mode EX is *leased*: nobody else knows or changes its entries. If
+//! all its names are cached too, the outcome of a create or an unlink there is known without a server. The change is
+//! applied to the caches ([`make`]) as the server will apply it to its records, the program continues, and the change
+//! waits in the lane of its target.
 //!
-//! What was made under a lease can be known to nobody else while the lease lasts: it is *private* ([`Node::private`]). Only of
-//! private objects are attributes changed and names removed here; a private file is opened without a server.
+//! An object that was made under a lease is unknown to everybody else while the lease lasts: it is *private*
+//! ([`Node::private`]). Only private objects have their attributes changed and their names removed in the caches; a
+//! private file is opened without a server.
 //!
 //! # Order
-//! One batch of a target is on its way at a time, and what is sent by itself waits until all changes before it are answered
-//! ([`drained`]). So what a server has of this client is at any time a prefix of what its programs did. A lease goes back when its
-//! changes are answered and what programs still have open is open on the server, too ([`give_back`], [`crate::coherence::local_opens`]).
+//! Each target has at most one batch in flight, and a request outside a batch waits until all changes before it are
+//! answered ([`drained`]). So what a server has of this client is always a prefix of what its programs did. A lease
+//! goes back once its changes are answered and the local opens of its files are reported ([`give_back`],
+//! [`crate::coherence::local_opens`]).
 //!
 //! ```text
 //!   mkdir d, create d/1 .. d/80      lane: 81 changes       batch 1: 64 of them    17 wait
 //!   fsync of the directory           goal: 81               batch 2: 17            then MdsSync
-//!   somebody else looks into d       callback of the lease  nothing is left to do: it goes back
+//!   another client lists d           callback of the lease  nothing is outstanding: it goes back
 //! ```
 //!
 //! # Locks
-//! The locks on a new object are assumed ([`dlm::client::LockCache::assume`]) and asked for with its create. Until they are confirmed
-//! nobody can want them.
+//! The locks on a new object are assumed ([`dlm::client::LockCache::assume`]) and requested with its create. Until they
+//! are confirmed nobody can want them.
 //!
 //! # Failures
-//! The server has promised room for what waits ([`proto::msg::ConnectRep::batch_room`]), so what fails is out of the ordinary: an eviction, or
-//! a server that lost the lease. Then what the caches believed is forgotten, and programs are told ([`crate::coherence::lost`]). An eviction takes
-//! all that has no answer, what waits as well: of that nothing is done without what was made before it.
+//! The server has promised room for the waiting changes ([`proto::msg::ConnectRep::batch_room`]), so failures are
+//! exceptional: an eviction, or a server that lost the lease. The caches then drop what they assumed, and programs get
+//! an error ([`crate::coherence::lost`]). An eviction also takes the changes that were not sent yet: none of them is
+//! executed without those before it.
 
 mod make;
 
@@ -64,41 +68,41 @@ pub(crate) use make::{accessed, create, setattr, unlink};
 
 /// How long a change waits for others.
 const GATHER_TIME: Duration = Duration::from_millis(5);
-/// How long room is kept that is not used.
+/// How long unused room is kept.
 const ROOM_KEPT: Duration = Duration::from_secs(10);
-/// Most bytes of a batch, about.
+/// Approximate size limit of a batch, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What a change is about.
+/// The objects of a change.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum What {
-    /// A new object.
+    /// An object is created.
     Create {
-        /// It.
+        /// The object.
         ino: u64,
-        /// Where.
+        /// Its directory.
         parent: u64,
         /// Its name.
         name: Bytes,
     },
-    /// A name less.
+    /// A name is removed.
     Unlink {
-        /// What it led to.
+        /// The object that it led to.
         ino: u64,
-        /// Where.
+        /// Its directory.
         parent: u64,
         /// The name.
         name: Bytes,
     },
-    /// Other attributes.
+    /// Attributes are changed.
     Setattr {
-        /// Of what.
+        /// The object.
         ino: u64,
     },
 }
 
 impl What {
-    /// The nodes that it changes.
+    /// The nodes that the change touches.
     fn nodes(&self) -> impl Iterator<Item = u64> + use<> {
         let (ino, parent) = match *self {
             What::Create { ino, parent, .. } | What::Unlink { ino, parent, .. } => (ino, Some(parent)),
@@ -108,51 +112,51 @@ impl What {
     }
 }
 
-/// A change that is made here.
+/// A change that was made in the caches.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Change {
-    /// As it is sent, but for who did it.
+    /// The request, without the credentials.
     request: ReintReq,
     cred: Arc<Cred>,
     what: What,
-    /// Of what it changed in the caches, until its transno is known.
+    /// The version of what it changed in the caches, until its transno is known.
     version: u64,
 }
 
-/// Version of what a change has made that waits for its answer: newer than all that a server can tell meanwhile, and than what the
-/// changes before it made.
+/// Version of what an unanswered change has made: greater than any version that a server can report meanwhile, and than
+/// those of earlier changes.
 fn version_of(change: u64) -> u64 {
     WAITING | change
 }
 
-/// No transno comes up to it.
+/// Greater than any transno.
 const WAITING: u64 = 1 << 63;
 
 /// A request with changes.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Batch {
     dest: Dest,
-    /// None: room is given back.
+    /// Empty: room is given back.
     changes: Vec<Change>,
 }
 
-/// How many changes a target has room for that have no answer.
+/// How many unanswered changes a target has promised to accept.
 #[derive(Debug, Default)]
 struct Room {
     changes: u32,
-    /// When a change was made last, or room came.
+    /// When a change was made last, or room was granted.
     used: Instant,
-    /// It is being given back. What is promised meanwhile may be part of what the target is about to take.
+    /// The room is being given back. Room that is promised meanwhile may be part of what the target is about to take.
     giving_back: bool,
-    /// No request up to this one was executed after the room was as it is.
+    /// Requests up to this one were executed before the room was set as it is.
     newest: Xid,
-    /// Requests with changes that were sent.
+    /// Batches that were sent.
     batches: u64,
-    /// How many evictions by the target have been taken note of.
+    /// How many evictions by the target have been handled.
     evictions: u32,
 }
 
-/// All changes without an answer.
+/// All unanswered changes.
 #[derive(Debug)]
 pub(crate) struct MetadataWriteBack {
     changes: Outbox<Change>,
@@ -166,7 +170,7 @@ impl Default for MetadataWriteBack {
 }
 
 impl MetadataWriteBack {
-    /// A target says how many changes may be without an answer. `newest`: the last request that the client has made.
+    /// A target reports how many changes may be unanswered. `newest`: the last request that this client has sent.
     pub(crate) fn set_room(&mut self, dest: Dest, room: u32, newest: Xid, now: Instant) {
         let known = self.rooms.entry(dest).or_default();
         known.newest = newest;
@@ -175,8 +179,8 @@ impl MetadataWriteBack {
         }
     }
 
-    /// The same with the answer to a change that was a request of its own. It counts where there is no room: answers overtake each other,
-    /// and a promise of before may have been used since.
+    /// The same with the answer to a change outside a batch. It counts only if there is no room: answers overtake each
+    /// other, and room of an older promise may have been used since.
     pub(crate) fn offered(&mut self, dest: Dest, room: u32, by: Xid, now: Instant) {
         let known = self.rooms.get_mut(&dest).filter(|known| known.changes == 0 && room > 0);
         if let Some(known) = known.filter(|known| !known.giving_back && by > known.newest) {
@@ -185,7 +189,7 @@ impl MetadataWriteBack {
         }
     }
 
-    /// For how many changes the server should have room after a restart.
+    /// How many changes the server must have room for after a restart.
     pub(crate) fn claim(&self, dest: Dest) -> u32 {
         self.room(dest).max(u32::try_from(self.changes.outstanding(dest)).unwrap_or(u32::MAX))
     }
@@ -194,23 +198,23 @@ impl MetadataWriteBack {
         self.rooms.get(&dest).map_or(0, |room| room.changes)
     }
 
-    /// Whether no change waits and none is on its way.
+    /// Whether no change waits or is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.changes.is_idle()
     }
 
-    /// The same of one server.
+    /// The same for one target.
     pub(crate) fn is_idle_at(&self, dest: Dest) -> bool {
         self.changes.is_idle_at(dest)
     }
 
-    /// When room that is not used goes back.
-    fn shrinks(&self, dest: Dest, room: &Room) -> Option<Instant> {
+    /// When unused room goes back.
+    fn shrinks_at(&self, dest: Dest, room: &Room) -> Option<Instant> {
         (room.changes > 0 && self.changes.is_idle_at(dest)).then(|| room.used + ROOM_KEPT)
     }
 }
 
-/// What there is to say of a target's changes, for status output.
+/// Counters of a target's changes, as text for status output.
 pub(crate) fn text(w: &World, dest: Dest) -> String {
     let of = &w.metadata_write_back;
     let (made, batches) =
@@ -219,32 +223,32 @@ pub(crate) fn text(w: &World, dest: Dest) -> String {
     format!("changes:     {made}\nbatches:     {batches}\noutstanding: {outstanding}\nroom:        {room}")
 }
 
-/// Changes of all targets: those that were made, and those that have their answer.
+/// Changes of all targets: those that were made, and those that were answered.
 pub(crate) fn counts(w: &World) -> (u64, u64) {
     let lanes = w.metadata_write_back.changes.lanes();
     lanes.fold((0, 0), |(made, answered), (_, lane)| (made + lane.added(), answered + lane.answered()))
 }
 
-/// Whether changes may be made here at all. Not while there is no room for more nodes: a change that waits for its answer leaves time
+/// Whether changes may be made in the caches at all. Not while node memory is short: a synchronous change leaves time
 /// for data to be written.
 pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
     !w.options.sync_metadata && !w.unmounting && !w.reclaim.is_short && w.metadata_write_back.room(dest) > 0
 }
 
-/// The lease on a directory: our number of the lock.
+/// The lease on a directory: the cookie of the lock.
 pub(crate) fn lease(w: &mut World, dest: Dest, node_fid: proto::Fid) -> Option<u64> {
     let resource = proto::msg::Resource::inode(node_fid);
     w.locks.get_mut(dest)?.find(&resource, LockMode::Ex, &Policy::Bits(bits::UPDATE))
 }
 
-/// Whether the lease under which an object was made lasts.
+/// Whether the lease under which an object was made still lasts.
 pub(crate) fn is_private(w: &World, node: &Node) -> bool {
     let dest = w.mdt_of(node.fid);
     node.private != 0 && w.locks.get(dest).is_some_and(|locks| locks.is_usable(node.private))
 }
 
-/// Whether nobody else can have changed a node: it is leased, private, or has changes without an answer. What is known of it
-/// hangs on this client's own changes alone.
+/// Whether nobody else can have changed a node: it is leased, private, or has unanswered changes. Its state depends
+/// only on this client's changes.
 pub(crate) fn is_ours(w: &World, node: &Node) -> bool {
     let resource = proto::msg::Resource::inode(node.fid);
     let leased = || {
@@ -254,7 +258,7 @@ pub(crate) fn is_ours(w: &World, node: &Node) -> bool {
     node.is_held(Hold::Unsettled) || is_private(w, node) || node.is_dir() && leased()
 }
 
-/// A change was made.
+/// Adds a change.
 fn push(w: &mut World, dest: Dest, change: Change) {
     let now = w.now;
     for ino in change.what.nodes() {
@@ -266,7 +270,7 @@ fn push(w: &mut World, dest: Dest, change: Change) {
     kick(w, dest);
 }
 
-/// Sends what waits, if it is time.
+/// Sends a batch if it is due.
 fn kick(w: &mut World, dest: Dest) {
     if !w.metadata_write_back.changes.is_due(dest, w.now, w.unmounting) {
         return;
@@ -274,7 +278,8 @@ fn kick(w: &mut World, dest: Dest) {
     let evictions = w.imports.get(dest).map(|target| target.import.generation());
     let room = w.metadata_write_back.rooms.entry(dest).or_default();
     if evictions.is_some_and(|evictions| evictions != room.evictions) {
-        // An eviction takes what waits with what was on its way, whose answers say so first: it is not to be done without that.
+        // An eviction takes the waiting changes together with those in flight, whose answers report it first: the
+        // waiting ones must not be executed without those.
         stdx::mark!("lane_is_evicted");
         return;
     }
@@ -293,7 +298,7 @@ fn kick(w: &mut World, dest: Dest) {
     w.spawn(Task::Batch(Box::new(Batch { dest, changes })));
 }
 
-/// Bytes that a change takes in a request, about.
+/// Approximate size of a change in a request, in bytes.
 fn size(request: &ReintReq) -> usize {
     match &request.op {
         Some(Reint::Create(op)) => 128 + op.name.len() + op.symlink.len(),
@@ -302,13 +307,13 @@ fn size(request: &ReintReq) -> usize {
     }
 }
 
-/// Changes that wait for others leave as soon as they can.
-fn hurry(w: &mut World, dest: Dest) {
-    w.metadata_write_back.changes.hurry(dest);
+/// Sends the waiting changes as soon as the lane is free.
+fn flush(w: &mut World, dest: Dest) {
+    w.metadata_write_back.changes.flush(dest);
     kick(w, dest);
 }
 
-/// Waits until every change so far has its answer.
+/// Waits until all changes made so far are answered.
 pub(crate) fn drained(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     let Some(lane) = cx.w.metadata_write_back.changes.get(dest).filter(|lane| lane.outstanding() > 0) else {
         return Ok(());
@@ -317,12 +322,12 @@ pub(crate) fn drained(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     let at = Step::ChangesUntil(dest);
     let goal = cx.memo(at).unwrap_or(added);
     if answered >= goal {
-        // What follows waits for what was made meanwhile.
+        // A later call waits for the changes made meanwhile.
         cx.forget(at);
         return Ok(());
     }
     cx.set_memo(at, goal);
-    hurry(cx.w, dest);
+    flush(cx.w, dest);
     Err(cx.wait(WaitKey::MetadataWriteBack))
 }
 
@@ -332,7 +337,7 @@ pub(crate) fn all_drained(cx: &mut Cx<'_>) -> Run<()> {
     dests.into_iter().try_for_each(|dest| drained(cx, dest))
 }
 
-/// Waits until the server knows an object as it is here.
+/// Waits until the changes of an object are answered.
 pub(crate) fn settled(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     match cx.w.nodes.get(ino).filter(|node| node.is_held(Hold::Unsettled)).map(|node| cx.w.mdt_of(node.fid)) {
         Some(dest) => drained(cx, dest),
@@ -340,26 +345,27 @@ pub(crate) fn settled(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
 }
 
-/// Whether a request must not overtake changes: all about metadata but closes and the changes themselves. A lock may, once the
-/// server knows its object ([`settled`]): who asks for it has taken note of it as sent.
+/// Whether a request has to wait for unanswered changes: all metadata requests but closes and the changes themselves. A
+/// lock request may overtake changes once its object is settled ([`settled`]), because its caller has already recorded
+/// it as sent.
 pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
     opcode.traits().ordered && !w.metadata_write_back.is_idle_at(dest)
 }
 
-/// When [`tick`] wants to be called.
+/// When [`tick`] is due next.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     let of = &w.metadata_write_back;
     let shrinking = of.rooms.iter().filter(|(dest, _)| may_shrink(w, **dest));
-    let shrinking = shrinking.filter_map(|(dest, room)| of.shrinks(*dest, room));
+    let shrinking = shrinking.filter_map(|(dest, room)| of.shrinks_at(*dest, room));
     of.changes.deadline().into_iter().chain(shrinking).min()
 }
 
-/// Whether a target takes room back, and gives new room with its answers.
+/// Whether a target accepts room back, and grants new room with its answers.
 fn may_shrink(w: &World, dest: Dest) -> bool {
     !w.unmounting && w.imports.get(dest).is_some_and(|target| target.has(features::GRANT_SHRINK))
 }
 
-/// Room goes back that was not used for long: others may need it.
+/// Gives unused room back, so that other clients can have it.
 fn give_room_back(w: &mut World, dest: Dest) {
     if let Some(room) = w.metadata_write_back.rooms.get_mut(&dest) {
         stdx::mark!("room_given_back");
@@ -368,14 +374,14 @@ fn give_room_back(w: &mut World, dest: Dest) {
     }
 }
 
-/// Time passed.
+/// Sends batches that are due, and gives unused room back.
 pub(crate) fn tick(w: &mut World) {
     for dest in w.metadata_write_back.changes.due(w.now) {
         kick(w, dest);
     }
     let of = &w.metadata_write_back;
     let is_unused =
-        |(dest, room): (&Dest, &Room)| of.shrinks(*dest, room).is_some_and(|at| at <= w.now).then_some(*dest);
+        |(dest, room): (&Dest, &Room)| of.shrinks_at(*dest, room).is_some_and(|at| at <= w.now).then_some(*dest);
     let unused: SmallVec<[Dest; 4]> = of.rooms.iter().filter_map(is_unused).collect();
     for dest in unused {
         if may_shrink(w, dest) {
@@ -384,7 +390,7 @@ pub(crate) fn tick(w: &mut World) {
     }
 }
 
-/// Background: sends a batch and takes its answer.
+/// Background: sends a batch and applies its answer.
 pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
     let reply = cx.start_rpc(Step::Main, batch.dest, Opcode::MdsBatch, |_, _| Request::new(&encode(&batch.changes)));
     let (xid, transno, rep) = match reply {
@@ -434,8 +440,8 @@ fn encode<'a>(changes: impl IntoIterator<Item = &'a Change>) -> BatchReq {
     BatchReq { gives_back: encoded.is_empty(), changes: encoded.into() }
 }
 
-/// If the server loses the batch, what it did is to be done again, and nothing else: to a server a replay that fails is a sign
-/// that something before it is lost for ever.
+/// Keeps only the successful changes of a batch for replay. A server takes a replay that fails as a sign that an
+/// earlier change is lost for good.
 fn keep_done(w: &mut World, batch: &Batch, xid: Xid, rep: &BatchRep) {
     if rep.results.iter().all(|result| result.status >= 0) {
         return;
@@ -451,7 +457,7 @@ fn keep_done(w: &mut World, batch: &Batch, xid: Xid, rep: &BatchRep) {
     }
 }
 
-/// A change has its answer.
+/// A change was answered.
 fn settle(w: &mut World, dest: Dest, change: &Change, transno: Transno, result: Result<&BatchResult, Errno>) {
     for ino in change.what.nodes() {
         match w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut()) {
@@ -477,7 +483,7 @@ fn settle(w: &mut World, dest: Dest, change: &Change, transno: Transno, result: 
     }
 }
 
-/// The server has made an object.
+/// The server has created an object: confirms the locks on it.
 fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchResult) {
     let pairs = [
         (want.object_cookie, result.object_handle),
@@ -488,7 +494,7 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
     for (cookie, handle) in pairs.into_iter().filter(|(cookie, _)| *cookie != 0) {
         let Some(locks) = w.locks.get_mut(dest) else { return };
         let lost = match handle {
-            // Removed since, and its locks with it.
+            // The object was removed meanwhile, and its locks with it.
             _ if gone => None,
             0 => locks.lost(cookie),
             handle => {
@@ -508,7 +514,7 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
     locks::pump(w, dest);
     if let (Some(layout), Some(node)) = (&result.layout, w.nodes.get_mut(ino))
         && let Some(attr) = &mut node.attr
-        // What has left the metadata target since has a newer one.
+        // A file that has left the metadata target meanwhile has a newer layout.
         && attr.layout.as_ref().is_none_or(|known| known.resident)
     {
         attr.layout = Some(layout.clone());
@@ -516,7 +522,7 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
     }
 }
 
-/// A change that programs were told of did not happen: the caches forget what hung on it.
+/// A change that programs believe done did not happen: the caches drop what depends on it.
 fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
     stdx::mark!("write_back_failed");
     let what = match &change.what {
@@ -540,7 +546,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
                     locks::lost(w, dest, &lock, Errno::EIO);
                 }
             }
-            // What never was on the server is open nowhere else.
+            // An object that never reached the server has only local opens.
             let lease = w.nodes.get(*ino).map_or(0, |node| node.private);
             let open: Vec<FileHandle> = w.files.local_opens(of_file(lease, *ino)).map(|(_, fh)| fh).collect();
             open.into_iter().for_each(|fh| w.files.lost(fh));
@@ -554,7 +560,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
     }
 }
 
-/// Nothing is known of a name any more, nor whether all names are known.
+/// Drops what is cached of a name, and the completeness of the listing.
 fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
     if let Some(dir) = w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
         dir.forget_all();
@@ -562,7 +568,7 @@ fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
     w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
 }
 
-/// All state at a target is lost; what is on its way is told so by its own answer.
+/// All state at a target is lost. The changes in flight learn that from their own answer.
 pub(crate) fn evicted(w: &mut World, dest: Dest) {
     let evictions = w.imports.get(dest).map_or(0, |target| target.import.generation());
     w.metadata_write_back.rooms.entry(dest).or_default().evictions = evictions;
@@ -573,8 +579,7 @@ pub(crate) fn evicted(w: &mut World, dest: Dest) {
     w.wake(WaitKey::MetadataWriteBack);
 }
 
-/// Before a lease goes back: its changes are answered, and what programs have open of what was made under it is open on the
-/// server.
+/// Before a lease goes back: its changes are answered, and the local opens of files made under it are reported.
 pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
     let Policy::Bits(held) = lock.policy else { return Ok(()) };
     if lock.resource.kind() != ResourceKind::Inode || lock.mode != LockMode::Ex || held & bits::UPDATE == 0 {
@@ -587,17 +592,17 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
     local_opens::publish_lease(cx, dest, lock.cookie)
 }
 
-/// A name in a directory is about to be changed by the server, or a further one made for what it leads to: that is private no
-/// more.
-pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
+/// A name in a directory is about to be changed by the server, or another name added to the object that it leads to:
+/// that object is no longer private.
+pub(crate) fn end_private(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
     let Some(fid) = cx.w.nodes.get(parent).map(|node| node.fid) else { return Ok(()) };
     let dest = cx.w.mdt_of(fid);
     match cx.w.nodes.known_name(parent, name) {
-        KnownName::Child(child) => object_leaves(cx, child.ino()),
+        KnownName::Child(child) => end_private_object(cx, child.ino()),
         KnownName::Nothing => Ok(()),
         KnownName::Unknown => {
             let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
-            // It may be anything that was made here.
+            // It may be any object that was made here.
             stdx::mark!("lease_left");
             local_opens::publish_lease(cx, dest, cookie)?;
             if let Some(locks) = cx.w.locks.get_mut(dest) {
@@ -609,8 +614,8 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
     }
 }
 
-/// See [`leaves`].
-pub(crate) fn object_leaves(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// See [`end_private`].
+pub(crate) fn end_private_object(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private != 0) else { return Ok(()) };
     let dest = cx.w.mdt_of(node.fid);
     local_opens::publish_object(cx, dest, ino)?;

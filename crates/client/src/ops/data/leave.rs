@@ -1,19 +1,20 @@
-//! A resident file grows: its data moves from the metadata target to its objects.
+//! Leave: a resident file grows, and its data moves from the metadata target to its objects.
 //!
 //! ```text
 //! EX lock on DOM and LAYOUT        nobody else reads, writes or caches the file or its layout
 //! attributes                       it is still resident
-//! nothing of it is in flight       and nothing is begun until the end
+//! nothing of it is in flight       and nothing is started until the end
 //! PW locks on all objects          so the kernel's pages stay covered, and leftovers of a failed attempt show
 //! objects emptied, data written    durable before each answer
 //! Setlayout Leave                  the metadata target drops its copy in the same group as the new layout
 //! ```
 //!
-//! If another client wants one of the locks meanwhile, it usually waits until the move has ended. But if an object target is away, or the
-//! move itself has waited for some seconds, the move gives its locks back, waits for the requests in flight, and starts again. Otherwise
-//! the servers would evict this client because a target is away, or because some other client does not release a lock.
+//! If another client wants one of the locks meanwhile, it usually waits until the move has ended. But if an object
+//! target is unreachable, or the move itself has waited for some seconds, the move releases its locks, waits for the
+//! requests in flight, and starts again. Otherwise the servers would evict this client because a target is unreachable,
+//! or because some other client does not release a lock.
 //!
-//! A crash before the last step leaves the file resident and some bytes in objects that nobody looks at; the next attempt
+//! A crash before the last step leaves the file resident and some bytes in objects that nobody reads; the next attempt
 //! empties them.
 
 use core::time::Duration;
@@ -39,14 +40,14 @@ use crate::coherence::request::Request;
 use crate::coherence::request::is_owed;
 use crate::coherence::world::World;
 
-/// How long others wait for the end of a move when all object targets seem to be there.
+/// How long other clients wait for the end of a move while all object targets are reachable.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause before it is looked again whether the metadata target knows object targets, and before a move begins again.
+/// Pause before the next check whether the metadata target knows object targets, and before a move starts again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// A program writes to a resident file whose metadata target promises no more room: the file moves, if there is anywhere to go
-/// to. True: it has moved. False: it stays.
-pub(crate) fn for_room(cx: &mut Cx<'_>, ino: u64, dest: Dest) -> Run<bool> {
+/// A program writes to a resident file whose metadata target grants no more space: moves the file if there is a target
+/// to move to. True: it has moved. False: it stays.
+pub(crate) fn leave_if_full(cx: &mut Cx<'_>, ino: u64, dest: Dest) -> Run<bool> {
     let promises = cx.w.imports.get(dest).is_some_and(|target| target.has(proto::connect::features::GRANT));
     let tried = cx.memo(Step::Leave).is_some() && file(cx.w, ino).is_some_and(|f| f.leave_error.is_some());
     if !promises || tried || cx.w.unmounting || cx.w.imports.osts().is_empty() {
@@ -70,32 +71,32 @@ pub(crate) fn leave(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if !file.resident() {
         return Ok(());
     }
-    if file.leave_asked {
+    if file.leave_requested {
         return Err(cx.wait(node_key(ino)));
     }
     if let (true, Some(errno)) = (asked, file.leave_error) {
         return Err(errno.into());
     }
-    file.leave_asked = true;
+    file.leave_requested = true;
     file.leave_error = None;
     cx.spawn(crate::coherence::op::Task::Data(Task::Leave { ino }));
     Err(cx.wait(node_key(ino)))
 }
 
-/// An operation that has asked for a move waits for its end, without a lock: with one it would only stand in the way of others.
+/// An operation that has requested a move waits for its end without a lock, which would only block others.
 pub(crate) fn wait_end(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let moves = cx.memo(Step::Leave).is_some() && file(cx.w, ino).is_some_and(|file| file.leave_asked);
+    let moves = cx.memo(Step::Leave).is_some() && file(cx.w, ino).is_some_and(|file| file.leave_requested);
     if moves { Err(cx.wait(node_key(ino))) } else { Ok(()) }
 }
 
 /// [`Task::Leave`].
 pub(crate) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let result = go(cx, ino);
+    let result = attempt(cx, ino);
     if let Err(Stop::Wait) = result {
         return result;
     }
     if let Some(file) = file_mut(cx.w, ino) {
-        file.leave_asked = false;
+        file.leave_requested = false;
         file.leaving = false;
         file.leave_error = match result {
             Err(Stop::Errno(errno)) => Some(errno),
@@ -106,7 +107,7 @@ pub(crate) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if let (Err(Stop::Errno(errno)), Some(now)) = (&result, file(cx.w, ino))
         && now.home.unwritable.is_some()
     {
-        // It left because there was no room, and there is none elsewhere either.
+        // It was to leave because there was no space, and there is none elsewhere either.
         let dest = now.home.dest;
         flush::cannot_write(cx.w, ino, dest, *errno);
     }
@@ -114,10 +115,10 @@ pub(crate) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Ok(())
 }
 
-fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+fn attempt(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     if let Some(until) = cx.memo(Step::LeaveAway) {
-        anew(cx)?;
+        restart(cx)?;
         cx.set_memo(Step::LeaveAgain, until);
     }
     pause(cx)?;
@@ -127,22 +128,22 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
     let held = cx.lock(Step::LeaveLock, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;
     if !cx.w.locks.get(mdt).is_some_and(|locks| locks.is_held(held.cookie)) {
-        // It was lost meanwhile: where the bytes are is not known any more.
+        // The lock was lost meanwhile: it is no longer known where the data is.
         return Err(Errno::EIO.into());
     }
     match under_lock(cx, ino, mdt, held.cookie) {
-        Err(Stop::Wait) if cx.began(Step::LeaveLock) && !cx.began(Step::LeaveSet) => Err(lets_others(cx, ino)),
+        Err(Stop::Wait) if cx.began(Step::LeaveLock) && !cx.began(Step::LeaveSet) => Err(wait_or_yield(cx, ino)),
         ended => ended,
     }
 }
 
-/// The move, with the metadata target's lock.
+/// The move, under the metadata target's lock.
 fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     if !cx.began(Step::LeaveSet) {
         access::adopt(cx, ino, mdt, HOME, cookie);
         let doubtful = file(cx.w, ino).is_some_and(|f| f.resident() && !f.home.knows_end());
         if doubtful || cx.memo(Step::LeaveChecked).is_none() {
-            // Whether it is still resident is known for sure only now.
+            // Only now is it certain whether the file is still resident.
             access::confirm_at(cx, Step::Confirm, ino)?;
             cx.set_memo(Step::LeaveChecked, 1);
         }
@@ -158,11 +159,11 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
         return Ok(());
     }
     if cx.w.pools.get(&layout.pool).is_some_and(Vec::is_empty) && layout.osts.is_empty() {
-        // Its pool has no target: somebody must add one first.
+        // Its pool has no target: an administrator must add one first.
         return Err(Errno::ENOSPC.into());
     }
     if layout.osts.is_empty() {
-        return Err(not_yet(cx, mdt, cookie));
+        return Err(wait_for_targets(cx, mdt, cookie));
     }
     if !now.home.knows_end() {
         return Err(Errno::EIO.into());
@@ -184,23 +185,24 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     switch(cx, ino, &layout, &lvb)
 }
 
-/// The move waits. If one of its locks was called back, perhaps in the moment in which it was granted, it makes way in time. So it does if
-/// another lock on the data was, which waits for the move: it may cover names as well, and be wanted for these.
-fn lets_others(cx: &mut Cx<'_>, ino: u64) -> Stop {
+/// The move waits. If one of its locks was called back, perhaps at the moment when it was granted, the move yields in
+/// time. It also yields if another lock on the data was called back, whose callback waits for the move: that lock may
+/// cover names too, and be wanted for them.
+fn wait_or_yield(cx: &mut Cx<'_>, ino: u64) -> Stop {
     if is_wanted(cx, ino) {
         let since = Instant(cx.memo(Step::LeaveWanted).unwrap_or(cx.now().0));
         cx.set_memo(Step::LeaveWanted, since.0);
         if !is_reachable(cx.w, ino) || cx.now() >= since + PATIENCE {
-            return make_way(cx, ino);
+            return yield_locks(cx, ino);
         }
     }
-    // It is looked again soon: nobody says that the lock on an object is wanted, and a target may go away.
+    // Checked again soon: no event reports that a lock on an object is wanted, and a target may become unreachable.
     cx.w.set_timer(cx.now() + AGAIN);
     let _ = cx.wait(WaitKey::Timer);
     cx.wait(node_key(ino))
 }
 
-/// Whether somebody wants a lock that the move holds, or one on the data that waits for it.
+/// Whether another client wants a lock that the move holds, or one on the data whose callback waits for it.
 fn is_wanted(cx: &Cx<'_>, ino: u64) -> bool {
     let is_wanted = |dest: Dest, cookie: u64| cx.w.locks.get(dest).is_some_and(|locks| locks.is_wanted(cookie));
     let pinned = |memo: &Memo| matches!(memo, Memo::Lock { dest, cookie } if is_wanted(*dest, *cookie));
@@ -209,8 +211,9 @@ fn is_wanted(cx: &Cx<'_>, ino: u64) -> bool {
         || cx.op.steps().iter().any(|(_, memo)| pinned(memo))
 }
 
-/// Lets others have the file for a while, and begins again when what was sent is answered: until then nothing else may be written there.
-fn make_way(cx: &mut Cx<'_>, ino: u64) -> Stop {
+/// Lets other clients have the file for a while. The move starts again when its requests are answered: until then
+/// nothing else may be written there.
+fn yield_locks(cx: &mut Cx<'_>, ino: u64) -> Stop {
     stdx::mark!("leave_makes_way");
     let until = cx.now() + AGAIN;
     cx.set_memo(Step::LeaveAway, until.0);
@@ -225,13 +228,13 @@ fn make_way(cx: &mut Cx<'_>, ino: u64) -> Stop {
     stop
 }
 
-/// The locks at targets to which nothing of the move is on its way go to those who want them.
+/// Releases the locks at targets to which no request of the move is in flight.
 fn unlock_idle(cx: &mut Cx<'_>) {
     crate::coherence::locks::unlock_at(cx, |cx, dest| !is_owed(cx.w, dest, cx.op.id));
 }
 
-/// Forgets an attempt that made way, once everything that it sent is answered.
-fn anew(cx: &mut Cx<'_>) -> Run<()> {
+/// Forgets an attempt that yielded, once all its requests are answered.
+fn restart(cx: &mut Cx<'_>) -> Run<()> {
     if cx.op.steps().iter().any(|(_, memo)| matches!(memo, Memo::Sent(_))) {
         unlock_idle(cx);
         return Err(Stop::Wait);
@@ -240,7 +243,7 @@ fn anew(cx: &mut Cx<'_>) -> Run<()> {
     recall::op_ended(cx.w, cx.op.id);
     let of_attempt = |memo: &Memo| match memo {
         Memo::Reply(_) | Memo::Failed(_) | Memo::Number(_) => true,
-        Memo::Telling(telling) => telling.heard.is_some(),
+        Memo::Invalidating(drop) => drop.acknowledged.is_some(),
         _ => false,
     };
     let done: Vec<Step> = cx.op.steps().iter().filter(|(_, memo)| of_attempt(memo)).map(|(step, _)| *step).collect();
@@ -248,10 +251,10 @@ fn anew(cx: &mut Cx<'_>) -> Run<()> {
     Ok(())
 }
 
-/// The file has no objects to go to: it was made when its metadata target had not heard of any object target. If this client
-/// has, the metadata target will hear of them too, from the same place; a new lock then makes it choose some. In a file system
-/// without object targets there is no more space.
-fn not_yet(cx: &mut Cx<'_>, mdt: Dest, cookie: u64) -> Stop {
+/// The file has no objects to move to: it was created when its metadata target did not know any object target. If this
+/// client knows one, the metadata target will learn of it too, from the same configuration; a new lock then makes it
+/// choose objects. In a file system without object targets there is no more space.
+fn wait_for_targets(cx: &mut Cx<'_>, mdt: Dest, cookie: u64) -> Stop {
     if cx.w.imports.osts().is_empty() || cx.w.unmounting {
         return Errno::ENOSPC.into();
     }
@@ -268,7 +271,7 @@ fn not_yet(cx: &mut Cx<'_>, mdt: Dest, cookie: u64) -> Stop {
     cx.wait(WaitKey::Timer)
 }
 
-/// The pause between two looks.
+/// Waits until the next check.
 fn pause(cx: &mut Cx<'_>) -> Run<()> {
     let Some(until) = cx.memo(Step::LeaveAgain) else { return Ok(()) };
     if cx.now() < Instant(until) {
@@ -279,7 +282,7 @@ fn pause(cx: &mut Cx<'_>) -> Run<()> {
     Ok(())
 }
 
-/// Brings the bytes to the objects, durable.
+/// Writes the data to the objects, durably.
 fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) -> Run<()> {
     let count = layout.osts.len() as u32;
     for key in 0..count {
@@ -288,13 +291,14 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
         let policy = Policy::Extent(proto::msg::Extent::ALL);
         cx.lock(Step::Lock(key), dest, resource, LockMode::Pw, policy)?;
     }
-    // Once only: a lock that is lost with an eviction does not take what was written since, and what was answered is not written again.
+    // Once only: when a lock is lost with an eviction, data written since must survive, and answered writes are not
+    // repeated.
     if !cx.began(Step::LeaveWrite(0)) {
         for key in 0..count {
             access::refresh(cx, ino, key)?;
         }
         empty(cx, ino, count, lvb)?;
-        // If this attempt does not come to its end, the objects hold what their targets say.
+        // If this attempt fails, the size of the objects is what their targets report.
         for key in 0..count {
             edit(cx.w, ino, key, |object| object.size_exact = false);
         }
@@ -325,7 +329,7 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
     answers.all()
 }
 
-/// Empties objects that have something from an attempt that failed, durably.
+/// Empties objects that contain data of a failed attempt, durably.
 fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
     for key in 0..count {
         let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return Err(Errno::EIO.into()) };
@@ -363,19 +367,20 @@ fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
     Ok(())
 }
 
-/// What the objects hold now. The new layout may be known before the answer to its change: any attributes bring it along.
+/// Records the contents of the objects. The new layout may be cached before its change is answered: any attributes may
+/// bring it.
 fn copied(w: &mut World, ino: u64, layout: &Layout, lvb: &Lvb) {
     let striping = Striping::new(layout.stripe_size, layout.osts.len());
     for key in 0..layout.osts.len() as Key {
         edit(w, ino, key, |object| {
             object.size = striping.object_cut(key, lvb.size);
             object.size_exact = !object.locks.is_empty();
-            object.news(&Lvb { blocks: object.size.div_ceil(512), ..*lvb });
+            object.set_times(&Lvb { blocks: object.size.div_ceil(512), ..*lvb });
         });
     }
 }
 
-/// Tells the metadata target, and takes the objects over.
+/// Changes the layout at the metadata target, and switches to the objects.
 fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     let mdt = cx.w.mdt_of(fid);

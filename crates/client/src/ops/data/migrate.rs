@@ -1,18 +1,18 @@
-//! The data of a file moves to other objects (`lfs migrate`), while programs use it.
+//! Migration: the data of a file moves to other objects (`lfs migrate`) while programs use it.
 //!
 //! ```text
-//! PR locks on all objects, nothing dirty     what the targets have is the file, as long as these locks are not called back
-//! Setlayout Copy                             the metadata target chooses objects; they go again if we do not come to the end
-//! PW locks on the new objects                they end with the copy, if it is given up without us
-//! data copied, durable                       the locks on the old objects are not pinned: who wants to write may
-//! EX lock on LAYOUT, the turn, PW on all     nobody else uses the file, and nobody can begin to
-//! as before?                                 the first locks are still there, and nothing was written here: the copy is the file
-//! the layout is confirmed                    from here on, another client that gets a lock on an object ends this attempt
-//! every object target answers                none has evicted us, so nobody had a lock before that
-//! Setlayout Swap                             it becomes the file in one group, the old objects go
+//! PR locks on all objects, nothing dirty     the targets have the current data, as long as these locks are not called back
+//! Setlayout Copy                             the metadata target chooses objects; it removes them if we do not finish
+//! PW locks on the new objects                they end with the copy, if that is given up without us
+//! data copied, durable                       the locks on the old objects are not pinned: others may write
+//! EX lock on LAYOUT, the turn, PW on all     nobody else uses the file, and nobody can start to
+//! as before?                                 the first locks are still held, nothing was written here: the copy is current
+//! the layout is confirmed                    from here on, a client that gets a lock on an old object prevents the swap
+//! an answer of every object target           none has evicted this client, so nobody had such a lock before
+//! Setlayout Swap                             it becomes the file in one group, the old objects are removed
 //! ```
-//! If the file was written meanwhile, the copy is given up and all begins anew, some times. A crash of this client, or its
-//! eviction, gives the copy up as well: until the swap the file is what it was.
+//! If the file was written meanwhile, the copy is given up and everything starts again, a limited number of times. A
+//! crash of this client, or its eviction, gives the copy up as well: until the swap the file is unchanged.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -22,6 +22,7 @@ use proto::msg::{
     StatfsReq, WriteReq, bits,
 };
 use proto::{Bytes, Errno, Opcode};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stdx::Instant;
 
@@ -39,15 +40,15 @@ use crate::coherence::op::{Memo, OpState};
 use crate::coherence::request::Request;
 use crate::coherence::world::World;
 
-/// How often a file is copied that is written meanwhile.
+/// How often a file that is being written is copied.
 const TRIES_MAX: u64 = 5;
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const WINDOW: u64 = 4 << 20;
-/// How often it is looked whether others want the file.
+/// How often to check whether other clients want the file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// See the module. Errors: `EBUSY` if the file is written all the time, or being migrated here already; `EINTR` if the program
-/// was interrupted; what the targets answer.
+/// Migrates a file. Errors: `EBUSY` if the file is written all the time, or this client already migrates it; `EINTR` if
+/// the program was interrupted; errors of the targets.
 pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     let op = cx.op.id;
@@ -72,7 +73,7 @@ pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
         }
         give_up(cx, ino)?;
         let tries = cx.memo(Step::MigrateTries).unwrap_or(0) + 1;
-        // Written meanwhile, migrated by somebody else, or an answer of which a restart left half.
+        // Written meanwhile, migrated by another client, or an answer that a restart left incomplete.
         if failed != Errno::ESTALE || interrupted(cx) {
             return Err(failed.into());
         }
@@ -80,7 +81,7 @@ pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
             return Err(Errno::EBUSY.into());
         }
         stdx::mark!("migrated_again");
-        anew(cx);
+        forget_try(cx);
         cx.set_memo(Step::MigrateTries, tries);
     }
 }
@@ -89,8 +90,8 @@ fn interrupted(cx: &Cx<'_>) -> bool {
     cx.interrupted() || cx.op.abandoned || cx.w.unmounting
 }
 
-/// The needs of these kinds that were begun.
-fn begun(cx: &Cx<'_>, kinds: fn(&Step) -> bool) -> Vec<Step> {
+/// The steps of these kinds that were started.
+fn started(cx: &Cx<'_>, kinds: fn(&Step) -> bool) -> Vec<Step> {
     cx.op.steps().iter().map(|(step, _)| *step).filter(kinds).collect()
 }
 
@@ -102,42 +103,42 @@ fn is_write(step: &Step) -> bool {
     matches!(step, Step::MigrateWrite(_))
 }
 
-/// What [`prove`] has found so far counts no more. Its answers are not awaited: an object target may be away.
+/// Forgets what [`prove`] has found. Its answers are not awaited, because an object target may be away.
 fn forget_proof(cx: &mut Cx<'_>) {
-    let proof = |step: &Step| matches!(step, Step::MigrateConfirm | Step::MigrateConfirmed | Step::MigrateAlive(_));
-    begun(cx, proof).into_iter().for_each(|step| cx.forget(step));
+    let of_proof = |step: &Step| matches!(step, Step::MigrateConfirm | Step::MigrateConfirmed | Step::MigrateAlive(_));
+    started(cx, of_proof).into_iter().for_each(|step| cx.forget(step));
 }
 
-/// Forgets everything of this attempt.
-fn anew(cx: &mut Cx<'_>) {
-    begun(cx, Step::is_of_migration).into_iter().for_each(|step| cx.forget(step));
+/// Forgets everything of this try.
+fn forget_try(cx: &mut Cx<'_>) {
+    started(cx, Step::is_of_migration).into_iter().for_each(|step| cx.forget(step));
 }
 
-/// Whether answers are missing. One that comes late must not be taken for that of a later attempt.
+/// Whether answers are outstanding. A late one must not be taken for that of a later try.
 fn in_flight(cx: &Cx<'_>) -> bool {
     cx.op.steps().iter().any(|(step, memo)| step.is_of_migration() && matches!(memo, Memo::Sent(_)))
 }
 
-/// Gives back all locks, and the turn.
-fn let_go(cx: &mut Cx<'_>, ino: u64) {
-    layout::let_go(cx);
+/// Releases all locks, and the turn.
+fn release(cx: &mut Cx<'_>, ino: u64) {
+    layout::release(cx);
     cx.unlock(Step::MigrateLock);
     cx.forget(Step::MigrateWanted);
     forget_proof(cx);
-    begun(cx, |step| matches!(step, Step::MigrateNewPin(_))).into_iter().for_each(|pin| cx.unlock(pin));
+    started(cx, |step| matches!(step, Step::MigrateNewPin(_))).into_iter().for_each(|pin| cx.unlock(pin));
     access::end_turn(cx, ino);
 }
 
-/// The copy will not become the file: its objects go.
+/// Gives the copy up: its objects are removed.
 fn give_up(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let_go(cx, ino);
-    // It may have been begun, or not.
+    release(cx, ino);
+    // The copy may not have been created.
     if !cx.began(Step::MigrateCopy) {
         return Ok(());
     }
     match set_layout(cx, ino, Step::MigrateDrop, SetlayoutKind::Drop, Layout::default(), None) {
         Err(Stop::Wait) => Err(Stop::Wait),
-        // The metadata target gives up what belongs to a file or a client that is gone.
+        // The metadata target itself gives up copies of files and clients that are gone.
         _ => Ok(()),
     }
 }
@@ -151,13 +152,13 @@ fn attempt(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
         return Err(Errno::EINTR.into());
     }
     if cx.memo(Step::MigrateSeen).is_none() {
-        look(cx, ino)?;
+        record(cx, ino)?;
     }
     let seen = cx.memo(Step::MigrateSeen).unwrap_or(0) as u32;
     let wish = Layout { generation: seen, ..wish.clone() };
     let rep = set_layout(cx, ino, Step::MigrateCopy, SetlayoutKind::Copy, wish, None)?;
     let Some(copy) = rep.copy.clone() else {
-        // A small file has other objects to grow to, and that is all.
+        // The layout of a small file is all that changes.
         let resident = file(cx.w, ino).is_some_and(|file| file.resident());
         return if resident { Ok(()) } else { Err(Errno::ESTALE.into()) };
     };
@@ -170,8 +171,9 @@ fn attempt(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
     swap(cx, ino)
 }
 
-/// Takes note of what the file is: its layout, its size, the locks under which that stays so, and what was written from here.
-fn look(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// Records the state of the file: its layout, its size, the locks under which it stays unchanged, and what this client
+/// wrote.
+fn record(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     access::load(cx, ino)?;
     metadata_write_back::settled(cx, ino)?;
     let fid = crate::coherence::fids::fid_of(ino)?;
@@ -179,22 +181,22 @@ fn look(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if !cx.w.imports.get(mdt).is_some_and(|mdt| mdt.has(features::LAYOUT_SWAP)) {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    if file(cx.w, ino).is_some_and(|file| file.leave_asked) {
+    if file(cx.w, ino).is_some_and(|file| file.leave_requested) {
         return Err(cx.wait(node_key(ino)));
     }
     if access::lock(cx, ino, LockMode::Pr, &ALL)? {
         cx.unlock(Step::HomeLock);
     } else {
         flush::settle_file(cx, ino, &ALL)?;
-        note(cx, ino)?;
-        layout::let_go(cx);
+        record_objects(cx, ino)?;
+        layout::release(cx);
     }
     let generation = layout::generation(cx.w, ino);
     cx.set_memo(Step::MigrateSeen, generation);
     Ok(())
 }
 
-fn note(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+fn record_objects(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let size = now.known_size().ok_or(Errno::ESTALE)?;
     let objects: Vec<u64> = now.objects.iter().map(|object| object.transno.0).collect();
@@ -210,8 +212,8 @@ fn note(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Ok(())
 }
 
-/// Whether what was noted is still so.
-fn as_noted(cx: &Cx<'_>, ino: u64) -> bool {
+/// Whether the recorded state is still current.
+fn is_unchanged(cx: &Cx<'_>, ino: u64) -> bool {
     let Some(now) = file(cx.w, ino) else { return false };
     let same = (0..).zip(&now.objects).all(|(key, object)| {
         let cookie = cx.memo(Step::MigrateCookie(key)).unwrap_or(0);
@@ -222,7 +224,7 @@ fn as_noted(cx: &Cx<'_>, ino: u64) -> bool {
         && now.known_size() == cx.memo(Step::MigrateSize)
 }
 
-/// Takes locks on the new objects, which are not pinned: they go if the copy is given up without us.
+/// Takes locks on the new objects, without pins: they are released if the copy is given up without us.
 fn new_locks(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     for key in 0..copy.osts.len() as Key {
         let at = Step::MigrateNewLock(key);
@@ -245,14 +247,14 @@ fn new_object(ino: u64, copy: &Layout, key: Key) -> Run<(Dest, Resource)> {
     Ok((Dest::Ost(*ost), Resource::object(fid, number)))
 }
 
-/// The server's number of a lock that was taken and is still there.
+/// The server's handle of a lock that was taken and is still held.
 fn handle(cx: &Cx<'_>, dest: Dest, cookie: Option<u64>) -> Result<u64, Errno> {
     let locks = cx.w.locks.get(dest).ok_or(Errno::EIO)?;
     let cookie = cookie.filter(|cookie| locks.is_usable(*cookie)).ok_or(Errno::ESTALE)?;
     locks.get(cookie).map(|lock| lock.handle).ok_or(Errno::ESTALE)
 }
 
-/// Copies window after window.
+/// Copies one window after the other.
 fn copy_all(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let size = cx.memo(Step::MigrateSize).unwrap_or(0);
     loop {
@@ -264,7 +266,7 @@ fn copy_all(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
         read_window(cx, ino, &window)?;
         write_window(cx, ino, copy, &window, window.end == size)?;
         let of_window = |step: &Step| is_read(step) || is_write(step) || *step == Step::MigrateWritten;
-        begun(cx, of_window).into_iter().for_each(|step| cx.forget(step));
+        started(cx, of_window).into_iter().for_each(|step| cx.forget(step));
         cx.set_memo(Step::MigrateAt, window.end);
     }
 }
@@ -288,10 +290,10 @@ fn old_runs(cx: &Cx<'_>, ino: u64, window: &Range<u64>) -> Vec<Piece> {
     file(cx.w, ino).map(|file| runs(&file.striping, window)).unwrap_or_default()
 }
 
-/// Waits until all of these are answered.
+/// Waits until all requests of these kinds are answered.
 fn answered(cx: &Cx<'_>, kinds: fn(&Step) -> bool) -> Run<()> {
     let mut answers = Answers::default();
-    for step in begun(cx, kinds) {
+    for step in started(cx, kinds) {
         let answer = cx.answer(step).map(|answer| answer.map(|_| ()));
         if answer.is_some() || matches!(cx.op.memo(step), Some(Memo::Sent(_))) {
             answers.take(answer);
@@ -300,7 +302,7 @@ fn answered(cx: &Cx<'_>, kinds: fn(&Step) -> bool) -> Run<()> {
     answers.all()
 }
 
-/// Asks for the bytes of a window.
+/// Requests the bytes of a window.
 fn read_window(cx: &mut Cx<'_>, ino: u64, window: &Range<u64>) -> Run<()> {
     for (run, number) in old_runs(cx, ino, window).into_iter().zip(0..) {
         let at = Step::MigrateRead(number);
@@ -325,7 +327,7 @@ fn read_window(cx: &mut Cx<'_>, ino: u64, window: &Range<u64>) -> Run<()> {
     answered(cx, is_read)
 }
 
-/// The bytes that [`read_window`] has brought. An object may end before: what follows is a hole.
+/// The bytes that [`read_window`] has fetched. An object may end early: the rest is a hole.
 fn content(cx: &Cx<'_>, ino: u64, window: &Range<u64>) -> Bytes {
     let mut content = vec![0; (window.end - window.start) as usize];
     for (run, number) in old_runs(cx, ino, window).into_iter().zip(0..) {
@@ -338,9 +340,10 @@ fn content(cx: &Cx<'_>, ino: u64, window: &Range<u64>) -> Bytes {
     content.into()
 }
 
-/// Writes what is not all zeros: holes stay holes. The last run of the file is written in any case, it makes the size.
+/// Writes what is not all zeros: holes stay holes. The last run of the file is always written, because it sets the
+/// size.
 fn write_window(cx: &mut Cx<'_>, ino: u64, copy: &Layout, window: &Range<u64>, last: bool) -> Run<()> {
-    // Sent in one attempt, unless something is in the way.
+    // All in one attempt, unless something blocks a request.
     if cx.memo(Step::MigrateWritten).is_none() {
         let content = content(cx, ino, window);
         let lvb = times(cx, ino);
@@ -378,7 +381,7 @@ fn write_window(cx: &mut Cx<'_>, ino: u64, copy: &Layout, window: &Range<u64>, l
     answered(cx, is_write)
 }
 
-/// The times of the data, as the objects have them together.
+/// The newest times of all objects.
 fn times(cx: &Cx<'_>, ino: u64) -> Lvb {
     let objects = file(cx.w, ino).map(|file| file.objects.iter().map(|object| object.lvb()).collect::<Vec<_>>());
     objects.unwrap_or_default().into_iter().fold(Lvb::default(), |all, lvb| Lvb {
@@ -387,9 +390,9 @@ fn times(cx: &Cx<'_>, ino: u64) -> Lvb {
     })
 }
 
-/// From here on nobody else uses the data of the file, on this client neither; and the copy is what it is. Who wants the layout does
-/// not wait for object targets that are away: then this attempt ends. Nor, for long, for others that keep locks on objects: the
-/// layout is theirs for a while, and the copy is as good as before if nobody wrote.
+/// Takes the file exclusively, on this client too, and checks that the copy is current. A client that wants the layout
+/// does not wait for unreachable object targets: then this try ends. Nor does it wait long for other clients that keep
+/// locks on objects: the layout is released for a while, and the copy stays valid if nobody writes.
 fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let waits = alone_now(cx, ino, copy);
     let Some(Memo::Lock { dest, cookie }) = cx.op.memo(Step::MigrateLock) else { return waits };
@@ -407,21 +410,21 @@ fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
         cx.set_memo(Step::MigrateWanted, since.0);
         if cx.now() >= since + access::PATIENCE {
             stdx::mark!("migration_lends_the_layout");
-            let_go(cx, ino);
+            release(cx, ino);
         }
     }
     cx.w.set_timer(cx.now() + LOOK);
     Err(cx.wait(WaitKey::Timer))
 }
 
-/// The layout comes before the objects: whoever waits for it keeps none of them, even if it had it and lost it. Two that move one
-/// file would else take it from each other without end.
+/// The layout lock comes before the object locks: while the operation waits for it, it keeps none of those, even if it
+/// had the layout lock and lost it. Two clients that migrate one file would otherwise take it from each other forever.
 fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::LAYOUT);
     if let Err(stop) = cx.lock(Step::MigrateLock, mdt, Resource::inode(fid), LockMode::Ex, policy) {
-        let_go(cx, ino);
+        release(cx, ino);
         return Err(stop);
     }
     access::lock(cx, ino, LockMode::Pw, &ALL)?;
@@ -432,7 +435,7 @@ fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     if file(cx.w, ino).is_some_and(busy) {
         return Err(cx.wait(node_key(ino)));
     }
-    if as_noted(cx, ino) {
+    if is_unchanged(cx, ino) {
         prove(cx, ino)?;
         return pin_new(cx, ino, copy);
     }
@@ -440,29 +443,26 @@ fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     Err(Errno::ESTALE.into())
 }
 
-/// An object target may have evicted this client, which does not know it yet, and have given its locks to others. So first the metadata
-/// target confirms the layout: if another client asks for that after us, we cannot swap any more. Then each object target answers
-/// anything: whoever gets a lock on an object after that asks after us.
+/// Makes sure that no other client has had a lock on an object: a target may have evicted this client, which has not noticed, and have
+/// given its locks away. First the metadata target confirms the layout: from then on, another client that confirms it, too, prevents
+/// our swap. Then each object target answers some request: a client that gets a lock there later confirms the layout later.
 fn prove(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if cx.memo(Step::MigrateConfirmed).is_none() {
         access::confirm_layout_at(cx, Step::MigrateConfirm, ino)?;
         cx.forget(Step::MigrateConfirm);
         cx.set_memo(Step::MigrateConfirmed, 1);
     }
-    let objects = file(cx.w, ino).map(|file| file.objects.iter().map(|object| object.dest).collect::<Vec<_>>());
-    let objects = objects.ok_or(Errno::ESTALE)?;
+    let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+    let dests: BTreeSet<Dest> = now.objects.iter().map(|object| object.dest).collect();
     let mut answers = Answers::default();
-    for (dest, key) in objects.iter().zip(0..) {
-        if objects[..key as usize].contains(dest) {
-            continue;
-        }
+    for (dest, number) in dests.into_iter().zip(0..) {
         let request = |_: &mut World, _: &mut OpState| Request::new(&StatfsReq::default());
-        answers.take(cx.start_rpc(Step::MigrateAlive(key), *dest, Opcode::ObjStatfs, request));
+        answers.take(cx.start_rpc(Step::MigrateAlive(number), dest, Opcode::ObjStatfs, request));
     }
     answers.all()
 }
 
-/// The locks on the new objects stay from here on: they will cover what the kernel has of the file.
+/// The locks on the new objects are pinned from here on: they will cover the kernel's pages of the file.
 fn pin_new(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     for key in 0..copy.osts.len() as Key {
         let (dest, resource) = new_object(ino, copy, key)?;
@@ -475,7 +475,7 @@ fn pin_new(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     Ok(())
 }
 
-/// The copy becomes the file; its locks cover what the kernel has of it.
+/// The copy becomes the file; its locks cover the kernel's pages.
 fn swap(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(Ok(reply)) = cx.answer(Step::MigrateCopy) else { return Err(Errno::EIO.into()) };
     let copy = reply.object().and_then(|rep| rep.copy.clone()).ok_or(Errno::EIO)?;
@@ -484,7 +484,7 @@ fn swap(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let rep = set_layout(cx, ino, Step::MigrateSwap, SetlayoutKind::Swap, copy.clone(), Some(lvb))?;
     let now = rep.attr.as_ref().and_then(|attr| attr.layout.clone());
     if now.is_none_or(|now| now.first_object != copy.first_object) {
-        // It became the file, and something else has since.
+        // It became the file, and was replaced since.
         return Ok(());
     }
     crate::coherence::data::state::take_layout(cx.w, ino, &copy);
@@ -514,7 +514,7 @@ fn set_layout(
     let mdt = cx.w.mdt_of(fid);
     cx.changing(Step::Changing(0), ino);
     cx.rpc_object(at, mdt, Opcode::MdsReint, |_, op| {
-        // A replay brings along what was chosen.
+        // A replay repeats what the server has chosen.
         let change = SetlayoutOp { fid, kind: kind as i32, layout: Some(layout), lvb };
         Request::new(&op.change(None, Reint::Setlayout(change))).choosing(true)
     })

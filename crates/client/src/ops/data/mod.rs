@@ -1,7 +1,7 @@
-//! What programs do with the data of files: reading, writing, changing the size, moving it to other objects.
+//! Calls on the data of files: reading, writing, changing the size, moving it to other objects.
 //!
-//! The functions below are all that other operations call. Those with a [`Cx`] are parts of attempts: they may answer
-//! [`Stop::Wait`](crate::coherence::cx::Stop) and are called again.
+//! The functions below are all that other operations call. Those with a [`Cx`] are parts of attempts: they may return
+//! [`Stop::Wait`](crate::coherence::cx::Stop) and are then called again.
 
 mod leave;
 mod migrate;
@@ -26,7 +26,7 @@ fn through_pages(w: &World, fh: FileHandle) -> bool {
     w.files.get(fh).is_none_or(|file| file.flags & (o::DIRECT | o::APPEND) == 0)
 }
 
-/// A program uses the data of a file.
+/// Records the job of a program that uses the data of a file.
 fn note_job(cx: &mut Cx<'_>, ino: u64) {
     let job = &cx.op.cred.job;
     if let Some(file) = state::file_mut(cx.w, ino).filter(|file| !job.is_empty() && *file.job != **job) {
@@ -34,23 +34,23 @@ fn note_job(cx: &mut Cx<'_>, ino: u64) {
     }
 }
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteAt {
-    /// Here.
+    /// At this offset.
     Offset(u64),
-    /// At the true end.
+    /// At the current end of the file.
     Append,
 }
 
-/// How a write or read is to be done.
+/// Options of a read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct IoFlags {
-    /// `O_DIRECT`: past the cache.
+    /// `O_DIRECT`: bypass the cache.
     pub direct: bool,
-    /// `O_SYNC`, `O_DSYNC`: durable before the answer.
+    /// `O_SYNC`, `O_DSYNC`: make the data durable before the answer.
     pub sync: bool,
-    /// The kernel writes pages that a program changed through a mapping.
+    /// The kernel writes back pages that a program changed through a mapping.
     pub write_back: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, lengt
     result
 }
 
-/// Writes; the bytes written.
+/// Writes. Returns the number of bytes written.
 pub(crate) fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
     note_job(cx, ino);
     let result = match (cx.memo(Step::PastPages), cx.memo(Step::PastPagesEnd)) {
@@ -76,7 +76,7 @@ pub(crate) fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data
         && (flags.write_back || through_pages(cx.w, fh))
     {
         let range = offset..offset.saturating_add(data.len() as u64);
-        // Pages that are being written back hold what the file will hold, whenever that is.
+        // Pages that are being written back hold the future contents of the file.
         recall::note_kernel_call(cx, ino, range, !flags.write_back, &result);
     }
     let written = result?;
@@ -86,13 +86,13 @@ pub(crate) fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data
     Ok((written.end - written.start) as u32)
 }
 
-/// Before the metadata target is asked to change the size: takes (pins) the locks that cover what is cut, and writes
-/// back or discards what must not come after it.
+/// Before the metadata target is asked to change the size: takes (pins) the locks that cover the truncated part, and
+/// writes back or drops what must not be written after the change.
 pub(crate) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     resize::before_truncate(cx, ino, size)
 }
 
-/// After the metadata target has agreed (and, of a resident file, has cut its copy): cuts pages and objects.
+/// After the metadata target has agreed (and has truncated its copy of a resident file): truncates pages and objects.
 pub(crate) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     resize::truncate(cx, ino, size)
 }
@@ -107,7 +107,7 @@ pub(crate) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Ru
     resize::seek(cx, ino, offset, whence)
 }
 
-/// Moves the data of a file to other objects; see [`proto::msg::SetlayoutKind::Copy`] for the wish.
+/// Moves the data of a file to other objects; see [`proto::msg::SetlayoutKind::Copy`] about `wish`.
 pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
     migrate::migrate(cx, ino, wish)
 }

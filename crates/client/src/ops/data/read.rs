@@ -1,7 +1,7 @@
-//! Reading: what is cached is given at once, what is missing is fetched from all stripes in parallel.
+//! Reading: cached bytes are returned at once, missing ones are fetched from all stripes in parallel.
 //!
-//! A read that ends inside an object that it has locked needs no other object's size; one that touches the end of what
-//! an object has asks for the size of the file. Bytes of an object beyond its size are zeros up to the file's size.
+//! A read that ends inside an object under its lock needs no other object's size; one that reaches the end of an object
+//! requests the size of the file. Bytes of an object beyond its size are zeros up to the file's size.
 
 use bytes::BytesMut;
 use core::ops::Range;
@@ -31,7 +31,7 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, lengt
     access::wait_cut(cx, ino)?;
     let end = readable_end(cx, ino, resident, &range)?;
     if let Some(file) = file_mut(cx.w, ino) {
-        // Behind the end too: zeros.
+        // Also beyond the end: zeros.
         file.kernel_pages |= !flags.direct;
     }
     if offset >= end {
@@ -47,7 +47,7 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, lengt
     Ok(data)
 }
 
-/// Where a read of `range`, under locks that cover it, meets the end of the file.
+/// The end of a read of `range` under locks that cover it: at most the end of the file.
 fn readable_end(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64>) -> Run<u64> {
     let Some(file) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let (key, last) = if resident { (HOME, range.end - 1) } else { file.striping.locate(range.end - 1) };
@@ -57,7 +57,7 @@ fn readable_end(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64>) -
     Ok(access::size(cx, ino)?.min(range.end))
 }
 
-/// The objects that a file range touches, with their parts of it as far as they have bytes.
+/// The objects that a file range touches, each with its part of the range, up to the object's size.
 fn parts(cx: &Cx<'_>, ino: u64, resident: bool, range: &Range<u64>) -> Vec<(Key, Range<u64>)> {
     let Some(file) = file(cx.w, ino) else { return Vec::new() };
     let keys = if resident { vec![HOME] } else { (0..file.objects.len() as u32).collect() };
@@ -69,7 +69,7 @@ fn parts(cx: &Cx<'_>, ino: u64, resident: bool, range: &Range<u64>) -> Vec<(Key,
     keys.into_iter().map(part).filter(|(_, part)| !part.is_empty()).collect()
 }
 
-/// Brings `range` into the cache. Locks cover it and are pinned.
+/// Fetches the missing bytes of `range` into the cache. The covering locks are pinned.
 pub(crate) fn fetch(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64>) -> Run<()> {
     let parts = parts(cx, ino, resident, range);
     if !take_replies(cx, ino, &parts)? {
@@ -91,7 +91,7 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64
     }
 }
 
-/// What has to be fetched, and whether somebody else fetches a part of it already.
+/// What has to be fetched, and whether another operation already fetches a part.
 fn plan(cx: &Cx<'_>, ino: u64, parts: &[(Key, Range<u64>)]) -> (Vec<(Key, Range<u64>)>, bool) {
     let (mut gaps, mut busy) = (Vec::new(), false);
     for (key, part) in parts {
@@ -109,7 +109,7 @@ fn plan(cx: &Cx<'_>, ino: u64, parts: &[(Key, Range<u64>)]) -> (Vec<(Key, Range<
     (gaps, busy)
 }
 
-/// Asks the target for a run of bytes, in as many requests as it takes.
+/// Requests a run of bytes from the target, in as many requests as needed.
 fn send(cx: &mut Cx<'_>, ino: u64, key: Key, gap: Range<u64>) {
     let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };
     let dest = object.dest;
@@ -134,7 +134,7 @@ fn send(cx: &mut Cx<'_>, ino: u64, key: Key, gap: Range<u64>) {
     }
 }
 
-/// Puts the replies to this operation's own requests into the cache, all at once when the last is there: so they are
+/// Puts the replies to this operation's requests into the cache, all at once when the last one has arrived: so they are
 /// not evicted before they are used. False: some are still missing.
 fn take_replies(cx: &mut Cx<'_>, ino: u64, parts: &[(Key, Range<u64>)]) -> Run<bool> {
     let own = |object: &crate::cache::data::state::Object, op| object.fetches.iter().any(|f| f.owner == op);
@@ -174,7 +174,7 @@ fn take_replies(cx: &mut Cx<'_>, ino: u64, parts: &[(Key, Range<u64>)]) -> Run<b
         }
     }
     if took {
-        // Only then: two reads that wait for each other's bytes would wake each other for ever.
+        // Only now: two reads that wait for each other's bytes would wake each other forever.
         cx.w.wake(node_key(ino));
     }
     failed.map_or(Ok(true), |errno| Err(errno.into()))
@@ -182,7 +182,7 @@ fn take_replies(cx: &mut Cx<'_>, ino: u64, parts: &[(Key, Range<u64>)]) -> Run<b
 
 fn fill(cx: &mut Cx<'_>, ino: u64, key: Key, fetch: &Fetch, bulk: Bytes) {
     let wanted = (fetch.range.end - fetch.range.start) as usize;
-    // The target's object may end before ours does: what is between is a hole.
+    // The target's object may end before ours does: the rest is a hole.
     let data = if bulk.len() >= wanted {
         bulk.slice(..wanted)
     } else {
@@ -196,7 +196,7 @@ fn fill(cx: &mut Cx<'_>, ino: u64, key: Key, fetch: &Fetch, bulk: Bytes) {
     into_clock(cx.w, ino, key, fetch.range.clone(), mark);
 }
 
-/// The bytes of a range that [`fetch`] has brought in. Without a copy if they lie in one segment.
+/// The bytes of a range that [`fetch`] has put into the cache. Not copied if they lie in one segment.
 pub(crate) fn collect(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64>) -> Bytes {
     let length = (range.end - range.start) as usize;
     let Some(file) = file_mut(cx.w, ino) else { return Bytes::new() };
@@ -247,7 +247,7 @@ fn read_ahead(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, range: &Range<u64>) {
     }
 }
 
-/// [`Task::ReadAhead`]: as far as locks are there already. Errors are found by whoever reads.
+/// [`Task::ReadAhead`]: as far as locks are held already. Errors are left to the actual reads.
 pub(crate) fn ahead(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
     let Some(file) = file(cx.w, ino) else { return Ok(()) };
     if file.recalls > 0 {
@@ -284,7 +284,7 @@ pub(crate) fn ahead(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
     Ok(())
 }
 
-/// Everything of a resident file, under its lock.
+/// The whole contents of a resident file, under its lock.
 pub(crate) fn whole(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<Bytes> {
     let range = 0..size;
     debug_assert!(size < ALL.end);

@@ -38,7 +38,7 @@ pub(crate) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         leave::leave(cx, ino)?;
     }
     let resident = access::lock_again(cx, ino, &(size..u64::MAX))?;
-    // Of a resident file everything: what comes after the new size must not come with old times.
+    // All of a resident file: data from beyond the new size must not arrive later with old times.
     let range = if resident { ALL } else { size..u64::MAX };
     let alone = alone(cx, ino, &range);
     access::quiet(cx, ino, alone)?;
@@ -47,7 +47,7 @@ pub(crate) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     Ok(())
 }
 
-/// Waits until nothing of the range is to be written or on its way, and nobody else changes the file's data.
+/// Waits until nothing of the range is dirty or in flight, and takes the exclusive turn on the file's data.
 fn alone(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
     access::wait_turn(cx, ino)?;
     flush::settle_file(cx, ino, range)?;
@@ -60,14 +60,14 @@ pub(crate) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         return Ok(());
     }
     if file(cx.w, ino).is_some_and(|f| f.resident()) {
-        // With the time that the target has for it, which others may have seen.
-        let told = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).map(home_lvb);
+        // With the target's time of the change, which others may have seen.
+        let reported = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).map(home_lvb);
         edit(cx.w, ino, HOME, |home| {
             home.void_fetches(&(size..u64::MAX));
             home.pages.cut(&(size..u64::MAX));
             home.size = size;
-            if let Some(told) = &told {
-                home.news(told);
+            if let Some(reported) = &reported {
+                home.set_times(reported);
             }
         });
     } else {
@@ -80,13 +80,14 @@ pub(crate) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     Ok(())
 }
 
-/// Cuts pages, and asks for the cut of every object that is not as the new size wants it.
+/// Truncates pages, and sends the truncation of every object whose size does not fit the new one.
 fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if cx.memo(Step::Cut).is_some() {
         return Ok(());
     }
-    // Others may have had the locks while the metadata target was waited for, and programs here have written since. What they wrote may be on
-    // its way to a target for long: without the locks, and without the turn.
+    // Other clients may have had the locks while this operation waited for the metadata target, and programs of this
+    // mount may have written since. Their requests may take long, so they are awaited without the locks and without the
+    // turn.
     let written = wait_for_writes(cx, ino, size);
     access::quiet(cx, ino, written)?;
     // Usually done by `before_truncate`; not if the data left the metadata target in between.
@@ -102,7 +103,7 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         let wrong = object.size > cut || (last == Some(key) && object.size < cut);
         cuts.push((key, cut, wrong));
     }
-    // One object at least has to know when that was.
+    // At least one object must record the time of the change.
     if !cuts.iter().any(|(.., wrong)| *wrong) {
         let first = last.unwrap_or(0);
         cuts.iter_mut().filter(|(key, ..)| *key == first).for_each(|(.., wrong)| *wrong = true);
@@ -120,7 +121,7 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     Ok(())
 }
 
-/// Waits until no request changes what is behind `size`.
+/// Waits until no request changes what is beyond `size`.
 fn wait_for_writes(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Ok(()) };
     let writing = now.keys().into_iter().any(|key| {
@@ -164,8 +165,8 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     let _ = cx.start_rpc(Step::CutSent(key), dest, Opcode::ObjPunch, |_, _| Request::new(&request));
 }
 
-/// Waits for the answers to every [`punch`]. `new_end`: where an object ends once its target has done it, given where it
-/// ended before.
+/// Waits for the answers to every [`punch`]. `new_end`: the end of an object after its target has done it, given its
+/// end before.
 fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u64) -> Run<()> {
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let sent: Vec<(Key, u64)> = keys.into_iter().filter_map(|key| Some((key, cx.memo(Step::CutId(key))?))).collect();
@@ -175,7 +176,8 @@ fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u
         return Err(Stop::Wait);
     }
     let mut failed = None;
-    // Only now: the target answers others with the greater one of its size and ours, so that nobody sees the new size until all do.
+    // Only now: a target answers others with the greater of its own size and ours, so that nobody sees the new size
+    // until all targets have it.
     let new_end = |w: &World, key| {
         let file = file(w, ino)?;
         Some(new_end(file, key, file.object(key)?.size))
@@ -191,7 +193,7 @@ fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u
                     object.answered(header.map(|h| h.transno).unwrap_or_default(), moment);
                     object.size = new_end.unwrap_or(object.size);
                     if let Some(lvb) = &rep.lvb {
-                        object.news(lvb);
+                        object.set_times(lvb);
                     }
                 }
                 Err(_) => object.size_exact = false,
@@ -205,7 +207,7 @@ fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u
         if let Err(errno) = result {
             failed = Some(errno);
         }
-        // Once only: a further attempt finds nothing to do.
+        // Once only: a further attempt has nothing left to do.
         cx.forget(Step::CutId(key));
     }
     cx.w.wake(node_key(ino));
@@ -273,7 +275,7 @@ pub(crate) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
     Ok(())
 }
 
-/// A resident file has no space of its own: zeros are written where zeros are wanted.
+/// A resident file cannot have allocated space: zeros are written where they are wanted.
 fn allocate_resident(cx: &mut Cx<'_>, ino: u64, kind: PunchKind, keep_size: bool, range: Range<u64>) -> Run<()> {
     let size = file(cx.w, ino).map_or(0, |f| f.home.size);
     let zeros = match kind {
@@ -282,8 +284,8 @@ fn allocate_resident(cx: &mut Cx<'_>, ino: u64, kind: PunchKind, keep_size: bool
         PunchKind::Zero if !keep_size => range,
         _ => range.start..range.end.min(size),
     };
-    // The size is read under the lock that is pinned, and the zeros are written in the same attempt; or they are on
-    // their way already.
+    // The size is read under the pinned lock and the zeros are written in the same attempt; or they are in flight
+    // already.
     let zeros = match (cx.memo(Step::Through), cx.memo(Step::Zeros)) {
         (Some(start), Some(end)) => start..end,
         _ => zeros,
@@ -320,7 +322,7 @@ pub(crate) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Ru
         let Some(object) = now.object(key) else { continue };
         let from = now.striping.object_cut(key, offset);
         let here = if from >= object.size {
-            // Nothing but hole from here on.
+            // Only a hole from here on.
             hole.then_some(from)
         } else {
             let request =

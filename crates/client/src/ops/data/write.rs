@@ -1,8 +1,8 @@
-//! Writing: into the cache if memory and space grants allow it, through to the targets otherwise.
+//! Writing: into the cache if memory and space grants allow it, otherwise through to the targets.
 //!
 //! A cached write changes pages, size and times in one attempt, under locks, and is done. A write that must be durable,
-//! goes past the cache, or has no space promised to it is sent at once and answered when the targets have answered, so
-//! that the program hears of an error from the call that caused it.
+//! bypasses the cache, or has no space granted is sent at once and answered when the targets have answered, so that the
+//! call that caused an error reports it.
 
 use core::ops::Range;
 use proto::connect::BRW_SIZE_MAX;
@@ -22,7 +22,7 @@ use crate::coherence::metadata_write_back;
 use crate::coherence::op::Memo;
 use crate::coherence::request::Request;
 
-/// One request's worth of a write.
+/// The part of a write that fits into one request.
 #[derive(Clone, Debug)]
 struct Part {
     key: Key,
@@ -31,13 +31,13 @@ struct Part {
     data: Bytes,
 }
 
-/// See [`super::write()`]. Gives where the bytes are that are written.
+/// See [`super::write()`]. Returns the range that was written.
 pub(crate) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<Range<u64>> {
     if data.is_empty() {
         return Ok(0..0);
     }
     if cx.memo(Step::Through).is_some() {
-        return through_go_on(cx, ino, at, data, flags);
+        return continue_through(cx, ino, at, data, flags);
     }
     if flags.sync || flags.direct {
         metadata_write_back::settled(cx, ino)?;
@@ -65,7 +65,7 @@ pub(crate) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         leave::leave(cx, ino)?;
     };
     if !flags.write_back {
-        // What was buffered before is told of first.
+        // Errors of data that was buffered before are reported first.
         flush::retry(cx, ino)?;
     }
     let whole = data;
@@ -77,10 +77,11 @@ pub(crate) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
     }
     let length = data.len() as u64;
     if cx.w.data.unwritten > 0 && cx.w.data.unwritten + length > cx.w.options.max_dirty {
-        if flush::make_room(cx.w) {
+        if flush::start_oldest(cx.w) {
             return Err(cx.wait(BUDGET));
         }
-        // Memory is full of what cannot be written. This write asks its targets itself, and waits for nobody else.
+        // Memory is full of bytes that cannot be written. This write goes directly to its targets, and waits for no
+        // other.
         stdx::mark!("memory_full_of_unwritable");
         metadata_write_back::settled(cx, ino)?;
         return through(cx, ino, (at, offset), &parts, &data, flags);
@@ -90,13 +91,13 @@ pub(crate) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
             return Err(cx.wait(BUDGET));
         }
         metadata_write_back::settled(cx, ino)?;
-        if resident && leave::for_room(cx, ino, dest)? {
+        if resident && leave::leave_if_full(cx, ino, dest)? {
             return write(cx, ino, at, whole, flags);
         }
         return through(cx, ino, (at, offset), &parts, &data, flags);
     }
     if matches!(at, WriteAt::Append) && recall::pages_in_use(cx.w, ino) {
-        // From now on others may read it, and its answer waits for the kernel.
+        // From now on others may read the data, while the answer waits for the kernel.
         crate::coherence::kernel::hide(cx, &[ino])?;
     }
     let now = cx.wall_ns();
@@ -114,7 +115,7 @@ fn end_of(offset: u64, data: &Bytes) -> u64 {
     offset.saturating_add(data.len() as u64).min(FILE_SIZE_MAX)
 }
 
-/// The write as one run per object and row.
+/// Splits the write into one part per object and stripe.
 fn cut(cx: &Cx<'_>, ino: u64, resident: bool, offset: u64, data: &Bytes) -> Vec<Part> {
     let Some(file) = file(cx.w, ino) else { return Vec::new() };
     let striping = if resident { Striping::WHOLE } else { file.striping };
@@ -132,7 +133,7 @@ fn cut(cx: &Cx<'_>, ino: u64, resident: bool, offset: u64, data: &Bytes) -> Vec<
     striping.pieces(&range).filter_map(part).collect()
 }
 
-/// A target that has not promised space for its part of the write.
+/// A target that has not granted space for its part of the write.
 fn without_grant(cx: &Cx<'_>, parts: &[Part]) -> Option<Dest> {
     let mut needs: smallvec::SmallVec<[(Dest, u64); 4]> = smallvec::SmallVec::new();
     for part in parts {
@@ -154,7 +155,7 @@ fn put(cx: &mut Cx<'_>, ino: u64, part: &Part, now_ns: i64) {
     });
 }
 
-/// Begins to send a write: nothing older of its bytes may be on its way, and nothing newer is sent before it is done.
+/// Starts to send a write: no older request for its bytes may be in flight, and no newer one is sent before it is done.
 fn through(
     cx: &mut Cx<'_>,
     ino: u64,
@@ -177,7 +178,8 @@ fn through(
     cx.w.data.mark_op(op, ino);
     cx.op.changes += 1;
     cx.set_memo(Step::Through, offset);
-    // Kept: after a reconnect a target may name another size, and the requests must be the same in every attempt.
+    // Remembered, because a target may report another size after a reconnect, and the requests must be the same in
+    // every attempt.
     let size = |part: &Part| cx.w.imports.get(part.dest).map_or(BRW_SIZE_MAX, |target| target.brw_size);
     let max = u64::from(parts.iter().map(size).min().unwrap_or(BRW_SIZE_MAX).max(4096));
     cx.set_memo(Step::ThroughSize, max);
@@ -186,10 +188,10 @@ fn through(
         cx.set_memo(Step::ThroughId(number), id);
         edit(cx.w, ino, part.key, |object| object.pages.begin(id, part.range.clone(), part.range.end));
     }
-    through_go_on(cx, ino, at, data, flags)
+    continue_through(cx, ino, at, data, flags)
 }
 
-/// The parts, none longer than `max` bytes.
+/// Splits parts into requests of at most `max` bytes.
 fn requests(parts: &[Part], max: u64) -> Vec<Part> {
     let mut all = Vec::new();
     for part in parts {
@@ -232,10 +234,10 @@ fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
     });
 }
 
-/// Sends the parts, in order. A part follows at once if space is promised to those before it, else when they are written: what
-/// a full disk cuts short leaves nothing behind its end. Appended parts are never sent at once, for others may fill a disk
-/// whatever was promised, and what is appended next belongs where this ends. True: nothing more is to be sent, and all that was
-/// is answered.
+/// Sends the parts, in order. A part follows at once if the parts before it have grant, otherwise when they are
+/// written: a write that a full disk cuts short must leave nothing beyond its end. Appended parts are never sent at
+/// once, because other clients may fill a disk regardless of grants, and the next append starts where this one ends.
+/// True: nothing more has to be sent, and everything sent is answered.
 fn send_in_order(cx: &mut Cx<'_>, ino: u64, at: WriteAt, parts: &[Part], flags: IoFlags) -> bool {
     let (mut go_on, mut answered) = (true, true);
     for (part, number) in parts.iter().zip(0..) {
@@ -255,8 +257,8 @@ fn send_in_order(cx: &mut Cx<'_>, ino: u64, at: WriteAt, parts: &[Part], flags: 
     answered
 }
 
-/// Waits for the answers to all parts. What was written before the first error counts.
-fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<Range<u64>> {
+/// Waits for the answers to all parts. Only what was written before the first error counts.
+fn continue_through(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<Range<u64>> {
     let offset = cx.memo(Step::Through).unwrap_or(0);
     let data = data.slice(..(end_of(offset, data) - offset) as usize);
     let resident = matches!(cx.op.memo(Step::HomeLock), Some(Memo::Lock { .. }));
@@ -272,10 +274,10 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
         let id = cx.memo(Step::ThroughId(number)).unwrap_or(0);
         let grant = cx.memo(Step::ThroughGrant(number)).unwrap_or(0);
         let Some((result, header)) = cx.op.object_changed(Step::ThroughSent(number)) else {
-            // Not sent, because one before it failed.
+            // Not sent, because an earlier part failed.
             edit(cx.w, ino, part.key, |object| {
                 object.pages.end(id);
-                // Whoever looked meanwhile may have taken it for done.
+                // Another operation may have assumed meanwhile that it succeeds.
                 object.size_exact = false;
             });
             continue;
@@ -310,7 +312,7 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
     }
 }
 
-/// A part is written: the cache takes it over, under the lock.
+/// A part was written: updates the cache, under the lock.
 fn settle(cx: &mut Cx<'_>, ino: u64, part: &Part, id: u64, lvb: &Lvb, flags: IoFlags) {
     let mark = cx.w.data.new_id();
     let cached = edit(cx.w, ino, part.key, |object| {
@@ -318,7 +320,7 @@ fn settle(cx: &mut Cx<'_>, ino: u64, part: &Part, id: u64, lvb: &Lvb, flags: IoF
         object.void_fetches(&part.range);
         object.pages.cut_clean(&part.range);
         object.size = object.size.max(part.range.end);
-        object.news(lvb);
+        object.set_times(lvb);
         let covered = object.covering(LockMode::Pr, &part.range).is_some();
         if covered && !flags.direct {
             object.pages.fill(part.range.start, &part.data, mark);

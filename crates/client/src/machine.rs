@@ -28,7 +28,8 @@ const TURNS_MAX: u32 = 1 << 18;
 /// Pause between two runs of operations that wake each other.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The log message about that.
-const LIVELOCK: &str = "operations of this client wake each other without end, which is a defect: they go on, slowly";
+const LIVELOCK: &str =
+    "operations of this client wake each other endlessly; this is a defect, and they continue slowly";
 
 /// An operation in its slot.
 struct Running {

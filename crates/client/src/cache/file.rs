@@ -328,7 +328,7 @@ mod tests {
     /// Every state of an open file with everything that can happen to it: its next state, whether it must be reported
     /// before its name is removed, whether an eviction takes it, and whether its close is sent.
     #[test]
-    fn who_knows_of_an_open_file() {
+    fn every_state_of_an_open_file_handles_every_event() {
         const XID: Xid = Xid(7);
         let states = [Open::Directory, Open::Local, Open::Reported(XID), Open::Lost(None), Open::Lost(Some(XID))];
         let reported =

@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_there_until_they_are_dropped_after_the_last_answer() {
+    fn attributes_stay_until_dropped_after_the_last_answer() {
         let mut view = KernelView::default();
         assert!(!view.has_attributes());
         view.attributes_sent();
         let asked = view.times_sent();
         view.attributes_sent();
         view.dropped(asked);
-        assert!(view.has_attributes(), "an answer has come since that was asked");
+        assert!(view.has_attributes(), "an answer was sent after the invalidation");
         view.dropped(view.times_sent());
         view.dropped(asked);
         assert!(!view.has_attributes());

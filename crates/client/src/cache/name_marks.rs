@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_marked_is_found_and_hardly_anything_else() {
+    fn added_names_match_and_hardly_any_other() {
         let mut marks = NameMarks::default();
         let name = |i: u32| format!("file-{i}").into_bytes();
         (0..100_000).for_each(|i| marks.insert(&name(i)));

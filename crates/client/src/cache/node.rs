@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_goes_first_and_no_other_is_looked_at() {
+    fn the_least_recently_used_node_is_dropped_first_without_a_search() {
         let (mut nodes, inos) = nodes(1000);
         for &ino in &inos[..900] {
             nodes.referenced(ino);

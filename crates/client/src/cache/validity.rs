@@ -134,15 +134,15 @@ mod tests {
 
     /// Each state of each bit with everything that can happen to it.
     #[test]
-    fn what_is_known_is_sure_under_an_unbroken_lock_only() {
+    fn attributes_are_sure_only_under_an_unbroken_lock() {
         use State::{Held, NotHeld, Sure};
         type Input = fn(&mut Validity, u64);
         let inputs: [(&str, Input, [State; 3]); 6] = [
             ("granted", |v, bit| _ = v.mirror(v.held() | bit, 1, || 1), [Held, Held, Sure]),
             ("lost", |v, bit| _ = v.mirror(v.held() & !bit, 1, || 1), [NotHeld, NotHeld, NotHeld]),
-            ("comes under the lock", |v, _| v.arrived(true), [NotHeld, Sure, Sure]),
-            ("is made here", |v, bit| v.assume(bit), [NotHeld, Sure, Sure]),
-            ("comes from before", |v, _| v.arrived(false), [NotHeld, Held, Sure]),
+            ("arrives under the lock", |v, _| v.arrived(true), [NotHeld, Sure, Sure]),
+            ("set by this client", |v, bit| v.assume(bit), [NotHeld, Sure, Sure]),
+            ("arrives from before", |v, _| v.arrived(false), [NotHeld, Held, Sure]),
             ("in doubt", |v, bit| v.doubt(bit), [NotHeld, Held, Held]),
         ];
         for bit in [bits::UPDATE, bits::XATTR, bits::LAYOUT] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_a_new_epoch_with_every_lock_that_comes_or_goes() {
+    fn every_granted_or_lost_lock_starts_a_new_epoch() {
         let mut validity = Validity::default();
         let mut last = 0;
         let mut next = || {

@@ -153,7 +153,7 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
         _ => Ok(()),
     };
     if result.is_err() {
-        let line = format!("{}: a notice that does not decode (opcode {})", w.target_name(dest), frame.header.opcode);
+        let line = format!("{}: cannot decode a notice (opcode {})", w.target_name(dest), frame.header.opcode);
         w.log(line);
     }
 }

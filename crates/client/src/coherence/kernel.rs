@@ -14,10 +14,10 @@
 //!   client B: unlink d/y  holds d, waits for A's callback of y      callback of x: invalidate d/x, needs d
 //! ```
 //! Therefore a callback does not wait for a name in a directory in which such a call is in progress, and waits only
-//! briefly for any other name. The node is *stale* from then on: the next call by path fails with `ESTALE`, which makes
-//! the kernel look up all names of the path again. For a directory the server is asked first whether the name is still
-//! there. Most directories still have their name, and a path walk may have waited there for a call that changes a name,
-//! for as long as a server was unreachable.
+//! briefly for any other name. If the name was not dropped in time, the node is *stale*: the next call by path fails
+//! with `ESTALE`, which makes the kernel look up all names of the path again. For a directory the server is asked first
+//! whether the name is still there. Most directories still have their name, and a path walk may have waited there for a
+//! call that changes a name, for as long as a server was unreachable.
 //!
 //! The kernel repeats a walk only once per call, and what it finds the second time may be removed before it is used. So
 //! for a while after an `ESTALE` the lookups in that directory also open what they find: an open object lasts.

@@ -53,8 +53,8 @@ const REPORTS_MAX: usize = 64;
 
 /// Whether a file may be opened locally.
 pub(crate) fn may_open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
-    const ASKED: u32 = o::TRUNC | o::DIRECTORY | o::PATH | o::NOATIME;
-    if cx.began(Step::Main) || flags & ASKED != 0 || cx.w.files.len() >= FILES_MAX {
+    const SERVER_ONLY: u32 = o::TRUNC | o::DIRECTORY | o::PATH | o::NOATIME;
+    if cx.began(Step::Main) || flags & SERVER_ONLY != 0 || cx.w.files.len() >= FILES_MAX {
         return false;
     }
     let Some(node) = cx.w.nodes.get(ino).filter(|node| node.is_regular()) else { return false };

@@ -252,6 +252,6 @@ fn log_losses<T>(w: &mut World, dest: Dest, lost: &BTreeMap<u64, T>, what: impl 
     }
     let more = lost.len().saturating_sub(LOST_MAX);
     if more > 0 {
-        w.log_error(format!("{target}: and something of {more} more files"));
+        w.log_error(format!("{target}: and losses of {more} more files"));
     }
 }

@@ -7,7 +7,7 @@
 //! ```text
 //!   state        waiting  in flight     leaves it when
 //!   idle         none     none          something is added
-//!   gathering    some     none          the oldest has waited its time, they fill a request, or a flush: they are taken
+//!   gathering    some     none          the oldest has waited its time, they fill a request, or they are flushed
 //!   sent         none     some          it is answered, or something is added
 //!   sent, more   some     some          it is answered: the others gather, from the time at which it was sent
 //! ```
@@ -56,7 +56,7 @@ impl<T> Lane<T> {
     /// Takes the first `count` items for a request, which counts as in flight from now on. No other request may be in
     /// flight.
     pub(crate) fn take(&mut self, count: usize, now: Instant) -> Vec<T> {
-        assert!(self.in_flight == 0, "two requests of one lane are on their way");
+        assert!(self.in_flight == 0, "two requests of one lane are in flight");
         let taken: Vec<T> = self.waiting.drain(..count.min(self.waiting.len())).collect();
         self.since = now;
         self.flushing &= !self.waiting.is_empty();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_a_request_in_a_hurry_leaves_with_its_answer() {
+    fn items_behind_a_flushed_request_are_due_with_its_answer() {
         let mut outbox = Outbox::new(GATHER, 10);
         let now = Instant::ZERO;
         outbox.lane(AT).add(1, now);

@@ -27,7 +27,7 @@ use crate::cache::node::Hold;
 use crate::coherence::data;
 use crate::coherence::world::World;
 
-/// The kernel is asked to release this fraction of the nodes at a time,
+/// The kernel is asked to release one in this many nodes at a time,
 const ASK_PART: usize = 32;
 /// but at most this many.
 const ASK_MAX: usize = 4096;

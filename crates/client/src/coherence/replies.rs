@@ -94,7 +94,7 @@ fn decode(opcode: Opcode, frame: &Frame) -> Result<Decoded, &'static str> {
     }
     if frame.body.len() > opcode.traits().reply_max {
         stdx::mark!("reply_too_long");
-        return Err("is longer than what was asked for");
+        return Err("is longer than its request allows");
     }
     let body = match opcode {
         Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint => {

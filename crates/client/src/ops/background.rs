@@ -30,7 +30,7 @@ pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
                 dir.sweep = None;
             }
         }
-        Task::Config if !w.mounted => w.log(format!("the MGS gives no configuration: {errno}; trying on")),
+        Task::Config if !w.mounted => w.log(format!("the MGS returned no configuration: {errno}; retrying")),
         Task::Unmount => w.log(format!("unmount: {errno}")),
         _ => {}
     }

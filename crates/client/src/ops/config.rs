@@ -64,7 +64,7 @@ pub(crate) fn tick(w: &mut World) {
 
 fn not_in_time(w: &World) -> String {
     format!(
-        "file system '{}' could not be mounted within {} s: {}; leave 'soft' away to wait",
+        "file system '{}' could not be mounted within {} s: {}; mount without 'soft' to wait",
         w.options.fsname,
         w.options.soft.unwrap_or_default().as_secs(),
         waits_for(w).join("; "),
@@ -214,7 +214,7 @@ fn set_params(w: &mut World, params: Vec<Param>) {
             .collect();
         if refused.is_empty() || refused.len() == left.len() {
             for (Param { path, value }, errno) in refused {
-                w.log_warn(format!("persistent parameter {path}={value} cannot be set here: {errno}"));
+                w.log_warn(format!("persistent parameter {path}={value} cannot be set on this client: {errno}"));
             }
             break;
         }
@@ -254,7 +254,7 @@ pub(crate) fn root_failed(w: &mut World, errno: Errno) {
     // The request fails when a soft mount has waited long enough.
     let reason = match w.imports.get(Dest::Mdt(0)) {
         Some(target) if target.is_full() => {
-            format!("{} does not give the root of file system '{}': {errno}", target.name, w.options.fsname)
+            format!("{} did not return the root of file system '{}': {errno}", target.name, w.options.fsname)
         }
         _ => not_in_time(w),
     };
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_hang_on_each_other_are_made_in_any_order() {
+    fn dependent_settings_are_applied_in_any_order() {
         let mut w = world();
         let raise = param("max_mod_rpcs_raise", "1");
         let requests = param("max_rpcs_in_flight", "8");
@@ -308,7 +308,7 @@ mod tests {
         set_params(&mut w, vec![param("max_mod_rpcs_in_flight", "8"), raise, requests]);
         let import = &w.imports.get(Dest::Mdt(0)).unwrap().import;
         assert_eq!((import.rpcs_in_flight(), import.mod_rpcs_in_flight()), (9, 8));
-        assert!(w.effects.is_empty(), "nothing to complain of");
+        assert!(w.effects.is_empty(), "no complaints");
 
         let mut w = world();
         set_params(&mut w, vec![param("max_mod_rpcs_in_flight", "8"), param("max_mod_rpcs_raise", "2")]);

@@ -98,7 +98,7 @@ struct Filler {
     entries: Vec<DirectoryEntry>,
     /// For each entry: whether its name certainly leads to its object, so that the kernel may keep it.
     sure: Vec<bool>,
-    room: usize,
+    space: usize,
     plus: bool,
 }
 
@@ -107,10 +107,10 @@ impl Filler {
     fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64, sure: bool) -> bool {
         let head = if self.plus { PLUS_BYTES } else { 24 };
         let size = (head + name.len()).next_multiple_of(8);
-        if size > self.room {
+        if size > self.space {
             return false;
         }
-        self.room -= size;
+        self.space -= size;
         self.entries.push(DirectoryEntry { name: name.clone(), ino, kind, offset, stat: None });
         self.sure.push(sure);
         true
@@ -171,7 +171,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
             file.stream = file.stream.take().filter(|stream| !stream.used && stream.changes == changes);
         }
     }
-    let mut filler = Filler { entries: Vec::new(), sure: Vec::new(), room: max_bytes as usize, plus };
+    let mut filler = Filler { entries: Vec::new(), sure: Vec::new(), space: max_bytes as usize, plus };
     if offset == 0 && !filler.push(&Bytes::from_static(b"."), ino, DT_DIR, 1, false) {
         return Err(Errno::EINVAL.into());
     }
@@ -190,7 +190,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
         // A requested piece is used even if it has completed the listing.
         if !cx.began(Step::Piece(number))
             && let Some(listing) = whole(cx.w, ino)
-            && (!plus || has_attributes(cx.w, &listing, after, filler.room))
+            && (!plus || has_attributes(cx.w, &listing, after, filler.space))
         {
             let changes = changes_of(cx.w, ino);
             filler.fill(cx.w, ino, &listing.entries, changes, false, after);
@@ -217,7 +217,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
             }
         };
         stream.used = true;
-        let (at, room) = filler.fill(cx.w, ino, &stream.piece.entries, stream.changes, new, after);
+        let (at, space) = filler.fill(cx.w, ino, &stream.piece.entries, stream.changes, new, after);
         let end = stream.piece.end;
         after = at;
         if let Some(file) = cx.w.files.get_mut(fh) {
@@ -226,7 +226,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
         if plus {
             prefetch_next(cx, fh, ino, after);
         }
-        if end || !room {
+        if end || !space {
             break;
         }
     }
@@ -312,11 +312,11 @@ pub(super) fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
     (certain && node.has(bits::UPDATE) && *epoch == node.validity.update_epoch()).then(|| listing.clone())
 }
 
-/// Whether the attributes of the next entries are cached, for a buffer of `room` bytes: most of them suffice, because
+/// Whether the attributes of the next entries are cached, for a buffer of `space` bytes: most of them suffice, because
 /// those of a file that another client writes are never cached.
-fn has_attributes(w: &World, listing: &Listing, after: u64, room: usize) -> bool {
+fn has_attributes(w: &World, listing: &Listing, after: u64, space: usize) -> bool {
     let begin = listing.entries.partition_point(|listed| listed.cookie <= after);
-    let next = listing.entries[begin..].iter().take(room / PLUS_BYTES + 1);
+    let next = listing.entries[begin..].iter().take(space / PLUS_BYTES + 1);
     let (known, unknown): (Vec<_>, Vec<_>) = next.partition(|listed| stat_cached(w, listed.fid.ino()).is_some());
     unknown.len() <= known.len() / 8
 }

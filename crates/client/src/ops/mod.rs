@@ -308,7 +308,7 @@ mod tests {
     /// Another client has removed what this client has just created, while its size was being requested. `ESTALE` would
     /// make the kernel repeat the change.
     #[test]
-    fn a_change_whose_object_is_gone_meanwhile_was_made() {
+    fn a_change_whose_object_was_removed_meanwhile_succeeds() {
         let mut w = World::new(crate::api::Options::of_tests());
         let attr = Attr { fid: Fid::new(Fid::SEQ_FIRST, 7), mode: 0o100_644, nlink: 1, ..Attr::default() };
         let id = OpId { slot: 0, generation: 1 };

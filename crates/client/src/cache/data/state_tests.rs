@@ -55,7 +55,7 @@ fn a_size_counts_only_as_far_as_locks_reach() {
 }
 
 #[test]
-fn a_size_that_comes_while_a_change_is_in_flight_does_not_reach_to_where_that_ends() {
+fn a_size_reported_during_a_change_in_flight_does_not_include_the_change() {
     let lvb = |size| Lvb { size, ..Lvb::default() };
     let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
     object.locks.push(lock(1, LockMode::Pw, 0, u64::MAX));
@@ -70,7 +70,7 @@ fn a_size_that_comes_while_a_change_is_in_flight_does_not_reach_to_where_that_en
 }
 
 #[test]
-fn what_the_target_shows_of_changes_in_flight_counts_as_far_as_they_reach() {
+fn a_reported_size_counts_up_to_the_reach_of_changes_in_flight() {
     let lvb = |size| Lvb { size, ..Lvb::default() };
     let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
     object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(4096)), 1);
@@ -91,7 +91,7 @@ fn what_the_target_shows_of_changes_in_flight_counts_as_far_as_they_reach() {
 }
 
 #[test]
-fn what_others_have_cut_does_not_come_back_with_a_further_lock() {
+fn bytes_truncated_by_others_do_not_come_back_with_another_lock() {
     let lvb = |size| Lvb { size, ..Lvb::default() };
     let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
     object.locked(&lock(1, LockMode::Pr, 0, 4095), Some(&lvb(10_000)), 1);
@@ -116,7 +116,7 @@ fn an_answer_from_before_a_cut_does_not_undo_it_whatever_the_time() {
 }
 
 #[test]
-fn what_is_left_of_a_range() {
+fn subtracting_a_range_leaves_the_rest() {
     let left = |a: Range<u64>, b: Range<u64>| subtract(&a, &b).into_vec();
     assert_eq!(left(0..10, 3..5), [0..3, 5..10]);
     assert_eq!(left(0..10, 0..10), [] as [Range<u64>; 0]);

@@ -241,9 +241,8 @@ impl Awaited {
 /// what it awaited, and in order: locks of later stripes are given up for that.
 ///
 /// ```text
-/// has stripe 0, waits for stripe 1 (unavailable) · another client wants stripe 0: released · stripe 1 is granted ·
-/// requests
-/// stripe 0 again, and releases stripe 1 unless it gets stripe 0 at once · stripe 0 · stripe 1
+/// has stripe 0, waits for stripe 1 (unavailable) · another client wants stripe 0: released · stripe 1 is granted
+/// · requests stripe 0 again, and releases stripe 1 unless it gets stripe 0 at once · stripe 0 · stripe 1
 /// ```
 ///
 /// The patience starts again once what was awaited has arrived: two operations that yield to each other at once, again
@@ -595,7 +594,7 @@ mod tests {
     /// An operation that requested attributes which arrived in another way requests them again when it needs later
     /// ones.
     #[test]
-    fn a_question_that_needs_no_answer_any_more_is_forgotten() {
+    fn a_request_that_is_no_longer_needed_is_forgotten() {
         let mut w = World::new(crate::api::Options::of_tests());
         let fid = Fid::new(Fid::SEQ_FIRST, 7);
         let ino = fid.ino();
@@ -619,7 +618,7 @@ mod tests {
     /// What an operation awaited without its locks is outdated when it has them: a size that was reported meanwhile is
     /// not the one under its next lock.
     #[test]
-    fn a_size_that_was_told_without_a_lock_is_asked_for_again() {
+    fn a_size_reported_without_a_lock_is_requested_again() {
         for key in [0, 1, 77] {
             for awaited in [Awaited::Layout, Awaited::Lock(key), Awaited::Size(key)] {
                 assert_eq!(Awaited::of_number(awaited.number()), awaited);
@@ -649,7 +648,7 @@ mod tests {
 
     /// A truncation that has yielded to fetches of this mount is patient again after it has waited for its locks.
     #[test]
-    fn who_waits_for_locks_is_patient_when_he_has_them() {
+    fn patience_starts_again_once_locks_were_awaited() {
         let (mut w, ino) = striped();
         let id = |slot| OpId { slot, generation: 1 };
         let mut op = OpState::new(id(0), None, Arc::default(), 0, stdx::Instant::ZERO);

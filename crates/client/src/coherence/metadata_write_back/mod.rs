@@ -263,7 +263,7 @@ fn push(w: &mut World, dest: Dest, change: Change) {
     let now = w.now;
     for ino in change.what.nodes() {
         let held = w.nodes.hold(ino, Hold::Unsettled);
-        assert!(held, "a change was made of a node that is not there");
+        assert!(held, "a change was made to a node that is not cached");
     }
     w.metadata_write_back.changes.lane(dest).add(change, now);
     w.metadata_write_back.rooms.entry(dest).or_default().used = now;

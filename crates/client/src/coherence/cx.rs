@@ -287,8 +287,8 @@ impl Cx<'_> {
     /// Whether an answer with attributes may still be on its way to the kernel: the kernel was sent one and has not
     /// reported the node as forgotten, but does not know the node. After a number of tries the answer is taken for
     /// lost.
-    fn may_be_in_flight(&self, drop: KernelDrop, ino: u64) -> bool {
-        drop.unknown < INVALIDATE_TRIES_MAX && self.w.nodes.get(ino).is_some_and(|node| node.kernel.knows())
+    fn may_be_in_flight(&self, pending: KernelDrop, ino: u64) -> bool {
+        pending.unknown < INVALIDATE_TRIES_MAX && self.w.nodes.get(ino).is_some_and(|node| node.kernel.knows())
     }
 
     /// Makes the kernel drop the attributes of a node and a range of its pages (`length` 0: no pages, `u64::MAX`: to
@@ -297,19 +297,19 @@ impl Cx<'_> {
     pub(crate) fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
         let mut unknown = 0;
         match self.op.memo(step) {
-            Some(&Memo::Invalidating(drop)) => match drop.acknowledged {
+            Some(&Memo::Invalidating(pending)) => match pending.acknowledged {
                 None => return Err(Stop::Wait),
-                Some(again) if again > Instant::ZERO && self.may_be_in_flight(drop, ino) => {
+                Some(again) if again > Instant::ZERO && self.may_be_in_flight(pending, ino) => {
                     if self.w.now < again {
                         self.w.set_timer(again);
                         return Err(self.wait(WaitKey::Timer));
                     }
                     stdx::mark!("kernel_told_too_early");
-                    unknown = drop.unknown + 1;
+                    unknown = pending.unknown + 1;
                 }
                 Some(_) => {
                     if let Some(node) = self.w.nodes.get_mut(ino) {
-                        node.kernel.dropped(drop.sent);
+                        node.kernel.dropped(pending.sent);
                     }
                     return Ok(());
                 }
@@ -327,9 +327,9 @@ impl Cx<'_> {
             self.set_memo(step, 0);
             return Ok(());
         };
-        let drop = KernelDrop { sent: node.kernel.times_sent(), unknown, acknowledged: None };
+        let pending = KernelDrop { sent: node.kernel.times_sent(), unknown, acknowledged: None };
         let token = self.w.schedule.token(self.op.id, step);
-        self.op.set_memo(step, Memo::Invalidating(drop));
+        self.op.set_memo(step, Memo::Invalidating(pending));
         self.w.effect(Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }));
         Err(Stop::Wait)
     }

@@ -319,7 +319,7 @@ impl OpState {
     pub(crate) fn acknowledged(&mut self, step: Step, again: Instant) {
         let Ok(at) = self.place(step) else { return };
         match &mut self.memo[at].1 {
-            Memo::Invalidating(drop) => drop.acknowledged = Some(again),
+            Memo::Invalidating(pending) => pending.acknowledged = Some(again),
             Memo::Name { dropped, .. } => *dropped = true,
             _ => {}
         }

@@ -254,7 +254,7 @@ fn done(
             });
             // What was lost with its lock was reported then.
             let lost = lost.unwrap_or_default();
-            drop_lost(w, ino, key, &lost, *errno, "its lock is gone");
+            report_lost_unless_removed(w, ino, key, &lost, *errno, "its lock is gone");
         }
     }
     let lane = w.data.lane(dest);
@@ -293,10 +293,17 @@ fn write_failed(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: E
     }
 }
 
-/// Bytes that can never be written. If their target does not have the object (`ESTALE`), and no program has the file
-/// open, the file was removed, and the client that removed it was not told that it is destroyed (a restarted server
-/// answers a repeated unlink from what it still knows): nobody misses the bytes.
-pub(crate) fn drop_lost(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
+/// Reports bytes that can never be written as lost, unless the file was removed. It was if the target does not have the
+/// object (`ESTALE`) and no program has the file open: the client that removed it was not told that it is destroyed (a
+/// restarted server answers a repeated unlink from what it still knows). Nobody misses such bytes.
+pub(crate) fn report_lost_unless_removed(
+    w: &mut World,
+    ino: u64,
+    key: Key,
+    parts: &[Range<u64>],
+    errno: Errno,
+    why: &str,
+) {
     if errno != Errno::ESTALE || w.nodes.get(ino).is_none_or(|node| node.is_held(Hold::Handle)) {
         return report_lost(w, ino, key, parts, errno, why);
     }

@@ -258,9 +258,10 @@ pub(crate) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
         return None;
     }
     let object = file.object(key)?;
-    // A metadata target to which nothing is unwritten knows everything, and knows a write that bypasses the cache or a
-    // truncation in flight before this client does. In doubt only what is buffered is known: an object target takes the
-    // greater one of that and its own size, a metadata target of an older version takes the answer as it is.
+    // If everything of a resident file is written, its metadata target knows the current state, and it knows a write that
+    // bypasses the cache or a truncation in flight before this client does. In doubt only what is buffered is known: an
+    // object target takes the greater of that and its own size, a metadata target of an older version takes the answer as
+    // it is.
     let owed = object.unwritten() > 0;
     let knows = if key == HOME { object.size_exact && owed } else { object.size_exact || owed };
     if object.locks.is_empty() || !knows {
@@ -294,7 +295,7 @@ pub(crate) fn lock_lost(w: &mut World, lock: &HeldLock, errno: Errno) {
         .unwrap_or_default()
         .iter()
         .fold(before, |gone, left| gone.iter().flat_map(|part| subtract(part, left)).collect());
-    flush::drop_lost(w, ino, key, &gone, errno, "its lock was lost");
+    flush::report_lost_unless_removed(w, ino, key, &gone, errno, "its lock was lost");
     if w.nodes.get(ino).is_some_and(|node| node.kernel.knows()) {
         let length = match (kernel, bytes.end) {
             (false, _) => 0,

@@ -243,7 +243,7 @@ fn restart(cx: &mut Cx<'_>) -> Run<()> {
     recall::op_ended(cx.w, cx.op.id);
     let of_attempt = |memo: &Memo| match memo {
         Memo::Reply(_) | Memo::Failed(_) | Memo::Number(_) => true,
-        Memo::Invalidating(drop) => drop.acknowledged.is_some(),
+        Memo::Invalidating(pending) => pending.acknowledged.is_some(),
         _ => false,
     };
     let done: Vec<Step> = cx.op.steps().iter().filter(|(_, memo)| of_attempt(memo)).map(|(step, _)| *step).collect();

@@ -1,40 +1,41 @@
-//! What two ends agree on when they connect.
+//! What two peers negotiate when they connect (feature flags, protocol version), and limits that both sides apply.
 
-/// Feature flags, with Lustre's numbers where Lustre has the feature. A server answers with a subset of what the
-/// client asked for; unknown bits of a newer peer are not granted.
+/// Feature flags, with Lustre's numbers where Lustre has the feature. The client requests a set of them; the server
+/// grants a subset and ignores bits that it does not know.
 pub mod features {
-    /// Several modifying requests in flight, each with a reply record of its own. Metadata targets grant it.
+    /// Several modifying requests in flight per client, each with its own reply record. Granted by metadata targets.
     pub const MULTI_MOD_RPCS: u64 = 0x0200_0000_0000_0000;
     /// Version-based recovery.
     pub const VBR: u64 = 0x8000_0000;
-    /// Many locks replayed in one request. The number is that of Lustre's `batch_rpc`, whose metadata batches it resembles.
+    /// One request replays many locks. The number is that of Lustre's `batch_rpc`, whose metadata batches it resembles.
     pub const BATCH_RPC: u64 = 0x0040_0000;
-    /// The server says how many unused locks a client may keep.
+    /// The server limits how many unused locks a client keeps ([`crate::msg::LruLimit`]).
     pub const LRU_RESIZE: u64 = 0x0200_0000;
-    /// Adaptive timeouts: replies say how long requests take.
+    /// Adaptive timeouts: replies carry the server's estimate of the worst service time.
     pub const AT: u64 = 0x0100_0000;
-    /// The client hears of the target's starts from the MGS, and comes back at once.
+    /// Imperative recovery: the MGS notifies the client when the target restarts, and the client reconnects at once.
     pub const IMP_RECOV: u64 = 0x0100_0000_0000;
-    /// The client need not give signs of life while it has nothing to ask. Granted where pings are suppressed.
+    /// The client need not ping while it is idle. Granted where pings are suppressed.
     pub const PINGLESS: u64 = 0x0004_0000_0000_0000;
-    /// Metadata write-back: the client may make changes itself in directories that it holds exclusively, and send them in
-    /// batches. Metadata targets that grant it say how many ([`crate::msg::ConnectRep::batch_room`]).
+    /// Metadata write-back: in a directory that it holds exclusively, the client may apply changes locally and send
+    /// them in batches. A metadata target that grants it also grants how many ([`crate::msg::ConnectRep::batch_room`]).
     pub const WRITE_BACK: u64 = 0x0800_0000;
-    /// A client that is asked about what it no longer changes goes on holding its lock to read. The number is that of Lustre's
-    /// `lock_convert`, by which a lock is given back in part.
+    /// A client that answers a glimpse for an object it no longer modifies keeps its lock, downgraded to read
+    /// ([`crate::msg::GlReply::mode`]). The number is that of Lustre's `lock_convert`, which gives back part of a lock.
     pub const LOCK_CONVERT: u64 = 0x80;
-    /// A metadata target promises space for the data of small files, as object targets do.
+    /// A metadata target grants space for the data of small files, as object targets do for theirs.
     pub const GRANT: u64 = 0x8;
-    /// The client opens files for reading without a request, and by FID before their name can go. Metadata targets grant it. The
-    /// number is that of Lustre's `open_by_fid`.
+    /// The client opens files for reading without a request, and reports these opens by FID before the files can lose
+    /// their names. Granted by metadata targets. The number is that of Lustre's `open_by_fid`.
     pub const OPEN_BY_FID: u64 = 0x0020_0000_0000_0000;
-    /// The client knows that a file's data can move to other objects, and asks for the layout anew whenever it has no lock
-    /// on any. A metadata target with such a file serves no others.
+    /// The client knows that a file's data can move to other objects: it fetches the layout again whenever it holds no
+    /// lock on any of them. A metadata target with such a file refuses clients without this feature.
     pub const LAYOUT_SWAP: u64 = 0x20;
-    /// The client gives back room for changes that it has not used for a while ([`crate::msg::BatchReq::gives_back`]), and one that has
-    /// none is told of new room with the answers to its changes ([`crate::msg::ObjectRep::batch_room`]). Metadata targets grant it.
+    /// The client returns write-back credits that it has not used for a while ([`crate::msg::BatchReq::gives_back`]). A
+    /// client without credits gets new ones with the replies to its changes ([`crate::msg::ObjectRep::batch_room`]).
+    /// Granted by metadata targets.
     pub const GRANT_SHRINK: u64 = 0x2_0000_0000;
-    /// The bits that have a name, for `import`.
+    /// Names of the bits, as the parameter `import` shows them.
     pub const NAMES: &[(u64, &str)] = &[
         (AT, "adaptive_timeouts"),
         (VBR, "version_recovery"),
@@ -50,7 +51,8 @@ pub mod features {
         (LAYOUT_SWAP, "layout_swap"),
         (GRANT_SHRINK, "grant_shrink"),
     ];
-    /// What this version asks for. It offers the same, but for what an administrator has turned off.
+    /// What this version requests as a client. As a server it offers the same, less what an administrator has turned
+    /// off.
     pub const SUPPORTED: u64 = AT
         | VBR
         | IMP_RECOV
@@ -66,10 +68,11 @@ pub mod features {
         | GRANT_SHRINK;
 }
 
-/// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.
+/// Protocol version, with the major number in the high 16 bits. A peer with another major version is refused.
 pub const PROTOCOL_VERSION: u32 = 0x0001_0000;
 
-/// Highest tag, and with it the most modifying requests that a client can have in flight, the close beside them included.
+/// Highest tag. It bounds a client's modifying requests in flight, including the reserved slots for a close and a
+/// recalled request.
 pub const TAG_MAX: u16 = 512;
 /// Largest number of bytes in one read or write request.
 pub const BRW_SIZE_MAX: u32 = 1 << 20;
@@ -83,7 +86,7 @@ pub const XATTR_SIZE_MAX: usize = 65536;
 pub const GROUPS_MAX: usize = 65536;
 /// Most links of an object.
 pub const LINK_MAX: u32 = 65000;
-/// What `stat` says of the size of every directory, in bytes.
+/// Size of every directory as `stat` reports it, in bytes.
 pub const DIR_SIZE: u64 = 4096;
-/// Files up to this size live on the metadata target, in bytes, by default.
+/// Default limit for files whose data lies on the metadata target, in bytes.
 pub const DOM_SIZE_DEFAULT: u32 = 64 << 10;

@@ -11,15 +11,15 @@ macro_rules! errnos {
         pub enum Errno { $($name = $num,)* }
 
         impl Errno {
-            /// The error of a number; a number that is not in the list (from a newer peer) is `EIO`.
+            /// The error with number `n`; `EIO` for a number that is not in the list (from a newer peer).
             pub fn from_raw(n: i32) -> Errno {
                 match n { $($num => Errno::$name,)* _ => Errno::EIO }
             }
-            /// The symbol, `ENOENT`.
+            /// The symbol, such as `ENOENT`.
             pub fn name(self) -> &'static str {
                 match self { $(Errno::$name => stringify!($name),)* }
             }
-            /// The sentence that libc has for it.
+            /// The message that libc prints for it.
             pub fn text(self) -> &'static str {
                 match self { $(Errno::$name => $text,)* }
             }
@@ -79,12 +79,12 @@ impl Errno {
         self as i32
     }
 
-    /// What a reply's status field means: 0 or positive is success.
+    /// Interprets the status field of a reply: 0 or positive is success.
     pub fn from_status(status: i32) -> Result<(), Errno> {
         if status < 0 { Err(Errno::from_raw(status.checked_neg().unwrap_or(5))) } else { Ok(()) }
     }
 
-    /// The status field for a result.
+    /// The status field of a reply with this result.
     pub fn to_status<T>(result: &Result<T, Errno>) -> i32 {
         match result {
             Ok(_) => 0,

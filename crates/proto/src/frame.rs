@@ -1,4 +1,4 @@
-//! Frames: a fixed header, a body, and bulk bytes.
+//! Frames, the unit of transmission: a fixed header, a prost body, and bulk bytes.
 //!
 //! ```text
 //! offset size field
@@ -25,8 +25,9 @@
 //!    112      body (prost), then bulk to the end of the frame
 //! ```
 //!
-//! All little-endian. A reader takes many frames out of one buffer with [`Decoder`]; a writer gathers many in a [`SendQueue`].
-//! Unknown flag bits are kept and ignored; an unknown opcode decodes and is answered `EOPNOTSUPP` by whoever gets it.
+//! All numbers are little-endian. A reader extracts frames from a byte stream with [`Decoder`]; a writer gathers them
+//! in a [`SendQueue`]. Unknown flag bits are kept and ignored. An unknown opcode decodes; its receiver answers
+//! `EOPNOTSUPP`.
 
 use buf_list::BufList;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -36,28 +37,28 @@ use std::io::IoSlice;
 
 use crate::ids::{Handle, Tag, Transno, Xid};
 
-/// Bytes of the header, length field included.
+/// Size of the header including the length field, in bytes.
 pub const HEADER_LEN: usize = 112;
 /// Largest body, in bytes.
 pub const BODY_MAX: usize = 2 << 20;
-/// Largest bulk part, in bytes.
+/// Largest bulk, in bytes.
 pub const BULK_MAX: usize = 4 << 20;
 /// Largest frame, in bytes.
 pub const FRAME_MAX: usize = HEADER_LEN + BODY_MAX + BULK_MAX;
 /// The magic number.
 pub const MAGIC: u16 = 0x4144;
-/// The layout that this code writes.
+/// Version of the frame layout that this code writes and reads.
 pub const VERSION: u16 = 1;
 
 /// Flag bits of a header.
 pub mod flags {
-    /// This frame is a reply. Otherwise it is a request, or a notice if its opcode says so.
+    /// The frame is a reply. Without it, the frame is a request, or a notice if its opcode says so.
     pub const REPLY: u32 = 0x1;
-    /// Sent before, no reply seen.
+    /// Resent: the client sent this request before and saw no reply.
     pub const RESENT: u32 = 0x2;
-    /// Answered before by a server that lost it.
+    /// Replay: the request was answered before, but the server lost its effect in a restart.
     pub const REPLAY: u32 = 0x4;
-    /// An early reply: still executing, wait `timeout_ms` longer.
+    /// Early reply: the request is still executing; wait `timeout_ms` longer.
     pub const EARLY: u32 = 0x8;
     /// The client has replayed all its requests.
     pub const REQ_REPLAY_DONE: u32 = 0x40;
@@ -74,35 +75,36 @@ pub mod flags {
 /// The fixed part of every frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// Operation, raw: it may come from a newer peer.
+    /// Number of the [`Opcode`](crate::Opcode); raw, because a newer peer may send one that this version lacks.
     pub opcode: u16,
-    /// Slot of a modifying request.
+    /// Slot of a modifying request; 0 for others.
     pub tag: Tag,
     /// See [`flags`].
     pub flags: u32,
-    /// Number of the connection attempt; a server drops requests of older connections.
+    /// Number of the connection, counted by the client; a server drops requests of older connections.
     pub conn_cnt: u32,
-    /// The export that the server gave at connect; 0 in a connect request.
+    /// Handle of the export that the server assigned in the connect reply; 0 in an initial connect request.
     pub export: Handle,
-    /// The request's identity; a reply repeats it.
+    /// Identity of the request; a reply repeats it.
     pub xid: Xid,
-    /// Reply: the change's place in the target's order. Replay: the same, given back.
+    /// Reply: the transno of the change, 0 if nothing was changed. Replay: the transno from the original reply.
     pub transno: Transno,
-    /// No reply with an equal or lower xid is missing.
+    /// The client has the replies to all requests up to this xid.
     pub last_xid: Xid,
-    /// Reply: everything up to here is durable. Replay: the transno of the replay that the client sent before it.
+    /// Reply: all changes up to this transno are durable. Replay: the transno of the client's previous replay.
     pub last_committed: Transno,
-    /// Milliseconds, see the layout.
+    /// Milliseconds; its meaning depends on the kind of frame, see the [layout](self).
     pub timeout_ms: u32,
-    /// Reply: 0 or a negative errno.
+    /// Reply: 0 or a positive result on success, a negative Linux errno on failure.
     pub status: i32,
-    /// Reply and replay: versions of the objects before the change. New request: see [`Header::slot_is_busy`].
+    /// Reply and replay: versions of the objects before the change. New request: bitmap of busy slots, see
+    /// [`Header::slot_is_busy`].
     pub pre_versions: [u64; 4],
 }
 
 impl Header {
-    /// Whether, when this new request was first sent, the slot of `tag` had a request without an answer. Of slots above
-    /// 256 that is not said, so they count as busy.
+    /// Whether the slot of `tag` had an unanswered request when this new request was first sent. The bitmap covers
+    /// slots up to 256; higher ones count as busy.
     pub fn slot_is_busy(&self, tag: Tag) -> bool {
         let at = usize::from(tag.0).wrapping_sub(1);
         self.pre_versions.get(at / 64).is_none_or(|word| word >> (at % 64) & 1 == 1)
@@ -114,29 +116,30 @@ impl Header {
     }
 }
 
-/// One frame: cheap to clone, for a client keeps it for replay.
+/// One frame. Cheap to clone, since body and bulk are reference-counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
     /// The fixed part.
     pub header: Header,
     /// The prost body.
     pub body: Bytes,
-    /// Data behind it.
+    /// Bulk data, which follows the body on the wire.
     pub bulk: Bytes,
 }
 
-/// Why bytes are not a frame. The connection that carried them is closed: nothing after them can be trusted.
+/// Why bytes are not a frame. The caller closes the connection that carried them, since the stream can no longer be
+/// synchronized.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FrameError {
-    /// The peer does not speak this protocol.
+    /// Wrong magic number: the peer does not speak this protocol.
     Magic(u16),
-    /// The peer speaks a newer frame layout.
+    /// Unknown version of the frame layout.
     Version(u16),
-    /// The length is below the header or above [`FRAME_MAX`].
+    /// The length is smaller than a header or larger than [`FRAME_MAX`].
     Length(u32),
-    /// Bytes changed on the way.
+    /// The checksum does not match: bytes changed in transit.
     Checksum,
-    /// The body length does not fit the frame.
+    /// The body is longer than the frame or [`BODY_MAX`], or the bulk is longer than [`BULK_MAX`].
     Body(u32),
 }
 
@@ -161,17 +164,17 @@ impl fmt::Display for FrameError {
 impl std::error::Error for FrameError {}
 
 impl Frame {
-    /// A frame with `message` as its body.
+    /// Creates a frame with `message` as its body.
     pub fn new(header: Header, message: &impl Message, bulk: Bytes) -> Frame {
         Frame { header, body: message.encode_to_vec().into(), bulk }
     }
 
-    /// Decodes the body. Unknown fields are skipped; bytes that are no message of this type are an error.
+    /// Decodes the body. Unknown fields are skipped. Fails if the bytes are not a valid message of this type.
     pub fn decode<M: Message + Default>(&self) -> Result<M, prost::DecodeError> {
         M::decode(self.body.clone())
     }
 
-    /// Bytes on the wire.
+    /// Size on the wire, in bytes.
     pub fn wire_len(&self) -> usize {
         HEADER_LEN + self.body.len() + self.bulk.len()
     }
@@ -179,7 +182,7 @@ impl Frame {
     /// The header as bytes; its checksum covers body and bulk.
     ///
     /// # Panics
-    /// If body or bulk exceed their limits: the sender must have checked.
+    /// If body or bulk exceed [`BODY_MAX`] or [`BULK_MAX`]; the sender must check before.
     fn head(&self) -> [u8; HEADER_LEN] {
         assert!(self.body.len() <= BODY_MAX && self.bulk.len() <= BULK_MAX, "frame over its limits");
         let h = &self.header;
@@ -213,7 +216,7 @@ impl Frame {
     /// Appends the frame to `out`.
     ///
     /// # Panics
-    /// If body or bulk exceed their limits: the sender must have checked.
+    /// If body or bulk exceed [`BODY_MAX`] or [`BULK_MAX`]; the sender must check before.
     pub fn encode(&self, out: &mut impl BufMut) {
         out.put_slice(&self.head());
         out.put_slice(&self.body);
@@ -221,32 +224,33 @@ impl Frame {
     }
 }
 
-/// Frames on their way into a byte stream. Bulk bytes are referred to, not copied; what is small is gathered.
+/// A queue of frames to be written to a byte stream. Large bulk is referenced, not copied; headers, bodies and small
+/// bulk are gathered in one buffer.
 ///
-/// Write what [`Buf::chunks_vectored`] gives, and [`Buf::advance`] by what was taken.
+/// Write the slices from [`Buf::chunks_vectored`], then [`Buf::advance`] by the number of bytes written.
 #[derive(Debug, Default)]
 pub struct SendQueue {
-    /// What goes first.
+    /// Written first.
     parts: BufList,
-    /// What goes then.
+    /// Written after `parts`; copied bytes that are still gathered.
     tail: BytesMut,
 }
 
-/// Bulk bytes up to this many are copied rather than referred to.
+/// Bulk up to this size is copied rather than referenced, in bytes.
 const BULK_COPIED: usize = 16 << 10;
-/// An empty queue keeps no more memory than this.
+/// An empty queue keeps at most this much memory, in bytes.
 const TAIL_KEPT: usize = 1 << 20;
 
 impl SendQueue {
-    /// Nothing to send.
+    /// An empty queue.
     pub fn new() -> SendQueue {
         SendQueue::default()
     }
 
-    /// Puts a frame behind the others.
+    /// Appends a frame.
     ///
     /// # Panics
-    /// If body or bulk exceed their limits: the sender must have checked.
+    /// If body or bulk exceed [`BODY_MAX`] or [`BULK_MAX`]; the sender must check before.
     pub fn push(&mut self, frame: &Frame) {
         if frame.bulk.len() <= BULK_COPIED {
             frame.encode(&mut self.tail);
@@ -289,19 +293,19 @@ impl Buf for SendQueue {
     }
 }
 
-/// Takes frames out of a byte stream.
+/// Extracts frames from a byte stream.
 ///
-/// Let a read append to [`Decoder::buffer`], as much as it has room for, then call [`Decoder::next_frame`] until it gives
-/// `None`. The buffer never holds more than one largest frame and one read. The room for a large frame is made when its
-/// head is known and ends with it, so that its bytes are where they stay.
+/// Append what was read to [`Decoder::buffer`], up to its capacity, then call [`Decoder::next_frame`] until it returns
+/// `None`. The buffer holds at most one largest frame and one read. For a large frame it is sized to that frame as soon
+/// as the length is known, so that the frame takes over the buffer without a copy.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// Bytes that were taken out.
+    /// Bytes at the start of the buffer that were extracted already.
     taken: usize,
 }
 
-/// Room for one read when no large frame has begun.
+/// Buffer size for one read while no large frame is being received, in bytes.
 const READ_SIZE: usize = 64 << 10;
 
 impl Decoder {
@@ -310,7 +314,7 @@ impl Decoder {
         Decoder::default()
     }
 
-    /// Where to append bytes that were read.
+    /// The buffer to append received bytes to, with spare capacity for a read.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.drain(..self.taken);
         self.taken = 0;
@@ -323,7 +327,7 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// The bytes of the frame that comes next.
+    /// Extracts the bytes of the next frame, `total` bytes long.
     fn take(&mut self, total: usize) -> Bytes {
         if self.taken == 0 && self.buffer.len() == total && total > READ_SIZE {
             return core::mem::take(&mut self.buffer).into();
@@ -333,7 +337,7 @@ impl Decoder {
         bytes
     }
 
-    /// The next whole frame, `None` if bytes are missing, or why there can be none.
+    /// The next complete frame; `None` if more bytes are needed. An error means that the stream is corrupt.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let rest = &self.buffer[self.taken..];
         let Some(length) = rest.get(..4) else { return Ok(None) };
@@ -343,7 +347,7 @@ impl Decoder {
             return Err(FrameError::Length(length));
         }
         if let Some(head) = rest.get(4..8) {
-            // Said as early as it is known: a wrong peer may never send as much as it announced.
+            // Checked as soon as possible: a wrong peer may never send as many bytes as it announced.
             let magic = u16::from_le_bytes([head[0], head[1]]);
             let version = u16::from_le_bytes([head[2], head[3]]);
             if magic != MAGIC {

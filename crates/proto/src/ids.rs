@@ -1,4 +1,4 @@
-//! Numbers that name something, each with its own type.
+//! Newtypes for numbers that identify something, and FIDs.
 
 use core::fmt;
 use core::str::FromStr;
@@ -27,15 +27,16 @@ macro_rules! newtype {
 }
 
 newtype!(
-    /// Identity of a request on one client: rises with every request, also over a restart of the client. 0 is none.
+    /// Identity of a request of one client. Rises with every request, across restarts of the client too. 0 is none.
     Xid(u64)
 );
 newtype!(
-    /// Order of the changes of one target. The high 32 bits are the epoch. 0 is "nothing was changed".
+    /// Position of a change in the order of one target. The high 32 bits are the recovery epoch. 0 means that nothing
+    /// was changed.
     Transno(u64)
 );
 newtype!(
-    /// A client's slot for a modifying request. 0 is "not a modifying request".
+    /// A client's slot for a modifying request, from 1. 0 means that the request is not modifying.
     Tag(u16)
 );
 newtype!(
@@ -43,11 +44,11 @@ newtype!(
     TargetIndex(u32)
 );
 newtype!(
-    /// Position of a stripe object in a file's layout.
+    /// Index of a stripe object in a file's layout.
     StripeIndex(u32)
 );
 newtype!(
-    /// A server's cookie for an export, an open file or a lock. 0 is none.
+    /// A server's identifier for an export, an open file or a lock. 0 is none.
     Handle(u64)
 );
 
@@ -57,13 +58,13 @@ impl Transno {
         (self.0 >> 32) as u32
     }
 
-    /// The first value of `epoch`; real transnos of the epoch are greater.
+    /// The lower bound of `epoch`: its transnos are greater.
     pub fn start_of(epoch: u32) -> Transno {
         Transno(u64::from(epoch) << 32)
     }
 }
 
-/// A client's identity for one mount: chosen at random by the client, durable at every target it uses.
+/// Identity of a client for one mount: chosen at random by the client, recorded durably at every target that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientUuid(pub u128);
 
@@ -88,14 +89,14 @@ impl fmt::Debug for ClientUuid {
     }
 }
 
-/// What a target holds.
+/// Kind of a target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TargetKind {
-    /// Configuration.
+    /// Management target: configuration.
     Mgt,
-    /// Metadata.
+    /// Metadata target.
     Mdt,
-    /// Objects.
+    /// Object target.
     Ost,
 }
 
@@ -104,9 +105,9 @@ pub enum TargetKind {
 pub struct TargetName {
     /// The file system's name; 1 to 8 characters of `[A-Za-z0-9_]`. Empty for the MGS.
     pub fsname: String,
-    /// What it holds.
+    /// Kind of target.
     pub kind: TargetKind,
-    /// Its index.
+    /// Index among the targets of its kind; 0 for the MGS.
     pub index: TargetIndex,
 }
 
@@ -114,7 +115,7 @@ impl TargetName {
     /// Longest file system name, in bytes.
     pub const FSNAME_MAX: usize = 8;
 
-    /// Whether `name` may name a file system.
+    /// Whether `name` is a valid file system name.
     pub fn fsname_is_valid(name: &str) -> bool {
         (1..=Self::FSNAME_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
     }
@@ -156,15 +157,15 @@ impl FromStr for TargetName {
     }
 }
 
-/// Identity of a file system object: never reused, never moved.
+/// Identity of a file system object. Never reused; an object keeps its FID for life.
 ///
 /// Printed as Lustre prints it: `[0x200000401:0x1:0x0]`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Message)]
 pub struct Fid {
-    /// The sequence, granted to one client.
+    /// Sequence, allocated to one client.
     #[prost(uint64, tag = "1")]
     pub seq: u64,
-    /// The object within the sequence; 1 to [`Fid::OID_MAX`].
+    /// Number of the object within the sequence, 1 to [`Fid::OID_MAX`].
     #[prost(uint32, tag = "2")]
     pub oid: u32,
     /// Always 0 in this version.
@@ -177,14 +178,14 @@ impl Fid {
     pub const NONE: Fid = Fid { seq: 0, oid: 0, ver: 0 };
     /// The root directory of every file system.
     pub const ROOT: Fid = Fid { seq: 0x2_0000_0007, oid: 1, ver: 0 };
-    /// First sequence that the MGT hands out.
+    /// First sequence that the MGT allocates.
     pub const SEQ_FIRST: u64 = 0x2_0000_0400;
-    /// Last sequence there is.
+    /// Last sequence.
     pub const SEQ_LAST: u64 = (1 << 40) - 1;
-    /// Greatest object number in a sequence; a sequence holds this many objects.
+    /// Highest object number in a sequence, and so the number of objects in it.
     pub const OID_MAX: u32 = 0x1_ffff;
-    /// A client takes no object that is so far past one of the same sequence whose request is not answered, and a server takes a
-    /// number so far below the greatest for used.
+    /// Width of the window of object numbers in use. A client takes no number this far above one whose request is
+    /// unanswered, and a server treats a number this far below the highest as used.
     pub const IN_DOUBT_MAX: u32 = 64;
 
     /// A FID.
@@ -192,18 +193,18 @@ impl Fid {
         Fid { seq, oid, ver: 0 }
     }
 
-    /// Whether it names nothing.
+    /// Whether it is [`Fid::NONE`].
     pub fn is_none(&self) -> bool {
         *self == Fid::NONE
     }
 
-    /// Whether a client may have chosen it.
+    /// Whether it lies in the range that clients choose from.
     pub fn is_normal(&self) -> bool {
         (Fid::SEQ_FIRST..=Fid::SEQ_LAST).contains(&self.seq) && (1..=Fid::OID_MAX).contains(&self.oid) && self.ver == 0
     }
 
-    /// The inode number that programs see: a fixed, one-to-one function of the FID for normal FIDs
-    /// (40 bits of sequence, 17 of object), 1 for the root. Never 0.
+    /// The inode number that programs see: for normal FIDs a fixed one-to-one mapping (40 bits of sequence, 17 of
+    /// object), 1 for the root. Never 0.
     pub fn ino(&self) -> u64 {
         if *self == Fid::ROOT {
             return 1;
@@ -211,7 +212,7 @@ impl Fid {
         (self.seq << 17) | u64::from(self.oid & 0x1_ffff)
     }
 
-    /// The FID of a FUSE node id made by [`Fid::ino`]; `None` if no FID has that number.
+    /// The FID with inode number `ino` (see [`Fid::ino`]); `None` if no FID has it.
     pub fn from_ino(ino: u64) -> Option<Fid> {
         if ino == 1 {
             return Some(Fid::ROOT);
@@ -220,7 +221,7 @@ impl Fid {
         fid.is_normal().then_some(fid)
     }
 
-    /// 16 bytes that sort as the FID does, for keys.
+    /// Encodes it as a store key: 16 bytes that sort in the order of FIDs.
     pub fn to_key(self) -> [u8; 16] {
         let mut k = [0; 16];
         k[..8].copy_from_slice(&self.seq.to_be_bytes());
@@ -229,7 +230,7 @@ impl Fid {
         k
     }
 
-    /// The inverse of [`Fid::to_key`].
+    /// The inverse of [`Fid::to_key`]; `None` unless `k` has 16 bytes.
     pub fn from_key(k: &[u8]) -> Option<Fid> {
         let k: &[u8; 16] = k.try_into().ok()?;
         let (s, rest) = k.split_at(8);
@@ -251,7 +252,7 @@ impl fmt::Display for Fid {
 impl FromStr for Fid {
     type Err = String;
 
-    /// Reads `[0xSEQ:0xOID:0xVER]`, with or without the brackets.
+    /// Parses `[0xSEQ:0xOID:0xVER]`, with or without the brackets.
     fn from_str(s: &str) -> Result<Self, String> {
         let bad = || format!("'{s}' is not a FID; expected [0xSEQ:0xOID:0xVER]");
         let inner = s.strip_prefix('[').map_or(Some(s), |r| r.strip_suffix(']')).ok_or_else(bad)?;

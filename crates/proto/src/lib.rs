@@ -1,14 +1,15 @@
-//! Every message, id, feature flag and error on the wire.
+//! The wire protocol: every message, id, feature flag and error that peers exchange.
 //!
-//! One frame is a fixed little-endian [`Header`], a prost body and, for data, bulk bytes behind it. This crate
-//! says what the bytes mean and refuses bytes that mean nothing; who may send what when is `rpc`'s business.
+//! A frame is a fixed little-endian [`Header`], a prost body and, for data, bulk bytes after it. This crate defines
+//! what the bytes mean and rejects bytes that mean nothing. The order of messages, retries and recovery are left to
+//! `rpc`.
 //!
-//! - [`ids`]: the newtypes for everything that has a number, and [`Fid`].
+//! - [`ids`]: newtypes for everything that a number identifies, and [`Fid`].
 //! - [`frame`]: header, checksums, the codec over a byte buffer, limits.
-//! - [`opcode`]: what a request asks for; which ones modify and so take a tag.
-//! - [`connect`]: feature flags, versions and limits that two ends agree on.
+//! - [`opcode`]: the kinds of requests, and what follows from the kind alone: whether it modifies, which slot it takes.
+//! - [`connect`]: feature flags, versions and limits that two peers negotiate.
 //! - [`msg`]: the bodies.
-//! - [`errno`]: the closed list of errors that a user's program can see.
+//! - [`errno`]: the closed list of errors that a program can see.
 //! - [`nid`]: addresses of servers.
 //! - [`operation`]: names of operations in statistics.
 //! - [`params`]: names of parameters.

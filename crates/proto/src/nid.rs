@@ -1,4 +1,4 @@
-//! Addresses of servers: `HOST:PORT` or `unix:PATH`.
+//! Addresses of servers, written `HOST:PORT` or `unix:PATH`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -17,11 +17,11 @@ pub enum Nid {
     Unix(String),
 }
 
-/// Port of the first server of a node.
+/// Default TCP port, used by the first server of a node.
 pub const PORT: u16 = 7988;
 
 impl Nid {
-    /// Whether only this machine can reach it.
+    /// Whether only this machine can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Nid::Unix(_) => true,
@@ -31,7 +31,7 @@ impl Nid {
         }
     }
 
-    /// Whether it stands for all addresses of a machine: one can listen there, and not connect to it from elsewhere.
+    /// Whether it is the unspecified address: a server can listen on it, but a client cannot connect to it.
     pub fn is_wildcard(&self) -> bool {
         matches!(self, Nid::Tcp { host, .. } if host.parse::<core::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()))
     }

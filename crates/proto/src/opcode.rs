@@ -1,57 +1,60 @@
-//! What a request asks for, and all that depends on the kind of request alone.
+//! Opcodes, and the properties of a request that depend on its opcode alone.
 
 use crate::frame::BODY_MAX;
 
-/// The slot that a request takes at a metadata target: of each class a client has a number of its own.
+/// The class of slot that a request takes at a metadata target. Each class has its own limit per client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotClass {
-    /// None: it changes nothing, or doing it twice changes no more.
+    /// No slot: the request changes nothing, or can be executed twice without harm.
     None,
     /// An ordinary change.
     Change,
-    /// A change of a small file's data. The client has it buffered, and no program waits for it.
+    /// A write to a small file's data. The client has it buffered, and no program waits for it.
     Data,
-    /// Changes of metadata that the client has answered before it sends them.
+    /// Metadata changes that the client has acknowledged to its programs before sending them.
     WriteBack,
     /// A close.
     Close,
 }
 
-/// When a target that recovers takes a request.
+/// When a target in recovery executes a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InRecovery {
-    /// At once: it gives something back, or is a sign of life.
+    /// At once: it releases something, or is a ping.
     AtOnce,
-    /// With the locks, if it is marked as a replay; otherwise when the recovery is over.
+    /// In the lock replay stage if it is flagged as a replay, otherwise after recovery.
     WithLocks,
-    /// With the changes, if it is marked as a replay; otherwise when the recovery is over.
+    /// In the request replay stage if it is flagged as a replay, otherwise after recovery.
     InTurn,
 }
 
-/// What is known of all requests of one kind. The table below has a row for each; whoever needs to know asks there.
+/// Properties of all requests with one opcode. The table below has a row for each; no other code lists opcodes by
+/// property.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traits {
-    /// It changes what is stored, so that it needs room, and cannot be taken back once it was sent.
+    /// It changes what is stored: it needs space on the target and cannot be withdrawn once it was sent.
     pub modifies: bool,
-    /// A session that may only read is refused it with `EROFS`. What it needs to read is allowed, also where the target notes it.
+    /// Refused with `EROFS` in a read-only session. False for changes that reading needs (closes, new sequences).
     pub for_writers: bool,
-    /// Its slot, at a metadata target.
+    /// The slot that it takes at a metadata target.
     pub slot: SlotClass,
-    /// When a target that recovers takes it.
+    /// When a target in recovery executes it.
     pub in_recovery: InRecovery,
-    /// It may be what a client does before it gives a lock back, so that it is a reason to wait longer for the lock.
+    /// A client may send it before it cancels a lock, so the server extends the lock callback's deadline when it
+    /// arrives.
     pub writes_back: bool,
-    /// At a metadata target it must not overtake changes that its client has answered and not sent.
+    /// At a metadata target it must not overtake changes that the client has acknowledged but not sent.
     pub ordered: bool,
-    /// From server to client, without a reply.
+    /// A notice: sent by the server, without a reply.
     pub notice: bool,
-    /// The longest body of a reply that is worth decoding, in bytes: what is small on the wire may take a hundred times that in memory.
+    /// Longest reply body that the client decodes, in bytes. A small body can take a hundred times its size in memory.
     pub reply_max: usize,
 }
 
-/// Longest body of a reply that describes objects or a lock. Names, layouts and locks of an honest one fit many times.
+/// Longest reply body that describes objects or a lock, in bytes. It fits the names, layouts and locks of an honest
+/// reply many times over.
 const OBJECT_BODY_MAX: usize = 256 << 10;
-/// The same of a run of directory entries: twice what a client asks for at most.
+/// Longest reply body with directory entries, in bytes: twice what a client requests at most.
 const LISTING_BODY_MAX: usize = 512 << 10;
 
 /// A request that changes nothing.
@@ -66,7 +69,7 @@ const LOOK: Traits = Traits {
     reply_max: BODY_MAX,
 };
 
-/// A change. It takes no slot where doing it twice changes no more.
+/// A change. It takes no slot unless its row gives it one.
 const CHANGE: Traits = Traits { modifies: true, for_writers: true, ..LOOK };
 
 const NOTICE: Traits = Traits { notice: true, ..LOOK };
@@ -103,15 +106,17 @@ impl Traits {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $num:literal, $text:literal, $traits:expr;)*) => {
-        /// Operation of a frame. Numbers are Lustre's where Lustre has the operation.
+        /// Operation of a frame: what a request asks for. Numbers are Lustre's where Lustre has the operation. Each
+        /// variant names the body of the request and, after the arrow, the body of the reply. The reply to a failed
+        /// request has no body unless the reply's type says otherwise.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u16)]
         pub enum Opcode { $($(#[$doc])* $name = $num,)* }
 
         impl Opcode {
-            /// Every opcode: those of objects, of metadata, of locks, of the management server, of sessions.
+            /// Every opcode, grouped by objects, metadata, locks, the management server and sessions.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
-            /// The opcode of a number, or `None` if this version has none.
+            /// The opcode with number `n`, or `None` if this version has none.
             pub fn from_raw(n: u16) -> Option<Opcode> {
                 match n { $($num => Some(Opcode::$name),)* _ => None }
             }
@@ -119,7 +124,7 @@ macro_rules! opcodes {
             pub fn name(self) -> &'static str {
                 match self { $(Opcode::$name => $text,)* }
             }
-            /// What is known of its requests.
+            /// Properties of its requests.
             pub const fn traits(self) -> Traits {
                 match self { $(Opcode::$name => const { $traits },)* }
             }
@@ -128,78 +133,100 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Read bytes of an object ([`crate::msg::ReadReq`]).
+    /// Read bytes of an object: [`ReadReq`](crate::msg::ReadReq) → [`ReadRep`](crate::msg::ReadRep) with bulk data.
     ObjRead = 3, "ost_read", LOOK;
-    /// Write bytes of an object ([`crate::msg::WriteReq`]). On an MDT it takes a tag.
+    /// Write bytes of an object: [`WriteReq`](crate::msg::WriteReq) with bulk data →
+    /// [`ObjectStateRep`](crate::msg::ObjectStateRep). Takes a tag at an MDT.
     ObjWrite = 4, "ost_write", CHANGE.slot(SlotClass::Data).writes_back();
-    /// Attributes of an object.
+    /// Get the attributes of an object: [`ObjGetattrReq`](crate::msg::ObjGetattrReq) →
+    /// [`ObjectStateRep`](crate::msg::ObjectStateRep).
     ObjGetattr = 1, "ost_getattr", LOOK;
-    /// Set owner or times of an object.
+    /// Set owner or times of an object: [`ObjSetattrReq`](crate::msg::ObjSetattrReq) →
+    /// [`ObjectStateRep`](crate::msg::ObjectStateRep).
     ObjSetattr = 2, "ost_setattr", CHANGE;
-    /// Remove objects.
+    /// Remove objects: [`DestroyReq`](crate::msg::DestroyReq) → [`DestroyRep`](crate::msg::DestroyRep).
     ObjDestroy = 6, "ost_destroy", CHANGE;
-    /// Truncate, punch a hole, zero or allocate.
+    /// Truncate, punch a hole, zero or allocate: [`PunchReq`](crate::msg::PunchReq) →
+    /// [`ObjectStateRep`](crate::msg::ObjectStateRep).
     ObjPunch = 10, "ost_punch", CHANGE.slot(SlotClass::Change).writes_back();
-    /// Find data or a hole.
+    /// Find data or a hole: [`SeekReq`](crate::msg::SeekReq) → [`SeekRep`](crate::msg::SeekRep).
     ObjSeek = 21, "ost_seek", LOOK;
-    /// Make an object or a whole target durable.
+    /// Make objects, or a whole target, durable: [`ObjSyncReq`](crate::msg::ObjSyncReq) → [`Empty`](crate::msg::Empty).
     ObjSync = 16, "ost_sync", LOOK.writes_back();
-    /// Space of an object target; also renews the client's grant.
+    /// Space of an object target; also renews the client's grant: [`StatfsReq`](crate::msg::StatfsReq) →
+    /// [`StatfsRep`](crate::msg::StatfsRep).
     ObjStatfs = 13, "ost_statfs", LOOK;
-    /// Attributes by FID, with locks.
+    /// Get attributes by FID, with locks: [`GetattrReq`](crate::msg::GetattrReq) →
+    /// [`ObjectRep`](crate::msg::ObjectRep).
     MdsGetattr = 33, "mds_getattr", LOOK.ordered().reply_max(OBJECT_BODY_MAX);
-    /// Attributes by parent and name, with locks.
+    /// Get attributes by parent and name, with locks: [`LookupReq`](crate::msg::LookupReq) →
+    /// [`ObjectRep`](crate::msg::ObjectRep).
     MdsLookup = 34, "mds_getattr_name", LOOK.ordered().reply_max(OBJECT_BODY_MAX);
-    /// Closes of open handles, up to 64 in one request. Modifies, with a slot of its own.
+    /// Close up to 64 open handles: [`CloseReq`](crate::msg::CloseReq) → [`CloseRep`](crate::msg::CloseRep). Modifies,
+    /// with a reserved slot.
     MdsClose = 35, "mds_close", CHANGE.slot(SlotClass::Close).by_readers().reply_max(OBJECT_BODY_MAX);
-    /// A change; [`crate::msg::Reint`] says which. Modifies.
+    /// A metadata change ([`Reint`](crate::msg::Reint) says which): [`ReintReq`](crate::msg::ReintReq) →
+    /// [`ObjectRep`](crate::msg::ObjectRep). Modifies.
     MdsReint = 36, "mds_reint", CHANGE.slot(SlotClass::Change).ordered().writes_back().reply_max(OBJECT_BODY_MAX);
-    /// Changes of metadata write-back ([`crate::msg::BatchReq`]). Modifies.
+    /// A batch of write-back changes: [`BatchReq`](crate::msg::BatchReq) → [`BatchRep`](crate::msg::BatchRep).
+    /// Modifies.
     MdsBatch = 63, "mds_batch", CHANGE.slot(SlotClass::WriteBack).writes_back();
-    /// A run of directory entries.
+    /// List directory entries: [`ReaddirReq`](crate::msg::ReaddirReq) → [`ReaddirRep`](crate::msg::ReaddirRep).
     MdsReaddir = 37, "mds_readpage", LOOK.ordered().reply_max(LISTING_BODY_MAX);
-    /// Space and inodes of a metadata target.
+    /// Space and inodes of a metadata target: [`StatfsReq`](crate::msg::StatfsReq) →
+    /// [`StatfsRep`](crate::msg::StatfsRep).
     MdsStatfs = 41, "mds_statfs", LOOK.ordered();
-    /// Make everything that this client did durable.
+    /// Make all changes acknowledged to this client durable: [`SyncReq`](crate::msg::SyncReq) → [`Empty`](crate::msg::Empty).
     MdsSync = 44, "mds_sync", LOOK.ordered();
-    /// Value of an extended attribute, or the list of names.
+    /// Get an extended attribute, or the list of names: [`GetxattrReq`](crate::msg::GetxattrReq) →
+    /// [`GetxattrRep`](crate::msg::GetxattrRep).
     MdsGetxattr = 49, "mds_getxattr", LOOK.ordered();
-    /// Paths of a FID.
+    /// Get all paths of a FID: [`Fid2pathReq`](crate::msg::Fid2pathReq) → [`Fid2pathRep`](crate::msg::Fid2pathRep).
     MdsFid2path = 60, "mds_fid2path", LOOK.ordered();
-    /// Take or replay a lock.
+    /// Acquire or replay a lock: [`EnqueueReq`](crate::msg::EnqueueReq) → [`EnqueueRep`](crate::msg::EnqueueRep).
     LdlmEnqueue = 101, "ldlm_enqueue", LOOK.with_locks().reply_max(OBJECT_BODY_MAX);
-    /// Give locks back.
+    /// Cancel locks: [`CancelReq`](crate::msg::CancelReq) → [`Empty`](crate::msg::Empty).
     LdlmCancel = 103, "ldlm_cancel", LOOK.at_once();
-    /// Server to client: somebody wants this lock.
+    /// Blocking callback, server to client: another request conflicts with a lock
+    /// ([`BlCallback`](crate::msg::BlCallback)).
     LdlmBlCallback = 104, "ldlm_bl_callback", NOTICE;
-    /// Server to client: what does your lock's object look like now?
+    /// Glimpse callback, server to client: asks for the object's current attributes
+    /// ([`GlCallback`](crate::msg::GlCallback)).
     LdlmGlCallback = 106, "ldlm_gl_callback", NOTICE;
-    /// Client's answer to a glimpse callback.
+    /// The client's answer to a glimpse callback: [`GlReply`](crate::msg::GlReply) → [`Empty`](crate::msg::Empty).
     LdlmGlReply = 107, "ldlm_gl_reply", LOOK.at_once();
-    /// Replay many locks ([`crate::msg::ReplayLocksReq`]), with the flag REPLAY.
+    /// Replay many locks, with the flag REPLAY: [`ReplayLocksReq`](crate::msg::ReplayLocksReq) →
+    /// [`ReplayLocksRep`](crate::msg::ReplayLocksRep).
     LdlmReplay = 108, "ldlm_replay", LOOK.with_locks();
-    /// Server to client: keep so many unused locks at most.
+    /// Server to client: the most unused locks to keep ([`LruLimit`](crate::msg::LruLimit)).
     LdlmLruLimit = 109, "ldlm_lru_limit", NOTICE;
-    /// Register a target.
+    /// Register a target: [`RegisterReq`](crate::msg::RegisterReq) → [`RegisterRep`](crate::msg::RegisterRep).
     MgsRegister = 251, "mgs_target_reg", CHANGE;
-    /// The configuration; also asks to be told of changes.
+    /// Get the configuration and subscribe to changes of it: [`ConfigGetReq`](crate::msg::ConfigGetReq) →
+    /// [`Config`](crate::msg::Config).
     MgsConfigGet = 250, "mgs_config_read", LOOK;
-    /// Set a persistent parameter.
+    /// Set or remove a persistent parameter: [`SetParamReq`](crate::msg::SetParamReq) → [`Empty`](crate::msg::Empty).
     MgsSetParam = 252, "mgs_set_info", CHANGE;
-    /// MGS to everyone connected: the configuration has a new version.
+    /// MGS to all subscribers: the configuration has a new version ([`Config`](crate::msg::Config), version only).
     MgsConfigChanged = 255, "mgs_config_changed", NOTICE;
-    /// Make, change or remove a pool of object targets.
+    /// Create, change or remove a pool of object targets: [`SetPoolReq`](crate::msg::SetPoolReq) →
+    /// [`SetPoolRep`](crate::msg::SetPoolRep).
     MgsSetPool = 781, "mgs_set_pool", CHANGE;
-    /// A range of sequences for a metadata target.
+    /// Allocate a range of FID sequences to a metadata target: [`SeqRangeReq`](crate::msg::SeqRangeReq) →
+    /// [`SeqRangeRep`](crate::msg::SeqRangeRep).
     MgsSeqRange = 256, "mgs_seq_range", CHANGE;
-    /// First message on a connection, and after every reconnect.
+    /// First message on every connection: [`ConnectReq`](crate::msg::ConnectReq) →
+    /// [`ConnectRep`](crate::msg::ConnectRep).
     Connect = 38, "connect", LOOK;
-    /// A clean good-bye.
+    /// End the session cleanly: [`Empty`](crate::msg::Empty) → [`Empty`](crate::msg::Empty).
     Disconnect = 39, "disconnect", LOOK.at_once();
-    /// Sign of life; brings last_committed; ends recovery.
+    /// Ping: keeps the session alive, fetches `last_committed`, and marks the client's progress in recovery:
+    /// [`PingReq`](crate::msg::PingReq) → [`Empty`](crate::msg::Empty).
     Ping = 400, "obd_ping", LOOK.at_once();
-    /// A question to the process, not to a target of it; needs no session.
+    /// An administrator's question to the process rather than to one of its targets; needs no session:
+    /// [`AdminReq`](crate::msg::AdminReq) → [`AdminRep`](crate::msg::AdminRep).
     Admin = 500, "admin", LOOK;
-    /// A fresh sequence of FIDs for a client.
+    /// Allocate a FID sequence to a client: [`SeqAllocReq`](crate::msg::SeqAllocReq) →
+    /// [`SeqAllocRep`](crate::msg::SeqAllocRep).
     SeqAlloc = 700, "seq_query", CHANGE.by_readers();
 }

@@ -4,7 +4,7 @@ use stdx::tally::Sampled;
 
 macro_rules! operations {
     ($($name:ident = $text:literal, $unit:literal;)*) => {
-        /// What is counted in the statistics of targets and mounts.
+        /// An operation counted in the statistics of targets and mounts, with its unit.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[allow(missing_docs)]
         #[repr(u8)]

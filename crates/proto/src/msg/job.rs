@@ -1,4 +1,4 @@
-//! Requests that name the job that they are made for.
+//! Requests that carry the name of the job that they are made for.
 
 use prost::Message;
 
@@ -7,12 +7,12 @@ use super::{
     SeekReq, WriteReq,
 };
 
-/// Bytes of a job's name.
+/// Longest job name, in bytes.
 pub const JOB_MAX: usize = 31;
 
-/// See the module.
+/// A request that carries the name of a job.
 pub trait OfJob: Message {
-    /// Its name; empty if there is none.
+    /// Name of the job; empty if there is none.
     fn job(&self) -> &str;
 }
 

@@ -1,20 +1,20 @@
-//! Locks on the wire.
+//! Lock messages: enqueue, cancel, replay and callbacks.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
 use crate::ids::Fid;
 
-/// What a lock covers.
+/// The resource that a lock is on: one lock space of one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Message)]
 pub struct Resource {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// Which of its lock spaces.
+    /// Lock space of the object, a [`ResourceKind`].
     #[prost(enumeration = "ResourceKind", tag = "2")]
     pub kind: i32,
-    /// For [`ResourceKind::Object`], the stripe.
+    /// Index of the stripe for [`ResourceKind::Object`], otherwise 0.
     #[prost(uint32, tag = "3")]
     pub stripe: u32,
 }
@@ -23,11 +23,11 @@ pub struct Resource {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Enumeration)]
 #[repr(i32)]
 pub enum ResourceKind {
-    /// Inodebits, on the metadata target.
+    /// Inodebits locks, on the metadata target.
     Inode = 0,
-    /// Extents of a stripe object, on its object target.
+    /// Extent locks on a stripe object, on its object target.
     Object = 1,
-    /// `flock` and POSIX record locks, on the metadata target.
+    /// `flock` locks and POSIX record locks, on the metadata target.
     Flock = 2,
 }
 
@@ -51,7 +51,7 @@ impl Resource {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Enumeration)]
 #[repr(i32)]
 pub enum LockMode {
-    /// No mode: nothing asked for. Not a valid request.
+    /// No mode; not valid in a request.
     Unset = 0,
     /// Exclusive.
     Ex = 1,
@@ -63,31 +63,33 @@ pub enum LockMode {
     Cw = 8,
     /// Concurrent read.
     Cr = 16,
-    /// Null: unlock of a record lock.
+    /// Null; in a request for a record lock, unlock.
     Nl = 32,
 }
 
 /// Bits of an inode lock, with Lustre's numbers.
 pub mod bits {
-    /// Names that lead to the object, existence, type. Covers cached entries (the lock of the *child*).
+    /// The object's names, existence and type. Protects cached entries that lead to the object (it is the lock of the
+    /// *child*).
     pub const LOOKUP: u64 = 0x01;
-    /// Attributes and times; of a directory also its entries, and names that it does not have.
+    /// Attributes and times; of a directory also its entries, including the absence of names.
     pub const UPDATE: u64 = 0x02;
-    /// Being open.
+    /// Open handles.
     pub const OPEN: u64 = 0x04;
-    /// Where the data lies.
+    /// Layout: where the data lies.
     pub const LAYOUT: u64 = 0x08;
     /// Owner, mode, ACL.
     pub const PERM: u64 = 0x10;
     /// Extended attributes.
     pub const XATTR: u64 = 0x20;
-    /// Data (and size, blocks, mtime) of a file that lives on the metadata target.
+    /// Data, size, blocks and mtime of a file that lives on the metadata target.
     pub const DOM: u64 = 0x40;
     /// Every bit.
     pub const ALL: u64 = 0x7f;
-    /// What a client caches of an object that it looked up.
+    /// Bits that a client caches of an object that it looked up.
     pub const CACHE: u64 = LOOKUP | UPDATE | PERM | XATTR | LAYOUT;
-    /// The same of a directory, whose entries change more often than itself: UPDATE has a lock of its own there.
+    /// The same for a directory without UPDATE, which has a separate lock because entries change more often than the
+    /// directory.
     pub const CACHE_DIRECTORY: u64 = CACHE & !UPDATE;
 }
 
@@ -106,7 +108,7 @@ impl Extent {
     /// Everything.
     pub const ALL: Extent = Extent { start: 0, end: u64::MAX };
 
-    /// Whether they share a byte.
+    /// Whether the extents share a byte.
     pub fn overlaps(&self, other: &Extent) -> bool {
         self.start <= other.end && other.start <= self.end
     }
@@ -132,12 +134,12 @@ pub struct Flock {
     /// Process, for `F_GETLK`.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
-    /// `flock(2)`, which lives in a world apart from POSIX record locks.
+    /// A `flock(2)` lock, which never conflicts with POSIX record locks.
     #[prost(bool, tag = "5")]
     pub is_flock: bool,
 }
 
-/// What part of the resource a lock covers.
+/// The part of the resource that a lock covers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Oneof)]
 pub enum Policy {
     /// Bits of [`bits`], for inodes.
@@ -151,7 +153,7 @@ pub enum Policy {
     Flock(Flock),
 }
 
-/// Size, blocks and times of an object: what a holder or a target knows of it (lock value block).
+/// Lock value block: size, blocks and times of an object as a lock holder or a target knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Lvb {
     /// Bytes.
@@ -166,60 +168,65 @@ pub struct Lvb {
     /// Nanoseconds.
     #[prost(sint64, tag = "4")]
     pub mtime_ns: i64,
-    /// Nanoseconds; the newest wins when values are merged.
+    /// Nanoseconds. The value with the newest ctime wins when values are merged.
     #[prost(sint64, tag = "5")]
     pub ctime_ns: i64,
 }
 
-/// Body of `LdlmEnqueue`. The reply comes when the lock is granted (early replies meanwhile).
+/// Body of `LdlmEnqueue`. The reply is sent when the lock is granted; early replies extend the wait.
+///
+/// Errors: `EAGAIN` with `no_wait`; `EINTR` if [`CancelReq`] withdrew it; `EDEADLK` for record locks; `ENOLCK` if the
+/// client or the target holds too many locks; `ESTALE` for a replay, see `version`.
 #[derive(Clone, PartialEq, Message)]
 pub struct EnqueueReq {
     /// What to lock.
     #[prost(message, required, tag = "1")]
     pub resource: Resource,
-    /// How.
+    /// Lock mode.
     #[prost(enumeration = "LockMode", tag = "2")]
     pub mode: i32,
-    /// The client's own number for this lock, unique while it lives; a resend repeats it.
+    /// The client's identifier of this lock, unique while the lock lives; a resend repeats it.
     #[prost(uint64, tag = "3")]
     pub cookie: u64,
-    /// Which part.
+    /// Part of the resource to lock.
     #[prost(oneof = "Policy", tags = "4, 5, 6")]
     pub policy: Option<Policy>,
-    /// Do not wait: `EAGAIN` if it cannot be granted at once.
+    /// Does not wait: fails with `EAGAIN` if the lock cannot be granted at once.
     #[prost(bool, tag = "7")]
     pub no_wait: bool,
-    /// Extent locks: do not lock, only tell the attributes as the holders see them.
+    /// Extent locks: takes no lock, only returns the attributes as the holders see them.
     #[prost(bool, tag = "8")]
     pub glimpse: bool,
-    /// Replay: the server's old handle of a lock that was granted; it is granted again as it was.
+    /// Replay: the handle that the lock had before the restart; the lock is granted again as it was.
     #[prost(uint64, tag = "9")]
     pub granted_handle: u64,
-    /// Record locks: only tell who is in the way (`F_GETLK`).
+    /// Record locks: takes no lock, only reports a conflicting lock (`F_GETLK`).
     #[prost(bool, tag = "10")]
     pub test: bool,
-    /// Record locks, to read: where the owner may write already it goes on doing so.
+    /// Record locks in read mode: keeps write locks that the owner already has in the range instead of downgrading
+    /// them.
     #[prost(bool, tag = "11")]
     pub keep: bool,
-    /// Replay: the object's version as the client knows it. If the object is gone or older, what the client saw was lost, and the
-    /// lock is refused with `ESTALE`. 0: whatever it is.
+    /// Replay: the object's version as the client knows it. If the object is gone or has an older version, a change
+    /// that the client saw was lost, and the lock is refused with `ESTALE`. 0: any version.
     #[prost(uint64, tag = "12")]
     pub version: u64,
 }
 
-/// A lock that was granted.
+/// A granted lock.
 #[derive(Clone, PartialEq, Message)]
 pub struct LockGrant {
-    /// The server's handle.
+    /// The server's handle of the lock.
     #[prost(uint64, tag = "1")]
     pub handle: u64,
-    /// The client's cookie.
+    /// The client's cookie of the lock.
     #[prost(uint64, tag = "2")]
     pub cookie: u64,
-    /// On what.
+    /// The locked resource.
     #[prost(message, required, tag = "3")]
     pub resource: Resource,
-    /// What was granted; bits may be fewer than asked for in an intent, extents larger.
+    /// Granted part of the resource. In a reply to an intent it may have fewer bits than requested; an extent may be
+    /// larger.
     #[prost(oneof = "Policy", tags = "4, 5, 6")]
     pub policy: Option<Policy>,
     /// Mode.
@@ -230,37 +237,37 @@ pub struct LockGrant {
 /// Body of the reply to `LdlmEnqueue`.
 #[derive(Clone, PartialEq, Message)]
 pub struct EnqueueRep {
-    /// The lock; none for a glimpse, a test, an unlock.
+    /// The granted lock; none for a glimpse, a test or an unlock.
     #[prost(message, optional, tag = "1")]
     pub grant: Option<LockGrant>,
-    /// Extent locks: what the target knows of the object.
+    /// Extent locks: size, blocks and times of the object.
     #[prost(message, optional, tag = "2")]
     pub lvb: Option<Lvb>,
-    /// `test`: the lock in the way; none if nothing is.
+    /// `test`: the conflicting lock; none if there is none.
     #[prost(message, optional, tag = "3")]
     pub conflict: Option<Flock>,
-    /// `test`: mode of the lock in the way.
+    /// `test`: mode of the conflicting lock.
     #[prost(enumeration = "LockMode", tag = "4")]
     pub conflict_mode: i32,
 }
 
-/// Body of `LdlmReplay`: locks that were granted, to be granted again as they were. Each is done or refused by itself; the
-/// same again gives the same.
+/// Body of `LdlmReplay`: locks from before the target's restart, to be granted again as they were. Each is granted or
+/// refused on its own, and a repeated replay of a lock has the same result.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ReplayLocksReq {
-    /// One `EnqueueReq` after the other, each behind its length (varint): a reader takes them out one by one.
+    /// [`EnqueueReq`] messages, each preceded by its length (varint), so that a reader can decode them one at a time.
     #[prost(bytes = "bytes", tag = "1")]
     pub locks: Bytes,
 }
 
 impl ReplayLocksReq {
-    /// Puts a lock behind those that there are.
+    /// Appends a lock to the encoded `locks`.
     pub fn push(locks: &mut Vec<u8>, lock: &EnqueueReq) {
         let written = lock.encode_length_delimited(locks);
         debug_assert!(written.is_ok(), "a vector grows");
     }
 
-    /// The locks, in order; an error is the last.
+    /// Decodes the locks, in order. A decoding error is the last item.
     pub fn iter(&self) -> impl Iterator<Item = Result<EnqueueReq, prost::DecodeError>> {
         super::one_by_one(&self.locks)
     }
@@ -269,80 +276,81 @@ impl ReplayLocksReq {
 /// Body of the reply to `LdlmReplay`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReplayLocksRep {
-    /// The server's new handle of each lock, in the order of the request. 0: a record lock, which has none, or a lock
-    /// that is among `failed`.
+    /// The server's new handle of each lock, in the order of the request. 0 for a record lock, which has no handle, and
+    /// for a lock in `failed`.
     #[prost(uint64, repeated, tag = "1")]
     pub handles: Vec<u64>,
-    /// Those that were not granted again.
+    /// The locks that were not granted again.
     #[prost(message, repeated, tag = "2")]
     pub failed: Vec<ReplayFailure>,
 }
 
-/// A lock that was not granted again.
+/// A lock of a [`ReplayLocksReq`] that was not granted again.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct ReplayFailure {
-    /// Its place in the request, from 0.
+    /// Index in the request, from 0.
     #[prost(uint32, tag = "1")]
     pub index: u32,
-    /// Why: a Linux errno.
+    /// Reason, as a positive Linux errno.
     #[prost(int32, tag = "2")]
     pub errno: i32,
 }
 
-/// Body of `LdlmCancel`: locks given back. Unknown handles are ignored: they were cancelled before.
+/// Body of `LdlmCancel`: releases locks. Unknown handles are ignored, because those locks were cancelled before.
 #[derive(Clone, PartialEq, Message)]
 pub struct CancelReq {
     /// Server handles of granted locks.
     #[prost(uint64, repeated, tag = "1")]
     pub handles: Vec<u64>,
-    /// Cookies of locks that still wait: their enqueue is answered `EINTR`.
+    /// Cookies of enqueues that still wait; these are answered `EINTR`.
     #[prost(uint64, repeated, tag = "2")]
     pub waiting_cookies: Vec<u64>,
 }
 
-/// Body of `LdlmBlCallback`: give this lock back when its work is done. Sent again after a reconnect; a client that no
-/// longer has the lock answers with a cancel of the handle all the same.
+/// Body of `LdlmBlCallback`: asks the client to write back what the lock protects and to cancel it. Resent after a
+/// reconnect. A client that does not hold the lock also answers with a cancel of the handle.
 #[derive(Clone, PartialEq, Message)]
 pub struct BlCallback {
-    /// Server's handle.
+    /// The server's handle of the lock.
     #[prost(uint64, tag = "1")]
     pub handle: u64,
-    /// Client's cookie: the callback may overtake the grant.
+    /// The client's cookie of the lock, because the callback may overtake the grant.
     #[prost(uint64, tag = "2")]
     pub cookie: u64,
-    /// On what.
+    /// The locked resource.
     #[prost(message, required, tag = "3")]
     pub resource: Resource,
-    /// What somebody wants.
+    /// Part of the resource that the conflicting request needs.
     #[prost(oneof = "Policy", tags = "4, 5, 6")]
     pub wanted: Option<Policy>,
-    /// In which mode.
+    /// Mode that the conflicting request needs.
     #[prost(enumeration = "LockMode", tag = "7")]
     pub wanted_mode: i32,
 }
 
-/// Body of `LdlmLruLimit`: how many locks that it does not use a client may keep on this target; the longest unused go.
-/// It holds until the next one, or the next connection.
+/// Body of `LdlmLruLimit`: the most unused locks that the client may keep at this target; it cancels the least recently
+/// used ones beyond that. Valid until the next limit or the next connection.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct LruLimit {
-    /// How many; 0: as many as it likes.
+    /// Number of locks; 0 is no limit.
     #[prost(uint32, tag = "1")]
     pub locks: u32,
 }
 
-/// Body of `LdlmGlCallback`: say what the object looks like now, in a `LdlmGlReply`.
+/// Body of `LdlmGlCallback`: asks a lock's holder for the object's current size and times, to be sent in `LdlmGlReply`.
 #[derive(Clone, PartialEq, Message)]
 pub struct GlCallback {
-    /// Server's handle of the lock whose holder is asked.
+    /// The server's handle of the lock.
     #[prost(uint64, tag = "1")]
     pub handle: u64,
-    /// Client's cookie.
+    /// The client's cookie of the lock.
     #[prost(uint64, tag = "2")]
     pub cookie: u64,
-    /// On what.
+    /// The locked resource.
     #[prost(message, required, tag = "3")]
     pub resource: Resource,
-    /// Number of this question, repeated in the reply, so that a late answer to an earlier one is not taken for its own.
+    /// Serial number of this callback. The reply repeats it, so that a late reply to an earlier callback is not
+    /// mistaken for it.
     #[prost(uint64, tag = "4")]
     pub serial: u64,
 }
@@ -350,16 +358,16 @@ pub struct GlCallback {
 /// Body of `LdlmGlReply`, a request from client to server.
 #[derive(Clone, PartialEq, Message)]
 pub struct GlReply {
-    /// The handle of the callback.
+    /// Handle of the lock, from the callback.
     #[prost(uint64, tag = "1")]
     pub handle: u64,
-    /// None if the lock or its data are gone: the target's own values stand.
+    /// The holder's values; none if it no longer has the lock or its data, in which case the target's own values count.
     #[prost(message, optional, tag = "2")]
     pub lvb: Option<Lvb>,
-    /// The number of the callback.
+    /// Serial number of the callback.
     #[prost(uint64, tag = "3")]
     pub serial: u64,
-    /// The lock is held in this weaker mode from now on: who asked may read under a lock of its own. Unset: as it was. Only with
+    /// New, weaker mode of the lock, in which the requester can get a read lock of its own. Unset: unchanged. Only with
     /// [`crate::connect::features::LOCK_CONVERT`].
     #[prost(enumeration = "LockMode", tag = "4")]
     pub mode: i32,

@@ -1,4 +1,4 @@
-//! Metadata operations.
+//! Metadata messages: attributes, lookups, changes, batches, closes, listings, extended attributes.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -7,25 +7,27 @@ use super::layout::{Layout, SetlayoutOp};
 use super::lock::LockGrant;
 use crate::ids::Fid;
 
-/// On whose behalf. Checked on the server; what the connection's peer may claim is the server's policy.
+/// Credentials of the caller. The server checks permissions against them; which credentials a peer may claim is the
+/// server's policy.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Cred {
-    /// File system user.
+    /// Effective user ID.
     #[prost(uint32, tag = "1")]
     pub uid: u32,
-    /// File system group.
+    /// Effective group ID.
     #[prost(uint32, tag = "2")]
     pub gid: u32,
     /// Supplementary groups.
     #[prost(uint32, repeated, tag = "3")]
     pub groups: Vec<u32>,
-    /// For creates: bits that the mode loses where no default ACL applies.
+    /// For creates: bits to clear from the mode where no default ACL applies.
     #[prost(uint32, tag = "4")]
     pub umask: u32,
-    /// Effective capabilities in Linux's numbers; uid 0 has them all in this version.
+    /// Effective capabilities by Linux's bit numbers; uid 0 has all of them in this version.
     #[prost(uint64, tag = "5")]
     pub capabilities: u64,
-    /// The job that the process belongs to, for statistics; at most [`super::JOB_MAX`] bytes count. Empty: none. Since version 0.2.0.
+    /// Job that the calling process belongs to, for statistics; at most [`super::JOB_MAX`] bytes are used. Empty: none.
+    /// Since version 0.2.0.
     #[prost(string, tag = "115")]
     pub job: String,
 }
@@ -45,22 +47,22 @@ pub struct Attr {
     /// Group.
     #[prost(uint32, tag = "4")]
     pub gid: u32,
-    /// Links.
+    /// Link count.
     #[prost(uint32, tag = "5")]
     pub nlink: u32,
     /// Device number of a device node, as in `st_rdev`.
     #[prost(uint64, tag = "6")]
     pub rdev: u64,
-    /// Bytes. Of a file whose data lies on object targets, 0: ask those.
+    /// Size in bytes; 0 for a file whose data lies on object targets, which know its size.
     #[prost(uint64, tag = "7")]
     pub size: u64,
-    /// Units of 512 bytes. Likewise.
+    /// Units of 512 bytes; 0 where `size` is.
     #[prost(uint64, tag = "8")]
     pub blocks: u64,
     /// Nanoseconds.
     #[prost(sint64, tag = "9")]
     pub atime_ns: i64,
-    /// Nanoseconds. Of a file on object targets, see [`Attr::take_data_times`].
+    /// Nanoseconds. For a file on object targets see [`Attr::take_data_times`].
     #[prost(sint64, tag = "10")]
     pub mtime_ns: i64,
     /// Nanoseconds.
@@ -69,28 +71,30 @@ pub struct Attr {
     /// Nanoseconds.
     #[prost(sint64, tag = "12")]
     pub btime_ns: i64,
-    /// Transno of the last change: of two copies the greater one is the newer.
+    /// Transno of the last change; of two copies of the attributes the one with the higher version is newer.
     #[prost(uint64, tag = "13")]
     pub version: u64,
-    /// Regular files: where the data lies. Directories: the default for new files in it, if set.
+    /// Regular files: location of the data. Directories: the default for new files in it, if set.
     #[prost(message, optional, tag = "14")]
     pub layout: Option<Layout>,
-    /// There are extended attributes (ACLs included); if false, every getxattr is `ENODATA`.
+    /// Whether there are extended attributes (ACLs included); if false, every getxattr fails with `ENODATA`.
     #[prost(bool, tag = "15")]
     pub has_xattrs: bool,
-    /// When the mtime was set to another moment than that one (`utimensat`); 0: the mtime is when data changed last.
+    /// Time at which the mtime was set explicitly to another time (`utimensat`). 0: the mtime is the time of the last
+    /// change of data.
     #[prost(sint64, tag = "16")]
     pub mtime_set_ns: i64,
 }
 
 impl Attr {
-    /// When the mtime came to be what it is. Data that its objects say was changed later has a newer mtime; the ctime does
-    /// not tell, for it moves with a rename too.
+    /// Time at which the mtime got its value. Objects whose data changed later have a newer mtime. The ctime cannot
+    /// serve for this comparison, because a rename changes it too.
     pub fn data_changed_ns(&self) -> i64 {
         if self.mtime_set_ns != 0 { self.mtime_set_ns } else { self.mtime_ns }
     }
 
-    /// Takes the times of data from whoever has it, unless the mtime came to be later.
+    /// Merges the times that an object target or lock holder reports for the data. The mtime is replaced unless it got
+    /// its value later than the data changed.
     pub fn take_data_times(&mut self, lvb: &super::Lvb) {
         if lvb.ctime_ns > self.data_changed_ns() {
             self.mtime_ns = lvb.mtime_ns;
@@ -100,28 +104,28 @@ impl Attr {
     }
 }
 
-/// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.
+/// Locks requested with a reply. Each is granted only as far as it does not conflict. A cookie of 0 requests none.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct WantLocks {
-    /// PR lock on the object itself, with the bits of [`super::bits::CACHE`], of a directory
-    /// [`super::bits::CACHE_DIRECTORY`].
+    /// PR lock on the object itself with the bits of [`super::bits::CACHE`], or of [`super::bits::CACHE_DIRECTORY`] for
+    /// a directory.
     #[prost(uint64, tag = "1")]
     pub object_cookie: u64,
-    /// PR lock with UPDATE on the parent directory, so that its entries can be cached.
+    /// PR lock with UPDATE on the parent directory, to cache its entries.
     #[prost(uint64, tag = "2")]
     pub parent_cookie: u64,
-    /// DOM lock on a resident file: PR, or PW if `data_write`.
+    /// DOM lock on a resident file, PR or, with `data_write`, PW.
     #[prost(uint64, tag = "3")]
     pub data_cookie: u64,
     /// See `data_cookie`.
     #[prost(bool, tag = "4")]
     pub data_write: bool,
-    /// PR lock with UPDATE on the object if it is a directory. Apart from `object_cookie`: whoever makes a name in it calls
-    /// back this one, and the name of the directory itself stays known.
+    /// PR lock with UPDATE on the object if it is a directory. Separate from `object_cookie`, so that a change of an
+    /// entry revokes this lock only and the directory's own name stays cached.
     #[prost(uint64, tag = "5")]
     pub entries_cookie: u64,
-    /// The locks on entries (`parent_cookie`, `entries_cookie`) as EX if nobody else has any: a lease, under which the client
-    /// makes changes itself.
+    /// Requests the locks on entries (`parent_cookie`, `entries_cookie`) in mode EX if no other client holds one: a
+    /// lease, under which the client may apply changes locally.
     #[prost(bool, tag = "6")]
     pub exclusive: bool,
 }
@@ -132,10 +136,10 @@ pub struct GetattrReq {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// Locks wanted.
+    /// Locks requested.
     #[prost(message, optional, tag = "2")]
     pub want: Option<WantLocks>,
-    /// On whose behalf.
+    /// Credentials of the caller.
     #[prost(message, optional, tag = "3")]
     pub cred: Option<Cred>,
     /// The sender has locks on objects of the file, and uses them if the layout in the answer is the one that it knows. Another
@@ -152,25 +156,25 @@ pub struct LookupReq {
     /// The directory.
     #[prost(message, required, tag = "1")]
     pub parent: Fid,
-    /// The name; `..` gives the parent of `parent`.
+    /// The name; `..` looks up the parent of `parent`.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
-    /// Locks wanted.
+    /// Locks requested.
     #[prost(message, optional, tag = "3")]
     pub want: Option<WantLocks>,
-    /// On whose behalf.
+    /// Credentials of the caller.
     #[prost(message, optional, tag = "4")]
     pub cred: Option<Cred>,
 }
 
-/// Body of replies to `MdsGetattr`, `MdsLookup` and `MdsReint`: what the objects look like after it.
+/// Body of replies to `MdsGetattr`, `MdsLookup` and `MdsReint`: the affected objects after the operation.
 #[derive(Clone, PartialEq, Message)]
 pub struct ObjectRep {
-    /// The object: found, created, changed, opened; of an unlink, what was removed (with its remaining `nlink`); of a
-    /// rename, what was moved. For `MdsLookup` none means that the name does not exist (status 0).
+    /// The object that was found, created, changed or opened; of an unlink, the removed object with its remaining
+    /// `nlink`; of a rename, the moved object. For `MdsLookup`, none means that the name does not exist (status 0).
     #[prost(message, optional, tag = "1")]
     pub attr: Option<Attr>,
-    /// The directory, after the change. Of a rename, the target directory.
+    /// The parent directory after the change; of a rename, the target directory.
     #[prost(message, optional, tag = "2")]
     pub parent_attr: Option<Attr>,
     /// Locks granted.
@@ -179,29 +183,29 @@ pub struct ObjectRep {
     /// Open: the handle.
     #[prost(uint64, tag = "4")]
     pub handle: u64,
-    /// Open: what was done, see [`disposition`].
+    /// Open: what the open did, see [`disposition`].
     #[prost(uint32, tag = "5")]
     pub disposition: u32,
-    /// Rename: the source directory, if another one.
+    /// Rename: the source directory, unless it is also the target directory.
     #[prost(message, optional, tag = "6")]
     pub source_parent_attr: Option<Attr>,
-    /// Rename over an object: what was there, with its remaining `nlink`; exchange: the other object.
+    /// Rename: the replaced object with its remaining `nlink`; with `RENAME_EXCHANGE` the other object.
     #[prost(message, optional, tag = "7")]
     pub replaced_attr: Option<Attr>,
-    /// Symbolic links: the target, to spare a request.
+    /// Symbolic links: the target path, to save a request.
     #[prost(bytes = "bytes", tag = "8")]
     pub symlink: Bytes,
-    /// Unlink, rename over an object: the object that lost a name is gone. No name is left, and nobody has it open: what is
-    /// not written of its data needs no writing, and the client's locks on it went with it.
+    /// Unlink, and rename over an object: the object that lost a name was destroyed, because it has no name left and
+    /// nobody has it open. Its unwritten data can be discarded, and the client's locks on it are gone.
     #[prost(bool, tag = "9")]
     pub destroyed: bool,
-    /// `RENAME_WHITEOUT`: attributes of what has the old name now. Since version 0.2.0.
+    /// `RENAME_WHITEOUT`: attributes of the whiteout that has the old name. Since version 0.2.0.
     #[prost(message, optional, tag = "10")]
     pub whiteout_attr: Option<Attr>,
     /// [`super::SetlayoutKind::Copy`]: the layout of the copy.
     #[prost(message, optional, tag = "90")]
     pub copy: Option<Layout>,
-    /// `MdsReint`: as [`super::ConnectRep::batch_room`], for a client that has none. Since version 0.2.0.
+    /// `MdsReint`: as [`super::ConnectRep::batch_room`], to a client that has no credits. Since version 0.2.0.
     #[prost(uint32, tag = "91")]
     pub batch_room: u32,
 }
@@ -212,57 +216,59 @@ pub mod disposition {
     pub const LOOKUP_POS: u32 = 0x8;
     /// This request created the file.
     pub const OPEN_CREATE: u32 = 0x10;
-    /// It was opened.
+    /// The file was opened.
     pub const OPEN_OPEN: u32 = 0x20;
 }
 
-/// Body of `MdsReint`: one change, with what is common to all.
+/// Body of `MdsReint`: one change, with the fields that are common to all changes.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReintReq {
-    /// On whose behalf.
+    /// Credentials of the caller.
     #[prost(message, optional, tag = "1")]
     pub cred: Option<Cred>,
-    /// The client's clock: all times that this change sets, unless it says otherwise.
+    /// Time by the client's clock, in nanoseconds: the value of all times that this change sets, unless it carries its
+    /// own.
     #[prost(sint64, tag = "2")]
     pub now_ns: i64,
-    /// Locks wanted with the reply.
+    /// Locks requested with the reply.
     #[prost(message, optional, tag = "3")]
     pub want: Option<WantLocks>,
-    /// Which change.
+    /// The change.
     #[prost(oneof = "Reint", tags = "16, 17, 18, 19, 20, 21, 22, 23")]
     pub op: Option<Reint>,
 }
 
-/// The changes.
+/// The metadata changes.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Reint {
-    /// Mode, owner, times, size of a resident file.
+    /// Sets mode, owner, times, or the size of a resident file.
     #[prost(message, tag = "16")]
     Setattr(SetattrOp),
-    /// A directory, device, pipe, socket, symbolic link, or a regular file that is not opened.
+    /// Creates a directory, device, pipe, socket, symbolic link, or a regular file without opening it.
     #[prost(message, tag = "17")]
     Create(CreateOp),
-    /// A further name.
+    /// Adds a name (`link`).
     #[prost(message, tag = "18")]
     Link(LinkOp),
-    /// A name less; also of an empty directory.
+    /// Removes a name (`unlink`, `rmdir`).
     #[prost(message, tag = "19")]
     Unlink(UnlinkOp),
-    /// Another name.
+    /// Renames (`renameat2`).
     #[prost(message, tag = "20")]
     Rename(RenameOp),
-    /// Open, with or without create.
+    /// Opens a file, with or without creating it.
     #[prost(message, tag = "21")]
     Open(OpenOp),
-    /// Set or remove an extended attribute.
+    /// Sets or removes an extended attribute.
     #[prost(message, tag = "22")]
     Setxattr(SetxattrOp),
-    /// Set a directory's default layout, or a file's (before it has data, or from resident to objects).
+    /// Sets a directory's default layout, or a file's layout (before it has data, or to move it from resident to
+    /// objects).
     #[prost(message, tag = "23")]
     Setlayout(SetlayoutOp),
 }
 
-/// Which fields of a [`SetattrOp`] count.
+/// Bits of [`SetattrOp::valid`]: the fields to set, and how.
 pub mod valid {
     /// `mode`.
     pub const MODE: u32 = 0x1;
@@ -276,15 +282,15 @@ pub mod valid {
     pub const ATIME: u32 = 0x10;
     /// `mtime_ns`.
     pub const MTIME: u32 = 0x20;
-    /// `ctime_ns`: only together with times merged from object targets.
+    /// `ctime_ns`; only with times merged from object targets.
     pub const CTIME: u32 = 0x40;
-    /// The atime is "now" (UTIME_NOW): write permission is enough.
+    /// The atime is set to "now" (`UTIME_NOW`), for which write permission is enough.
     pub const ATIME_NOW: u32 = 0x80;
-    /// The mtime is "now".
+    /// The mtime is set to "now".
     pub const MTIME_NOW: u32 = 0x100;
-    /// A write happened: clear setuid and setgid where the rules say so.
+    /// A write happened: setuid and setgid are cleared where the rules say so.
     pub const KILL_PRIV: u32 = 0x200;
-    /// Client housekeeping (relatime, merged times of a file's objects): no permission is needed, times only rise.
+    /// Client housekeeping (relatime, merged times of a file's objects): needs no permission, and times only increase.
     pub const HOUSEKEEPING: u32 = 0x400;
 }
 
@@ -294,7 +300,7 @@ pub struct SetattrOp {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// See [`valid`].
+    /// Bits of [`valid`].
     #[prost(uint32, tag = "2")]
     pub valid: u32,
     /// Permission bits, 12 of them.
@@ -306,8 +312,8 @@ pub struct SetattrOp {
     /// Group.
     #[prost(uint32, tag = "5")]
     pub gid: u32,
-    /// Bytes. On a file that is not resident the MDT checks permission, clears set-id bits and sets times; the data
-    /// is cut by a punch to each object.
+    /// In bytes. For a file that is not resident the MDT checks permission, clears set-id bits and sets times; the
+    /// client truncates the data with a punch to each object.
     #[prost(uint64, tag = "6")]
     pub size: u64,
     /// Nanoseconds.
@@ -319,7 +325,7 @@ pub struct SetattrOp {
     /// Nanoseconds.
     #[prost(sint64, tag = "9")]
     pub ctime_ns: i64,
-    /// An open handle for writing: `ftruncate` needs no permission on the inode.
+    /// Handle of an open for writing, with which `ftruncate` needs no permission on the inode.
     #[prost(uint64, tag = "10")]
     pub handle: u64,
 }
@@ -339,10 +345,10 @@ pub struct CreateOp {
     /// Type and permission bits, before umask and default ACL.
     #[prost(uint32, tag = "4")]
     pub mode: u32,
-    /// Device nodes.
+    /// Device nodes: device number.
     #[prost(uint64, tag = "5")]
     pub rdev: u64,
-    /// Symbolic links.
+    /// Symbolic links: target path.
     #[prost(bytes = "bytes", tag = "6")]
     pub symlink: Bytes,
 }
@@ -350,7 +356,7 @@ pub struct CreateOp {
 /// See [`Reint::Link`].
 #[derive(Clone, PartialEq, Message)]
 pub struct LinkOp {
-    /// What gets a further name.
+    /// The object to link.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
     /// The directory of the new name.
@@ -370,11 +376,12 @@ pub struct UnlinkOp {
     /// The name.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
-    /// `rmdir`: the object must be a directory; otherwise it must not be one.
+    /// True for `rmdir`: the object must be a directory; otherwise it must not be one.
     #[prost(bool, tag = "3")]
     pub rmdir: bool,
-    /// What the client knows the name to lead to, if it does: it has told of its opens of that, keeps none to itself while the request
-    /// is on its way, and its programs ask for attributes of it. Of another object, the client's own lock is called back first.
+    /// The object that the name leads to as far as the client knows, if it does. For this object the client has
+    /// reported its local opens, makes no new ones while the request is in flight, and serves no attributes from its
+    /// cache meanwhile. If the name leads to another object, the server first revokes this client's own lock on that.
     #[prost(message, optional, tag = "4")]
     pub told: Option<Fid>,
 }
@@ -382,25 +389,25 @@ pub struct UnlinkOp {
 /// See [`Reint::Rename`].
 #[derive(Clone, PartialEq, Message)]
 pub struct RenameOp {
-    /// From here.
+    /// Source directory.
     #[prost(message, required, tag = "1")]
     pub source_parent: Fid,
-    /// This name.
+    /// Name in the source directory.
     #[prost(bytes = "bytes", tag = "2")]
     pub source_name: Bytes,
-    /// To there.
+    /// Target directory.
     #[prost(message, required, tag = "3")]
     pub target_parent: Fid,
-    /// Under this name.
+    /// Name in the target directory.
     #[prost(bytes = "bytes", tag = "4")]
     pub target_name: Bytes,
     /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2, `RENAME_WHITEOUT` 4 (since version 0.2.0; older servers answer `EINVAL`).
     #[prost(uint32, tag = "5")]
     pub flags: u32,
-    /// The same as [`UnlinkOp::told`], of the object that is replaced.
+    /// As [`UnlinkOp::told`], for the object to be replaced.
     #[prost(message, optional, tag = "6")]
     pub told: Option<Fid>,
-    /// With `RENAME_WHITEOUT`: the FID of the whiteout, which gets the old name.
+    /// With `RENAME_WHITEOUT`: FID of the whiteout that gets the old name.
     #[prost(message, optional, tag = "7")]
     pub whiteout: Option<Fid>,
 }
@@ -408,13 +415,13 @@ pub struct RenameOp {
 /// See [`Reint::Open`].
 #[derive(Clone, PartialEq, Message)]
 pub struct OpenOp {
-    /// The directory; none if `fid` is opened.
+    /// The directory; none to open `fid`.
     #[prost(message, optional, tag = "1")]
     pub parent: Option<Fid>,
-    /// The name in it.
+    /// Name in the directory.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
-    /// Open by FID: the object. With a name and O_CREAT: the FID for the new file, if it comes to that.
+    /// Open by FID: the object. With a name and O_CREAT: FID for the file if it is created.
     #[prost(message, required, tag = "3")]
     pub fid: Fid,
     /// Linux's `O_*` for x86-64.
@@ -423,13 +430,13 @@ pub struct OpenOp {
     /// Permission bits of a new file.
     #[prost(uint32, tag = "5")]
     pub mode: u32,
-    /// Replay: the handle that the first open got; close of either handle closes this open.
+    /// Replay: the handle from the original reply. A close with either handle closes this open.
     #[prost(uint64, tag = "6")]
     pub old_handle: u64,
-    /// Replay: what the first reply said was opened; it is opened by this FID first.
+    /// Replay: the object that the original reply reported as opened; the replay opens it by this FID.
     #[prost(message, optional, tag = "7")]
     pub opened_fid: Option<Fid>,
-    /// Replay: the layout that the file got.
+    /// Replay: the layout that the file got from the original request.
     #[prost(message, optional, tag = "8")]
     pub layout: Option<Layout>,
 }
@@ -440,7 +447,7 @@ pub struct SetxattrOp {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// Full name, `user.comment`.
+    /// Full name, such as `user.comment`.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
     /// The value.
@@ -449,39 +456,40 @@ pub struct SetxattrOp {
     /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2.
     #[prost(uint32, tag = "4")]
     pub flags: u32,
-    /// Remove it.
+    /// Removes the attribute.
     #[prost(bool, tag = "5")]
     pub remove: bool,
 }
 
-/// Most closes in one request: one bit each in its reply record.
+/// Most closes in one request; each has one bit in the reply record.
 pub const CLOSES_MAX: usize = 64;
 
 /// Most changes in a [`BatchReq`].
 pub const BATCH_MAX: usize = 64;
 
-/// Body of `MdsBatch`: changes of metadata write-back, in their order, 1 to [`BATCH_MAX`] of them, or none with
-/// `gives_back`. They are one change of the target, with one transno and one reply record; each of them takes effect or fails by itself.
+/// Body of `MdsBatch`: write-back changes, in order; 1 to [`BATCH_MAX`], or none with `gives_back`. The batch has one
+/// transno and one reply record, but each change succeeds or fails on its own.
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchReq {
-    /// One [`ReintReq`] after the other, each behind its length (varint): a `Setattr`, `Create` or `Unlink`. One without
-    /// `cred` is on behalf of whom the one before it is. Locks that are wanted on a new object are granted in any case, the
-    /// one on its data as PW, the one on its entries as EX.
+    /// [`ReintReq`] messages, each preceded by its length (varint): `Setattr`, `Create` or `Unlink`. One without `cred`
+    /// uses the credentials of the one before it. Locks requested on a new object are always granted, the one on its
+    /// data as PW, the one on its entries as EX.
     #[prost(bytes = "bytes", tag = "1")]
     pub changes: Bytes,
-    /// There are no changes, and the client needs the room that it was promised no more. Since version 0.2.0.
+    /// There are no changes, and the client returns its credits ([`super::ConnectRep::batch_room`]). Since version
+    /// 0.2.0.
     #[prost(bool, tag = "2")]
     pub gives_back: bool,
 }
 
 impl BatchReq {
-    /// Puts a change behind those that there are.
+    /// Appends a change to the encoded `changes`.
     pub fn push(changes: &mut Vec<u8>, change: &ReintReq) {
         let written = change.encode_length_delimited(changes);
         debug_assert!(written.is_ok(), "a vector grows");
     }
 
-    /// The changes, in order; an error is the last.
+    /// Decodes the changes, in order. A decoding error is the last item.
     pub fn iter(&self) -> impl Iterator<Item = Result<ReintReq, prost::DecodeError>> {
         super::one_by_one(&self.changes)
     }
@@ -490,74 +498,75 @@ impl BatchReq {
 /// Body of the reply to `MdsBatch`.
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchRep {
-    /// One for each change, in their order.
+    /// Result of each change, in order.
     #[prost(message, repeated, tag = "1")]
     pub results: Vec<BatchResult>,
-    /// As [`super::ConnectRep::batch_room`], from now on.
+    /// As [`super::ConnectRep::batch_room`], valid from now on.
     #[prost(uint32, tag = "2")]
     pub room: u32,
 }
 
-/// What became of one change of a [`BatchReq`].
+/// Result of one change of a [`BatchReq`].
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchResult {
-    /// 0, or a negative errno. Of a change that failed and whose answer was lost with the server's memory: `EIO`.
+    /// 0, or a negative errno. `EIO` also for a change that failed and whose error the server lost in a restart.
     #[prost(sint32, tag = "1")]
     pub status: i32,
-    /// Handle of the lock on the new object; 0: there is none.
+    /// Handle of the lock on the new object; 0 if there is none.
     #[prost(uint64, tag = "2")]
     pub object_handle: u64,
-    /// Of the lock on its entries.
+    /// Handle of the lock on the new object's entries; 0 if there is none.
     #[prost(uint64, tag = "3")]
     pub entries_handle: u64,
-    /// Of the lock on its data.
+    /// Handle of the lock on the new object's data; 0 if there is none.
     #[prost(uint64, tag = "4")]
     pub data_handle: u64,
-    /// Of a new regular file.
+    /// Layout of a new regular file.
     #[prost(message, optional, tag = "5")]
     pub layout: Option<Layout>,
 }
 
-/// Body of `MdsClose`: open files that programs have closed, 1 to [`CLOSES_MAX`] of them. One change: all take effect.
+/// Body of `MdsClose`: closes of 1 to [`CLOSES_MAX`] open files. One change: all of them take effect.
 #[derive(Clone, PartialEq, Message)]
 pub struct CloseReq {
-    /// Which.
+    /// The closes.
     #[prost(message, repeated, tag = "4")]
     pub closes: Vec<Close>,
 }
 
-/// One of the open files of a [`CloseReq`].
+/// One close of a [`CloseReq`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Close {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// The handle. 0: the server was not told of the open, and only the atime is to be kept.
+    /// Handle of the open. 0: the open was never reported to the server, and only the atime is to be stored.
     #[prost(uint64, tag = "2")]
     pub handle: u64,
-    /// A new atime, if it moved (relatime); 0 if not.
+    /// New atime in nanoseconds, if it changed (relatime); otherwise 0.
     #[prost(sint64, tag = "3")]
     pub atime_ns: i64,
 }
 
-/// Body of the reply to `MdsClose`: the closes of which there is something to tell. All others were done.
+/// Body of the reply to `MdsClose`. Closes without a result succeeded without anything to report.
 #[derive(Clone, PartialEq, Message)]
 pub struct CloseRep {
-    /// What.
+    /// Results of some closes.
     #[prost(message, repeated, tag = "1")]
     pub results: Vec<CloseResult>,
 }
 
-/// What became of one close.
+/// Result of one close.
 #[derive(Clone, PartialEq, Message)]
 pub struct CloseResult {
-    /// Which, counted from 0 in the request.
+    /// Index in the request, from 0.
     #[prost(uint32, tag = "1")]
     pub index: u32,
-    /// 0, or a negative errno. `ESTALE`: the server does not know the handle, which means that it is closed.
+    /// 0, or a negative errno. `ESTALE`: the server does not know the handle, so it is closed.
     #[prost(sint32, tag = "2")]
     pub status: i32,
-    /// The object is gone: it had no name any more, and nobody has it open now. The client's locks on it went with it.
+    /// The object was destroyed, because it had no name and nobody has it open any more. The client's locks on it are
+    /// gone.
     #[prost(bool, tag = "3")]
     pub destroyed: bool,
 }
@@ -568,22 +577,23 @@ pub struct ReaddirReq {
     /// The directory.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// Entries after this cookie; 0 from the start. `.` and `..` are the client's.
+    /// Cookie to continue after; 0 starts from the beginning. The client supplies `.` and `..` itself.
     #[prost(uint64, tag = "2")]
     pub after: u64,
-    /// About how many bytes the reply may have.
+    /// Approximate size limit of the reply, in bytes.
     #[prost(uint32, tag = "3")]
     pub max_bytes: u32,
-    /// With attributes of each entry.
+    /// Requests the attributes of each entry.
     #[prost(bool, tag = "4")]
     pub plus: bool,
-    /// PR UPDATE lock on the directory; with `plus` no locks on the entries are given in this version's readdir.
+    /// Lock requested: PR with UPDATE on the directory.
     #[prost(message, optional, tag = "5")]
     pub want: Option<WantLocks>,
-    /// On whose behalf.
+    /// Credentials of the caller.
     #[prost(message, optional, tag = "6")]
     pub cred: Option<Cred>,
-    /// First cookie of a run of client lock cookies for the entries of a `plus` listing (entry i gets this + i); 0: none.
+    /// First of a run of client lock cookies for the entries of a `plus` listing: entry i gets this + i. 0: no locks on
+    /// entries.
     #[prost(uint64, tag = "7")]
     pub entry_cookies: u64,
 }
@@ -597,16 +607,16 @@ pub struct DirEntry {
     /// The object.
     #[prost(message, required, tag = "2")]
     pub fid: Fid,
-    /// Type: the `S_IFMT` bits of the mode, shifted right by 12 (`DT_*`).
+    /// Type (`DT_*`): the `S_IFMT` bits of the mode, shifted right by 12.
     #[prost(uint32, tag = "3")]
     pub kind: u32,
-    /// Stable while the entry exists; rises along the listing.
+    /// Position in the listing: ascending, and stable while the entry exists.
     #[prost(uint64, tag = "4")]
     pub cookie: u64,
-    /// With `plus`.
+    /// With `plus`: attributes of the object.
     #[prost(message, optional, tag = "5")]
     pub attr: Option<Attr>,
-    /// With `plus` and `entry_cookies`: the lock that covers `attr`, if it could be granted.
+    /// With `plus` and `entry_cookies`: the lock that protects `attr`, if it could be granted.
     #[prost(message, optional, tag = "6")]
     pub lock: Option<LockGrant>,
 }
@@ -617,7 +627,7 @@ pub struct ReaddirRep {
     /// Entries in the order of their cookies.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<DirEntry>,
-    /// No entry follows.
+    /// The listing is complete: no entry follows.
     #[prost(bool, tag = "2")]
     pub end: bool,
     /// Locks granted.
@@ -628,22 +638,22 @@ pub struct ReaddirRep {
     pub attr: Option<Attr>,
 }
 
-/// Body of `MdsGetxattr`: the value of `name`, or the list of names if it is empty.
+/// Body of `MdsGetxattr`: reads the value of `name`, or the list of names if it is empty.
 #[derive(Clone, PartialEq, Message)]
 pub struct GetxattrReq {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// Full name; empty asks for the list.
+    /// Full name; empty requests the list of names.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
-    /// On whose behalf.
+    /// Credentials of the caller.
     #[prost(message, optional, tag = "3")]
     pub cred: Option<Cred>,
-    /// Give all names and values: the client caches them under its XATTR lock.
+    /// Requests all names and values, which the client caches under its XATTR lock.
     #[prost(bool, tag = "4")]
     pub all: bool,
-    /// Locks wanted (object_cookie).
+    /// Locks requested (`object_cookie` only).
     #[prost(message, optional, tag = "5")]
     pub want: Option<WantLocks>,
 }
@@ -662,7 +672,7 @@ pub struct Xattr {
 /// Body of the reply to `MdsGetxattr`.
 #[derive(Clone, PartialEq, Message)]
 pub struct GetxattrRep {
-    /// The one asked for, all names (values empty), or all with values.
+    /// The requested attribute, all names (with empty values), or all names and values.
     #[prost(message, repeated, tag = "1")]
     pub xattrs: Vec<Xattr>,
     /// Locks granted.
@@ -670,7 +680,7 @@ pub struct GetxattrRep {
     pub locks: Vec<LockGrant>,
 }
 
-/// Body of `MdsSync`: answered when everything that this client was told is durable.
+/// Body of `MdsSync`. The reply is sent when all changes acknowledged to this client are durable.
 #[derive(Clone, PartialEq, Message)]
 pub struct SyncReq {
     /// The object that was `fsync`ed, for statistics; none for the whole file system.
@@ -684,30 +694,31 @@ pub struct StatfsRep {
     /// Bytes.
     #[prost(uint64, tag = "1")]
     pub total: u64,
-    /// Bytes that nothing uses.
+    /// Free bytes.
     #[prost(uint64, tag = "2")]
     pub free: u64,
-    /// Bytes that users may still write: `free` less reserve and grants.
+    /// Bytes that users can still write: `free` less the reserve and grants.
     #[prost(uint64, tag = "3")]
     pub available: u64,
-    /// Objects that could exist.
+    /// Number of objects that the target could hold.
     #[prost(uint64, tag = "4")]
     pub files: u64,
-    /// Objects that could still be made.
+    /// Number of objects that can still be created.
     #[prost(uint64, tag = "5")]
     pub files_free: u64,
-    /// Object targets: the space now granted to the asking client, in bytes.
+    /// Object targets: total space granted to the requesting client, in bytes.
     #[prost(uint64, tag = "6")]
     pub grant: u64,
     /// Object targets: [`OST_DEGRADED`] or 0.
     #[prost(uint32, tag = "55")]
     pub state: u32,
-    /// Object targets: the disk that the bytes are of. Targets with the same number share them; 0: not known, a disk of its own.
+    /// Object targets: identifier of the disk that holds the data. Targets with the same number share its space; 0: not
+    /// known, a disk of its own.
     #[prost(uint64, tag = "100")]
     pub disk: u64,
 }
 
-/// [`StatfsRep::state`]: the target is slower than it should be, new files avoid it.
+/// Bit of [`StatfsRep::state`]: the target is degraded, and new files avoid it.
 pub const OST_DEGRADED: u32 = 1;
 
 /// Body of `MdsFid2path`.
@@ -716,7 +727,7 @@ pub struct Fid2pathReq {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// On whose behalf.
+    /// Credentials of the caller.
     #[prost(message, optional, tag = "2")]
     pub cred: Option<Cred>,
 }
@@ -724,7 +735,7 @@ pub struct Fid2pathReq {
 /// Body of the reply to `MdsFid2path`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Fid2pathRep {
-    /// One path for each link, from the root, without a leading slash; the root itself is empty.
+    /// One path per link, relative to the root and without a leading slash. The path of the root is empty.
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub paths: Vec<Bytes>,
 }

@@ -1,56 +1,60 @@
-//! Configuration.
+//! Management messages: registration of targets, configuration, parameters, pools, sequence ranges.
 
 use prost::{Enumeration, Message};
 
-/// Body of `MgsRegister`, from a target when it starts.
+/// Body of `MgsRegister`, sent by a target when it starts.
+///
+/// Errors, each with a reason in the reply: `EADDRINUSE` if another store is registered under the name, `ESTALE` if the
+/// store is an older copy.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterReq {
-    /// Its full name, `adamant-OST0001`.
+    /// Full name of the target, such as `adamant-OST0001`.
     #[prost(string, tag = "1")]
     pub target: String,
-    /// Identity of its store, 16 bytes: another store under the same name is refused with `EADDRINUSE`.
+    /// Identity of its store, 16 bytes.
     #[prost(bytes = "bytes", tag = "2")]
     pub target_uuid: bytes::Bytes,
-    /// Where it listens.
+    /// Addresses that it listens on.
     #[prost(string, repeated, tag = "3")]
     pub nids: Vec<String>,
-    /// How often it was started.
+    /// Number of times that it was started.
     #[prost(uint64, tag = "4")]
     pub instance: u64,
-    /// First registration after mkfs or `--writeconf`.
+    /// Whether this is the first registration after mkfs or `--writeconf`.
     #[prost(bool, tag = "5")]
     pub first: bool,
-    /// Which start it is: a number that no other start of the target has, the same each time that this one registers. 0: not
-    /// said. Since version 0.2.0.
+    /// Identity of this start: unique among the target's starts, and the same in every registration of this start. 0:
+    /// not given. Since version 0.2.0.
     #[prost(uint64, tag = "85")]
     pub start: u64,
-    /// An object target that takes the place of one whose store is lost (`mkfs --replace`). Since version 0.2.0.
+    /// Whether it is an object target that replaces one whose store is lost (`mkfs --replace`). Since version 0.2.0.
     #[prost(bool, tag = "140")]
     pub replace: bool,
-    /// What an earlier answer said in [`RegisterRep::replaced`]. Since version 0.2.0.
+    /// [`RegisterRep::replaced`] of an earlier reply. Since version 0.2.0.
     #[prost(uint32, tag = "141")]
     pub replaced: u32,
 }
 
-/// Body of the reply to `MgsRegister`; also a sentence for a person if it was refused.
+/// Body of the reply to `MgsRegister`, also of an error reply.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterRep {
-    /// Version of the configuration that has this target.
+    /// Version of the configuration that includes this target.
     #[prost(uint64, tag = "1")]
     pub config_version: u64,
-    /// Why it was refused and what to do.
+    /// Why it was refused and what to do, for a person.
     #[prost(string, tag = "2")]
     pub reason: String,
-    /// Refused because the store is an older copy (`ESTALE`): the count of starts that the MGS knows. Otherwise 0.
+    /// With `ESTALE`: the number of starts that the MGS has recorded. Otherwise 0.
     #[prost(uint64, tag = "85")]
     pub known_instance: u64,
-    /// Of a target that took the place of a lost one: how many object targets of the file system had been replaced then, itself
-    /// included; otherwise 0. Since version 0.2.0.
+    /// For a target that replaced a lost one: the number of object targets of the file system that had been replaced by
+    /// then, including this one. Otherwise 0. Since version 0.2.0.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
 }
 
-/// Body of `MgsConfigGet`. Whoever asked is told of changes by `MgsConfigChanged` while the connection lasts.
+/// Body of `MgsConfigGet`. The MGS then notifies the requester of changes with `MgsConfigChanged` while the connection
+/// lasts.
 #[derive(Clone, PartialEq, Message)]
 pub struct ConfigGetReq {
     /// The file system.
@@ -58,16 +62,16 @@ pub struct ConfigGetReq {
     pub fsname: String,
 }
 
-/// A target and where it is.
+/// A target with its addresses.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TargetEntry {
     /// Its full name.
     #[prost(string, tag = "1")]
     pub target: String,
-    /// Where it listens.
+    /// Addresses that it listens on.
     #[prost(string, repeated, tag = "2")]
     pub nids: Vec<String>,
-    /// How often it was started: a new number means reconnect now.
+    /// Number of times that it was started. A client that sees a new number reconnects at once.
     #[prost(uint64, tag = "3")]
     pub instance: u64,
 }
@@ -75,7 +79,7 @@ pub struct TargetEntry {
 /// A persistent parameter.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Param {
-    /// Path, possibly with `*`.
+    /// Path of the parameter; may contain `*`.
     #[prost(string, tag = "1")]
     pub path: String,
     /// Value.
@@ -83,7 +87,8 @@ pub struct Param {
     pub value: String,
 }
 
-/// Body of the reply to `MgsConfigGet`, and of `MgsConfigChanged` (version only). `ENOENT` if there is no such file system.
+/// Body of the reply to `MgsConfigGet`, and of `MgsConfigChanged` (with the version only). Errors: `ENOENT` if there is
+/// no such file system.
 #[derive(Clone, PartialEq, Message)]
 pub struct Config {
     /// Rises with every change.
@@ -101,12 +106,13 @@ pub struct Config {
     /// Pools, by name. Since version 0.2.0.
     #[prost(message, repeated, tag = "110")]
     pub pools: Vec<Pool>,
-    /// How many object targets were replaced since the file system was made; see [`super::Layout::first_number`]. Since version 0.2.0.
+    /// Number of object targets replaced since the file system was made, see [`super::Layout::first_number`]. Since
+    /// version 0.2.0.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
 }
 
-/// A pool: object targets under a name, for layouts to draw from.
+/// A pool: a named set of object targets that layouts can be restricted to.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Pool {
     /// Its name: 1 to 15 letters, digits, `_` and `-`.
@@ -120,12 +126,12 @@ pub struct Pool {
 impl Pool {
     /// Longest name, in bytes.
     pub const NAME_MAX: usize = 15;
-    /// In a wish where the data of a file shall go: all targets, whatever pool the file was in.
+    /// Requested instead of a pool's name: all targets, whatever pool the file was in.
     pub const NONE: &str = "none";
-    /// Names that `lfs setstripe -p` understands otherwise.
+    /// Names with a meaning of their own for `lfs setstripe -p`.
     pub const RESERVED: [&str; 3] = [Pool::NONE, "inherit", "ignore"];
 
-    /// Whether a pool can have this name.
+    /// Whether `name` is a valid name of a pool.
     pub fn name_is_valid(name: &str) -> bool {
         (1..=Pool::NAME_MAX).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
@@ -133,33 +139,33 @@ impl Pool {
     }
 }
 
-/// What [`SetPoolReq`] does.
+/// Operations of [`SetPoolReq`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Enumeration)]
 #[repr(i32)]
 pub enum SetPoolKind {
-    /// Makes an empty pool. `EEXIST`: there is one of this name.
+    /// Creates an empty pool. `EEXIST`: the pool exists.
     New = 0,
-    /// Adds targets. `ENOENT`: no such pool or target; `EEXIST`: one is in the pool already.
+    /// Adds targets. `ENOENT`: no such pool or target; `EEXIST`: a target is in the pool already.
     Add = 1,
-    /// Takes targets out. `ENOENT`: no such pool, or one is not in it.
+    /// Removes targets. `ENOENT`: no such pool, or a target is not in it.
     Remove = 2,
-    /// Removes an empty pool. `ENOENT`: no such pool; `ENOTEMPTY`: it has targets.
+    /// Destroys an empty pool. `ENOENT`: no such pool; `ENOTEMPTY`: it has targets.
     Destroy = 3,
 }
 
-/// Body of `MgsSetPool`. All of it is done, or nothing; durable before it is answered. Since version 0.2.0.
+/// Body of `MgsSetPool`. Applied as a whole or not at all, and durable before the reply. Since version 0.2.0.
 #[derive(Clone, PartialEq, Message)]
 pub struct SetPoolReq {
     /// The file system.
     #[prost(string, tag = "1")]
     pub fsname: String,
-    /// What to do.
+    /// Operation.
     #[prost(enumeration = "SetPoolKind", tag = "2")]
     pub kind: i32,
     /// The pool's name.
     #[prost(string, tag = "3")]
     pub pool: String,
-    /// Indexes of the targets to add or to take out.
+    /// Indexes of the targets to add or remove.
     #[prost(uint32, repeated, tag = "4")]
     pub osts: Vec<u32>,
 }
@@ -167,12 +173,13 @@ pub struct SetPoolReq {
 /// Body of the reply to `MgsSetPool`.
 #[derive(Clone, PartialEq, Message)]
 pub struct SetPoolRep {
-    /// Why it was refused.
+    /// Why it was refused, for a person.
     #[prost(string, tag = "1")]
     pub reason: String,
 }
 
-/// Body of `MgsSetParam`. `EINVAL` if no server and no client has a parameter of that name which can be set, unless it is removed.
+/// Body of `MgsSetParam`. Errors: `EINVAL` if no server or client has a settable parameter of that name, unless it is
+/// to be removed.
 #[derive(Clone, PartialEq, Message)]
 pub struct SetParamReq {
     /// The file system.
@@ -181,26 +188,26 @@ pub struct SetParamReq {
     /// The parameter.
     #[prost(message, optional, tag = "2")]
     pub param: Option<Param>,
-    /// Remove it.
+    /// Removes the parameter instead of setting it.
     #[prost(bool, tag = "3")]
     pub delete: bool,
 }
 
-/// Body of `MgsSeqRange`, from a metadata target.
+/// Body of `MgsSeqRange`, sent by a metadata target.
 #[derive(Clone, PartialEq, Message)]
 pub struct SeqRangeReq {
-    /// The target.
+    /// Full name of the target.
     #[prost(string, tag = "1")]
     pub target: String,
 }
 
-/// Body of the reply to `MgsSeqRange`: durable before it is sent, never given to anyone else.
+/// Body of the reply to `MgsSeqRange`. The allocation is durable before the reply, and no sequence is allocated twice.
 #[derive(Clone, PartialEq, Message)]
 pub struct SeqRangeRep {
     /// First sequence.
     #[prost(uint64, tag = "1")]
     pub start: u64,
-    /// First sequence that no longer belongs to it.
+    /// First sequence after the range.
     #[prost(uint64, tag = "2")]
     pub end: u64,
 }

@@ -1,8 +1,9 @@
-//! The bodies of frames, as prost messages.
+//! Bodies of frames, as prost messages.
 //!
-//! Field numbers are never reused. A reader ignores fields that it does not know; a field that it misses has its
+//! Field numbers are never reused. A reader ignores fields that it does not know; a field that is missing has its
 //! default. Names of directory entries, symbolic links and extended attributes are bytes, not text. Sizes and offsets
-//! are bytes; times are nanoseconds since 1970 as the client's clock had them (`*_ns`).
+//! are in bytes. Times are nanoseconds since 1970 by the client's clock (`*_ns`). Errors named here are Linux errnos,
+//! which a reply carries negated in its header's status.
 
 mod job;
 mod layout;
@@ -20,8 +21,8 @@ pub use mgs::*;
 pub use obj::*;
 pub use session::*;
 
-/// Messages that lie one after the other, each behind its length: a reader takes them out one by one, so that many small ones
-/// take no more memory than they have bytes. An error is the last.
+/// Decodes length-delimited messages one at a time, so that many small messages in memory never take more than their
+/// encoded size. A decoding error is the last item.
 fn one_by_one<M: prost::Message + Default>(
     bytes: &bytes::Bytes,
 ) -> impl Iterator<Item = Result<M, prost::DecodeError>> {

@@ -1,17 +1,17 @@
-//! Data: stripe objects on object targets, and resident files on the metadata target, in the same words.
+//! Data operations, on stripe objects of object targets and on resident files of metadata targets alike.
 
 use prost::{Enumeration, Message};
 
 use super::lock::Lvb;
 use crate::ids::Fid;
 
-/// Names a stripe object, or a resident file (`stripe` 0) when sent to a metadata target.
+/// A stripe object, or a resident file (`stripe` 0) when sent to a metadata target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Message)]
 pub struct ObjectId {
     /// The file.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// The stripe.
+    /// Index of the stripe.
     #[prost(uint32, tag = "2")]
     pub stripe: u32,
 }
@@ -25,10 +25,11 @@ pub struct ReadReq {
     /// First byte.
     #[prost(uint64, tag = "2")]
     pub offset: u64,
-    /// Bytes, at most [`crate::connect::BRW_SIZE_MAX`].
+    /// Number of bytes, at most [`crate::connect::BRW_SIZE_MAX`].
     #[prost(uint32, tag = "3")]
     pub length: u32,
-    /// The lock that covers it; 0 if none: the server then takes one for the length of the request.
+    /// Handle of the lock that covers the read; 0 if none, in which case the server takes one for the duration of the
+    /// request.
     #[prost(uint64, tag = "4")]
     pub lock: u64,
     /// As [`super::Cred::job`]. Since version 0.2.0.
@@ -36,18 +37,19 @@ pub struct ReadReq {
     pub job: String,
 }
 
-/// Body of the reply to `ObjRead`. The bulk holds the data, shorter than asked for at the end of the object; an object
-/// that was never written is empty.
+/// Body of the reply to `ObjRead`. The bulk holds the data, which ends early at the end of the object. An object that
+/// was never written is empty.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadRep {
-    /// The object now.
+    /// State of the object after the request.
     #[prost(message, optional, tag = "1")]
     pub lvb: Option<Lvb>,
 }
 
-/// Body of `ObjWrite`. The bulk holds the data. It replaces size and times as if the write had happened on the client.
-/// To a metadata target it is a modifying request with a tag and a place in the replay list; a resident file that would
-/// grow past the limit is refused with `EFBIG`.
+/// Body of `ObjWrite`. The bulk holds the data. Size and times are updated as if the write had happened when the client
+/// accepted it. At a metadata target it is a modifying request with a tag and is kept for replay.
+///
+/// Errors: `EFBIG` if a resident file would outgrow its limit; `ENOSPC`.
 #[derive(Clone, PartialEq, Message)]
 pub struct WriteReq {
     /// The object.
@@ -56,26 +58,26 @@ pub struct WriteReq {
     /// First byte.
     #[prost(uint64, tag = "2")]
     pub offset: u64,
-    /// The lock that covers it; 0 if none.
+    /// Handle of the lock that covers the write; 0 if none.
     #[prost(uint64, tag = "3")]
     pub lock: u64,
-    /// Times that the client gave the write, and how large the object is at least with what the client has: it may have answered a glimpse
-    /// that waits with less.
+    /// Times of the write by the client's clock, and the least size of the object including the client's buffered data:
+    /// the client may have answered a pending glimpse with a smaller size.
     #[prost(message, optional, tag = "4")]
     pub lvb: Option<Lvb>,
-    /// Owner of the data, for space accounting and for checking.
+    /// Owner of the data, for space accounting and checks.
     #[prost(uint32, tag = "5")]
     pub uid: u32,
-    /// Its group.
+    /// Group of the data.
     #[prost(uint32, tag = "6")]
     pub gid: u32,
-    /// How much of the client's grant this write uses, in bytes.
+    /// Bytes of the client's grant that this write uses.
     #[prost(uint64, tag = "7")]
     pub grant_used: u64,
-    /// Answer only when it is durable (O_SYNC, O_DIRECT with O_DSYNC).
+    /// Delays the reply until the data is durable (`O_SYNC`, `O_DIRECT` with `O_DSYNC`).
     #[prost(bool, tag = "8")]
     pub sync: bool,
-    /// How much grant the client would like to hold, in bytes, because it has so much to write; 0 asks for nothing.
+    /// Grant that the client wants to hold for data that it has buffered or expects, in bytes; 0 requests none.
     #[prost(uint64, tag = "9")]
     pub want_grant: u64,
     /// As [`super::Cred::job`]. Since version 0.2.0.
@@ -86,10 +88,10 @@ pub struct WriteReq {
 /// Body of the reply to `ObjWrite`, `ObjPunch`, `ObjSetattr`, `ObjGetattr`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ObjectStateRep {
-    /// The object now.
+    /// State of the object after the request.
     #[prost(message, optional, tag = "1")]
     pub lvb: Option<Lvb>,
-    /// Space now granted to the client in all, in bytes.
+    /// Total space granted to the client, in bytes.
     #[prost(uint64, tag = "2")]
     pub grant: u64,
 }
@@ -102,13 +104,13 @@ pub struct ObjGetattrReq {
     pub object: ObjectId,
 }
 
-/// Body of `ObjSetattr`: times and owner; 0xffff_ffff leaves an owner as it is.
+/// Body of `ObjSetattr`: sets times and owner. 0xffff_ffff leaves an owner or group unchanged.
 #[derive(Clone, PartialEq, Message)]
 pub struct ObjSetattrReq {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub object: ObjectId,
-    /// Times; a greater ctime wins.
+    /// Times; ignored if the object's ctime is newer.
     #[prost(message, optional, tag = "2")]
     pub lvb: Option<Lvb>,
     /// Owner.
@@ -119,17 +121,17 @@ pub struct ObjSetattrReq {
     pub gid: u32,
 }
 
-/// What `ObjPunch` does to a range.
+/// Operations of `ObjPunch`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Enumeration)]
 #[repr(i32)]
 pub enum PunchKind {
-    /// The object ends at `start`.
+    /// Sets the object's size to `start`.
     Truncate = 0,
-    /// The range becomes a hole; the size stays.
+    /// Turns the range into a hole; the size is unchanged.
     Hole = 1,
-    /// The range reads as zeros and has space; the size grows unless `keep_size`.
+    /// Zeroes the range and allocates space for it; the size grows unless `keep_size`.
     Zero = 2,
-    /// The range has space; the size grows unless `keep_size`.
+    /// Allocates space for the range; the size grows unless `keep_size`.
     Allocate = 3,
 }
 
@@ -139,28 +141,28 @@ pub struct PunchReq {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub object: ObjectId,
-    /// What.
+    /// Operation, a [`PunchKind`].
     #[prost(enumeration = "PunchKind", tag = "2")]
     pub kind: i32,
     /// First byte.
     #[prost(uint64, tag = "3")]
     pub start: u64,
-    /// Bytes; not for truncate.
+    /// Number of bytes; unused by `Truncate`.
     #[prost(uint64, tag = "4")]
     pub length: u64,
-    /// See the kinds.
+    /// See [`PunchKind`].
     #[prost(bool, tag = "5")]
     pub keep_size: bool,
-    /// Times.
+    /// Times of the change.
     #[prost(message, optional, tag = "6")]
     pub lvb: Option<Lvb>,
-    /// The lock that covers it; 0 if none.
+    /// Handle of the lock that covers the range; 0 if none.
     #[prost(uint64, tag = "7")]
     pub lock: u64,
-    /// Owner, if the object comes into being.
+    /// Owner, if this request creates the object.
     #[prost(uint32, tag = "8")]
     pub uid: u32,
-    /// Its group.
+    /// Group, if this request creates the object.
     #[prost(uint32, tag = "9")]
     pub gid: u32,
     /// As [`super::Cred::job`]. Since version 0.2.0.
@@ -174,10 +176,10 @@ pub struct SeekReq {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub object: ObjectId,
-    /// From here.
+    /// Offset to search from.
     #[prost(uint64, tag = "2")]
     pub offset: u64,
-    /// `SEEK_HOLE`; otherwise `SEEK_DATA`.
+    /// True for `SEEK_HOLE`, false for `SEEK_DATA`.
     #[prost(bool, tag = "3")]
     pub hole: bool,
     /// As [`super::Cred::job`]. Since version 0.2.0.
@@ -185,15 +187,16 @@ pub struct SeekReq {
     pub job: String,
 }
 
-/// Body of the reply to `ObjSeek`; `ENXIO` if there is none.
+/// Body of the reply to `ObjSeek`. Errors: `ENXIO` if there is no data or hole at or after the offset.
 #[derive(Clone, PartialEq, Message)]
 pub struct SeekRep {
-    /// Where it is.
+    /// Offset of the data or hole.
     #[prost(uint64, tag = "1")]
     pub offset: u64,
 }
 
-/// Body of `ObjSync`: answered when the objects, or everything if there are none, are durable with their attributes.
+/// Body of `ObjSync`. The reply is sent when the objects, or all objects of the target if none are named, are durable
+/// with their attributes.
 #[derive(Clone, PartialEq, Message)]
 pub struct ObjSyncReq {
     /// The objects.
@@ -204,30 +207,32 @@ pub struct ObjSyncReq {
     pub job: String,
 }
 
-/// Body of `ObjDestroy`, from a metadata target. Answered when it is durable; an object that is not there is no error.
+/// Body of `ObjDestroy`, sent by a metadata target. The reply is sent when the removal is durable. Missing objects are
+/// no error.
 #[derive(Clone, PartialEq, Message)]
 pub struct DestroyReq {
     /// The objects.
     #[prost(message, repeated, tag = "1")]
     pub objects: Vec<ObjectId>,
-    /// And objects of files that are not there.
+    /// Objects of files that do not exist, to be removed too.
     #[prost(message, optional, tag = "2")]
     pub strays: Option<StrayObjects>,
 }
 
-/// Objects of files of one sequence that a crash of the metadata target and the death of their client have undone.
+/// Objects of files whose creation was lost in a crash of the metadata target together with their client; all files are
+/// of one sequence.
 #[derive(Clone, PartialEq, Message)]
 pub struct StrayObjects {
-    /// The sequence. Its client is gone, so no file of it is made any more.
+    /// The sequence. Its client was evicted, so no new files of it appear.
     #[prost(uint64, tag = "1")]
     pub seq: u64,
-    /// Files with this number,
+    /// First object number of the files,
     #[prost(uint32, tag = "2")]
     pub first: u32,
-    /// to this one,
+    /// last object number,
     #[prost(uint32, tag = "3")]
     pub last: u32,
-    /// except these, which are there.
+    /// and the numbers in between that exist.
     #[prost(uint32, repeated, tag = "4")]
     pub keep: Vec<u32>,
 }
@@ -235,7 +240,7 @@ pub struct StrayObjects {
 /// Body of the reply to `ObjDestroy`.
 #[derive(Clone, PartialEq, Message)]
 pub struct DestroyRep {
-    /// There are more strays than one request removes: ask again.
+    /// One request does not remove all strays: repeat it.
     #[prost(bool, tag = "1")]
     pub more: bool,
 }
@@ -243,7 +248,7 @@ pub struct DestroyRep {
 /// Body of `ObjStatfs` and `MdsStatfs`.
 #[derive(Clone, PartialEq, Message)]
 pub struct StatfsReq {
-    /// Object targets: how much grant the client would like to have, in bytes.
+    /// Object targets: grant that the client wants to hold, in bytes.
     #[prost(uint64, tag = "1")]
     pub want_grant: u64,
 }

@@ -13,13 +13,13 @@
 //!     24    8 export handle
 //!     32    8 xid
 //!     40    8 transno
-//!     48    8 last_xid      highest xid such that no reply with an equal or lower one is missing
+//!     48    8 last_xid      the client has the replies to all requests up to this xid
 //!     56    8 last_committed
-//!     64    4 timeout_ms    request: how long the sender waits; early reply: how much longer it should; other
-//!                           reply: how long requests take at worst, as the server estimates, 0 if it does not
-//!     68    4 status        reply: 0 or a negative errno
+//!     64    4 timeout_ms    request: how long the sender waits; early reply: how much longer to wait; other reply:
+//!                           the server's estimate of its worst service time, 0 if it makes none
+//!     68    4 status        reply: 0 or a positive result, or a negative errno
 //!     72   32 pre-versions  4 x 8. Reply and replay: of the objects before the change. New request of a client with several
-//!                           slots: bit n - 1 says that slot n (up to 256) has a request without an answer
+//!                           slots: bit n - 1 is set if slot n (up to 256) has an unanswered request
 //!    104    4 body length
 //!    108    4 reserved      written as 0, ignored when read
 //!    112      body (prost), then bulk to the end of the frame

@@ -28,8 +28,7 @@ pub enum InRecovery {
     InTurn,
 }
 
-/// Properties of all requests with one opcode. The table below has a row for each; no other code lists opcodes by
-/// property.
+/// Properties of all requests with one opcode; the table below has a row for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traits {
     /// It changes what is stored: it needs space on the target and cannot be withdrawn once it was sent.
@@ -58,7 +57,7 @@ const OBJECT_BODY_MAX: usize = 256 << 10;
 const LISTING_BODY_MAX: usize = 512 << 10;
 
 /// A request that changes nothing.
-const LOOK: Traits = Traits {
+const READ: Traits = Traits {
     modifies: false,
     for_writers: false,
     slot: SlotClass::None,
@@ -70,16 +69,16 @@ const LOOK: Traits = Traits {
 };
 
 /// A change. It takes no slot unless its row gives it one.
-const CHANGE: Traits = Traits { modifies: true, for_writers: true, ..LOOK };
+const CHANGE: Traits = Traits { modifies: true, for_writers: true, ..READ };
 
-const NOTICE: Traits = Traits { notice: true, ..LOOK };
+const NOTICE: Traits = Traits { notice: true, ..READ };
 
 impl Traits {
     const fn slot(self, slot: SlotClass) -> Traits {
         Traits { slot, ..self }
     }
 
-    const fn by_readers(self) -> Traits {
+    const fn allowed_read_only(self) -> Traits {
         Traits { for_writers: false, ..self }
     }
 
@@ -134,13 +133,13 @@ macro_rules! opcodes {
 
 opcodes! {
     /// Read bytes of an object: [`ReadReq`](crate::msg::ReadReq) → [`ReadRep`](crate::msg::ReadRep) with bulk data.
-    ObjRead = 3, "ost_read", LOOK;
+    ObjRead = 3, "ost_read", READ;
     /// Write bytes of an object: [`WriteReq`](crate::msg::WriteReq) with bulk data →
     /// [`ObjectStateRep`](crate::msg::ObjectStateRep). Takes a tag at an MDT.
     ObjWrite = 4, "ost_write", CHANGE.slot(SlotClass::Data).writes_back();
     /// Get the attributes of an object: [`ObjGetattrReq`](crate::msg::ObjGetattrReq) →
     /// [`ObjectStateRep`](crate::msg::ObjectStateRep).
-    ObjGetattr = 1, "ost_getattr", LOOK;
+    ObjGetattr = 1, "ost_getattr", READ;
     /// Set owner or times of an object: [`ObjSetattrReq`](crate::msg::ObjSetattrReq) →
     /// [`ObjectStateRep`](crate::msg::ObjectStateRep).
     ObjSetattr = 2, "ost_setattr", CHANGE;
@@ -150,21 +149,21 @@ opcodes! {
     /// [`ObjectStateRep`](crate::msg::ObjectStateRep).
     ObjPunch = 10, "ost_punch", CHANGE.slot(SlotClass::Change).writes_back();
     /// Find data or a hole: [`SeekReq`](crate::msg::SeekReq) → [`SeekRep`](crate::msg::SeekRep).
-    ObjSeek = 21, "ost_seek", LOOK;
+    ObjSeek = 21, "ost_seek", READ;
     /// Make objects, or a whole target, durable: [`ObjSyncReq`](crate::msg::ObjSyncReq) → [`Empty`](crate::msg::Empty).
-    ObjSync = 16, "ost_sync", LOOK.writes_back();
+    ObjSync = 16, "ost_sync", READ.writes_back();
     /// Space of an object target; also renews the client's grant: [`StatfsReq`](crate::msg::StatfsReq) →
     /// [`StatfsRep`](crate::msg::StatfsRep).
-    ObjStatfs = 13, "ost_statfs", LOOK;
+    ObjStatfs = 13, "ost_statfs", READ;
     /// Get attributes by FID, with locks: [`GetattrReq`](crate::msg::GetattrReq) →
     /// [`ObjectRep`](crate::msg::ObjectRep).
-    MdsGetattr = 33, "mds_getattr", LOOK.ordered().reply_max(OBJECT_BODY_MAX);
+    MdsGetattr = 33, "mds_getattr", READ.ordered().reply_max(OBJECT_BODY_MAX);
     /// Get attributes by parent and name, with locks: [`LookupReq`](crate::msg::LookupReq) →
     /// [`ObjectRep`](crate::msg::ObjectRep).
-    MdsLookup = 34, "mds_getattr_name", LOOK.ordered().reply_max(OBJECT_BODY_MAX);
+    MdsLookup = 34, "mds_getattr_name", READ.ordered().reply_max(OBJECT_BODY_MAX);
     /// Close up to 64 open handles: [`CloseReq`](crate::msg::CloseReq) → [`CloseRep`](crate::msg::CloseRep). Modifies,
     /// with a reserved slot.
-    MdsClose = 35, "mds_close", CHANGE.slot(SlotClass::Close).by_readers().reply_max(OBJECT_BODY_MAX);
+    MdsClose = 35, "mds_close", CHANGE.slot(SlotClass::Close).allowed_read_only().reply_max(OBJECT_BODY_MAX);
     /// A metadata change ([`Reint`](crate::msg::Reint) says which): [`ReintReq`](crate::msg::ReintReq) →
     /// [`ObjectRep`](crate::msg::ObjectRep). Modifies.
     MdsReint = 36, "mds_reint", CHANGE.slot(SlotClass::Change).ordered().writes_back().reply_max(OBJECT_BODY_MAX);
@@ -172,21 +171,21 @@ opcodes! {
     /// Modifies.
     MdsBatch = 63, "mds_batch", CHANGE.slot(SlotClass::WriteBack).writes_back();
     /// List directory entries: [`ReaddirReq`](crate::msg::ReaddirReq) → [`ReaddirRep`](crate::msg::ReaddirRep).
-    MdsReaddir = 37, "mds_readpage", LOOK.ordered().reply_max(LISTING_BODY_MAX);
+    MdsReaddir = 37, "mds_readpage", READ.ordered().reply_max(LISTING_BODY_MAX);
     /// Space and inodes of a metadata target: [`StatfsReq`](crate::msg::StatfsReq) →
     /// [`StatfsRep`](crate::msg::StatfsRep).
-    MdsStatfs = 41, "mds_statfs", LOOK.ordered();
+    MdsStatfs = 41, "mds_statfs", READ.ordered();
     /// Make all changes acknowledged to this client durable: [`SyncReq`](crate::msg::SyncReq) → [`Empty`](crate::msg::Empty).
-    MdsSync = 44, "mds_sync", LOOK.ordered();
+    MdsSync = 44, "mds_sync", READ.ordered();
     /// Get an extended attribute, or the list of names: [`GetxattrReq`](crate::msg::GetxattrReq) →
     /// [`GetxattrRep`](crate::msg::GetxattrRep).
-    MdsGetxattr = 49, "mds_getxattr", LOOK.ordered();
+    MdsGetxattr = 49, "mds_getxattr", READ.ordered();
     /// Get all paths of a FID: [`Fid2pathReq`](crate::msg::Fid2pathReq) → [`Fid2pathRep`](crate::msg::Fid2pathRep).
-    MdsFid2path = 60, "mds_fid2path", LOOK.ordered();
+    MdsFid2path = 60, "mds_fid2path", READ.ordered();
     /// Acquire or replay a lock: [`EnqueueReq`](crate::msg::EnqueueReq) → [`EnqueueRep`](crate::msg::EnqueueRep).
-    LdlmEnqueue = 101, "ldlm_enqueue", LOOK.with_locks().reply_max(OBJECT_BODY_MAX);
+    LdlmEnqueue = 101, "ldlm_enqueue", READ.with_locks().reply_max(OBJECT_BODY_MAX);
     /// Cancel locks: [`CancelReq`](crate::msg::CancelReq) → [`Empty`](crate::msg::Empty).
-    LdlmCancel = 103, "ldlm_cancel", LOOK.at_once();
+    LdlmCancel = 103, "ldlm_cancel", READ.at_once();
     /// Blocking callback, server to client: another request conflicts with a lock
     /// ([`BlCallback`](crate::msg::BlCallback)).
     LdlmBlCallback = 104, "ldlm_bl_callback", NOTICE;
@@ -194,17 +193,17 @@ opcodes! {
     /// ([`GlCallback`](crate::msg::GlCallback)).
     LdlmGlCallback = 106, "ldlm_gl_callback", NOTICE;
     /// The client's answer to a glimpse callback: [`GlReply`](crate::msg::GlReply) → [`Empty`](crate::msg::Empty).
-    LdlmGlReply = 107, "ldlm_gl_reply", LOOK.at_once();
+    LdlmGlReply = 107, "ldlm_gl_reply", READ.at_once();
     /// Replay many locks, with the flag REPLAY: [`ReplayLocksReq`](crate::msg::ReplayLocksReq) →
     /// [`ReplayLocksRep`](crate::msg::ReplayLocksRep).
-    LdlmReplay = 108, "ldlm_replay", LOOK.with_locks();
+    LdlmReplay = 108, "ldlm_replay", READ.with_locks();
     /// Server to client: the most unused locks to keep ([`LruLimit`](crate::msg::LruLimit)).
     LdlmLruLimit = 109, "ldlm_lru_limit", NOTICE;
     /// Register a target: [`RegisterReq`](crate::msg::RegisterReq) → [`RegisterRep`](crate::msg::RegisterRep).
     MgsRegister = 251, "mgs_target_reg", CHANGE;
     /// Get the configuration and subscribe to changes of it: [`ConfigGetReq`](crate::msg::ConfigGetReq) →
     /// [`Config`](crate::msg::Config).
-    MgsConfigGet = 250, "mgs_config_read", LOOK;
+    MgsConfigGet = 250, "mgs_config_read", READ;
     /// Set or remove a persistent parameter: [`SetParamReq`](crate::msg::SetParamReq) → [`Empty`](crate::msg::Empty).
     MgsSetParam = 252, "mgs_set_info", CHANGE;
     /// MGS to all subscribers: the configuration has a new version ([`Config`](crate::msg::Config), version only).
@@ -217,16 +216,16 @@ opcodes! {
     MgsSeqRange = 256, "mgs_seq_range", CHANGE;
     /// First message on every connection: [`ConnectReq`](crate::msg::ConnectReq) →
     /// [`ConnectRep`](crate::msg::ConnectRep).
-    Connect = 38, "connect", LOOK;
+    Connect = 38, "connect", READ;
     /// End the session cleanly: [`Empty`](crate::msg::Empty) → [`Empty`](crate::msg::Empty).
-    Disconnect = 39, "disconnect", LOOK.at_once();
+    Disconnect = 39, "disconnect", READ.at_once();
     /// Ping: keeps the session alive, fetches `last_committed`, and marks the client's progress in recovery:
     /// [`PingReq`](crate::msg::PingReq) → [`Empty`](crate::msg::Empty).
-    Ping = 400, "obd_ping", LOOK.at_once();
+    Ping = 400, "obd_ping", READ.at_once();
     /// An administrator's question to the process rather than to one of its targets; needs no session:
     /// [`AdminReq`](crate::msg::AdminReq) → [`AdminRep`](crate::msg::AdminRep).
-    Admin = 500, "admin", LOOK;
+    Admin = 500, "admin", READ;
     /// Allocate a FID sequence to a client: [`SeqAllocReq`](crate::msg::SeqAllocReq) →
     /// [`SeqAllocRep`](crate::msg::SeqAllocRep).
-    SeqAlloc = 700, "seq_query", CHANGE.by_readers();
+    SeqAlloc = 700, "seq_query", CHANGE.allowed_read_only();
 }

@@ -1,13 +1,14 @@
-//! Adaptive timeouts: how long a request may take follows from how long requests took.
+//! Adaptive timeouts: deadlines for requests, derived from how long recent requests took.
 //!
-//! A server estimates the worst time that it needs for a request, from what it saw in the last minutes, and says so with
-//! each reply. A client waits a quarter longer than that, and a little more, before it suspects the connection. If a
-//! request takes longer all the same, the server asks for patience with an *early reply* before the client's time is up.
+//! A server keeps the worst service time of the last minutes and sends it with each reply as its estimate. A client
+//! waits a quarter longer than that, plus a constant, before it suspects the connection. If a request takes even
+//! longer, the server sends an *early reply*, which extends the client's deadline. The scheme and the names of the
+//! settings are Lustre's.
 //!
 //! ```text
 //! client waits     service estimate × 1.25 + 5 s + network latency
-//! early reply      at_early_margin before that; asks for at_extra plus what it took already
-//! at_max = 0       all of it off: requests may take `timeout`, and an early reply comes at half of that
+//! early reply      at_early_margin before that; extends the deadline by at_extra plus the time taken so far
+//! at_max = 0       adaptive timeouts off: requests may take `timeout`, and an early reply is sent at half of that
 //! ```
 
 use core::time::Duration;
@@ -15,33 +16,33 @@ use core::time::Duration;
 use proto::Errno;
 use stdx::Instant;
 
-/// What is added to an estimate, whatever it is.
+/// Constant that is added to every estimate.
 const GRACE: Duration = Duration::from_secs(5);
-/// Parts of the history; the oldest is forgotten at a time.
+/// Number of bins of the history; the oldest bin is dropped at a time.
 const BINS: usize = 4;
-/// A client that says nothing for so many intervals is gone.
+/// Ping intervals of silence after which a client is evicted.
 const SILENT_INTERVALS: u32 = 6;
-/// Longest of all settings.
+/// Largest value of any setting, in seconds.
 const SECONDS_MAX: u64 = 86_400;
 
 /// Settings of a process, under Lustre's names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// How long a request may take where nothing is estimated; signs of life come four times as often.
+    /// Deadline of a request without an estimate; a quarter of it is the default interval of pings.
     pub timeout: Duration,
-    /// Least estimate.
+    /// Lower bound of estimates.
     pub at_min: Duration,
-    /// Greatest estimate; zero turns estimates off.
+    /// Upper bound of estimates; zero disables adaptive timeouts.
     pub at_max: Duration,
-    /// For how long the worst is remembered.
+    /// Time for which a measured service time counts.
     pub at_history: Duration,
-    /// How long before its time is up a client hears that it is to wait longer.
+    /// How long before a client's deadline an early reply is sent.
     pub at_early_margin: Duration,
-    /// How much longer.
+    /// How much an early reply extends the deadline.
     pub at_extra: Duration,
-    /// Instead of a quarter of `timeout`.
+    /// Interval of pings; by default a quarter of `timeout`.
     pub ping_interval: Option<Duration>,
-    /// A server's: clients need not give signs of life, and nobody is evicted for silence.
+    /// Server only: clients need not ping, and none is evicted for silence.
     pub suppress_pings: bool,
 }
 
@@ -65,28 +66,28 @@ const NAMES: [&str; 8] =
     ["at_early_margin", "at_extra", "at_history", "at_max", "at_min", "ping_interval", "suppress_pings", "timeout"];
 
 impl Timeouts {
-    /// Nothing is estimated: a request may take `timeout`.
+    /// Timeouts without estimates: a request may take `timeout`.
     pub fn fixed(timeout: Duration) -> Timeouts {
         let ping_interval = Some(Duration::from_secs(25));
         Timeouts { timeout, at_max: Duration::ZERO, ping_interval, ..Timeouts::default() }
     }
 
-    /// A sign of life comes after so long.
+    /// Time without a request after which a client pings.
     pub fn ping_interval(&self) -> Duration {
         self.ping_interval.unwrap_or_else(|| (self.timeout / 4).max(Duration::from_secs(1)))
     }
 
-    /// Who says nothing for so long is gone.
+    /// Time of silence after which a client is evicted.
     pub fn silence_max(&self) -> Duration {
         self.ping_interval() * SILENT_INTERVALS
     }
 
-    /// An estimate within its bounds.
+    /// The estimate clamped to its bounds.
     pub fn bounded(&self, estimate: Duration) -> Duration {
         estimate.max(self.at_min).min(self.at_max)
     }
 
-    /// How long a client waits for a server of this estimate behind a network of this latency.
+    /// How long a client waits for a reply, given the server's estimate and the network's latency.
     pub fn request_timeout(&self, service: Duration, network: Duration) -> Duration {
         if self.at_max.is_zero() {
             return self.timeout;
@@ -95,7 +96,7 @@ impl Timeouts {
         service + service / 4 + GRACE + network
     }
 
-    /// When a client that waits for `waits` hears that it is to be patient, from now on.
+    /// When to send an early reply to a client that waits for `waits`, counted from now.
     pub fn early(&self, waits: Duration) -> Duration {
         if self.at_max.is_zero() {
             return waits / 2;
@@ -103,12 +104,13 @@ impl Timeouts {
         (waits / 2).max(waits.saturating_sub(self.at_early_margin))
     }
 
-    /// For how much longer a client is asked to wait whose request has taken so long; `waits` is its own timeout.
+    /// How much an early reply extends the deadline of a request that has taken `took` so far; `waits` is the client's
+    /// own timeout.
     pub fn extra(&self, took: Duration, waits: Duration) -> Duration {
         if self.at_max.is_zero() { waits } else { (self.at_extra + took).min(self.at_max).max(waits) }
     }
 
-    /// All settings by name.
+    /// All settings as names and values.
     pub fn params(&self) -> impl Iterator<Item = (String, String)> + '_ {
         NAMES.iter().map(|name| ((*name).to_owned(), self.value(name)))
     }
@@ -126,8 +128,9 @@ impl Timeouts {
         }
     }
 
-    /// Sets one; `None`: there is none of that name. Zero is for `at_max`, and for `ping_interval`, where it restores the
-    /// quarter of `timeout`.
+    /// Sets one setting; `None` if there is none of that name. Errors: `EINVAL` for a value that is no number, `ERANGE`
+    /// for one out of bounds. Zero is valid for `at_max`, `at_min`, `suppress_pings`, and `ping_interval`, where it
+    /// restores the default.
     pub fn set(&mut self, name: &str, value: &str) -> Option<Result<(), Errno>> {
         if !NAMES.contains(&name) {
             return None;
@@ -153,17 +156,17 @@ impl Timeouts {
     }
 }
 
-/// The worst of what was measured lately.
+/// Estimate of a duration: the maximum of recent measurements.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Estimate {
     bins: [Duration; BINS],
-    /// Since when the newest bin collects.
+    /// Start of the newest bin.
     since: Option<Instant>,
     worst_ever: Duration,
 }
 
 impl Estimate {
-    /// It took so long. What is older than `history` is forgotten, a quarter of it at a time.
+    /// Adds a measurement. Those older than `history` are forgotten, a quarter of `history` at a time.
     pub fn measured(&mut self, now: Instant, took: Duration, history: Duration) {
         let bin = (history / BINS as u32).max(Duration::from_secs(1));
         let since = *self.since.get_or_insert(now);
@@ -177,12 +180,12 @@ impl Estimate {
         self.worst_ever = self.worst_ever.max(took);
     }
 
-    /// The worst that is remembered.
+    /// The current estimate: the maximum of the history.
     pub fn worst(&self) -> Duration {
         self.bins.iter().copied().max().unwrap_or_default()
     }
 
-    /// As `timeouts` shows it: now, worst ever, and the parts of the history, in seconds.
+    /// Text for the parameter `timeouts`: current, worst ever, and the bins of the history, in seconds.
     pub fn text(&self) -> String {
         let seconds = |time: &Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
         let bins: Vec<String> = self.bins.iter().map(|bin| format!("{:>4}", seconds(bin))).collect();

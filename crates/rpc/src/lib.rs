@@ -1,16 +1,22 @@
-//! Exactly-once sessions without I/O.
+//! Sessions with exactly-once execution, as state machines without I/O.
 //!
-//! A session has two ends. The client's, [`client::Import`], gives each modifying request a slot and an xid, keeps it until
-//! its reply is there and then until its change is durable, sends it again if the reply does not come and replays it if the
-//! server lost it. The server's, [`server::Exports`], says what to do with each request that arrives (execute, answer as
-//! before, wait for the first copy, refuse) and orders replays after a restart.
+//! A session has two ends. The client's end, [`client::Import`], gives each modifying request a slot and an xid, and
+//! keeps it until its reply has arrived and then until its change is durable. It resends the request if no reply comes,
+//! and replays it if the server lost the change in a restart. The server's end, [`server::Exports`], decides about each
+//! arriving request (execute, repeat the first reply, wait for the first copy, refuse) and orders replays after a
+//! restart.
 //!
-//! What this crate leaves to others: sockets, the store in which reply records lie, executing requests, locks.
+//! The scheme is Lustre's: requests are numbered by the client and replies are kept for resent copies (at-most-once
+//! calls as in Birrell and Nelson, *Implementing Remote Procedure Calls*, 1984), and lost changes are replayed in the
+//! order of transnos.
+//!
+//! This crate leaves to others: sockets, the store of reply records, execution of requests, locks.
 //!
 //! # Invariants
-//! - A modifying request that was answered with success was executed once, however often it was sent.
-//! - The xid of a client rises with each request; no reply with an xid up to the `last_xid` that it announces is missing.
-//! - Only frames of the current connection are looked at: an older connection's are from the past.
+//! - A modifying request that was answered with success was executed exactly once, however often it was sent.
+//! - A client's xids rise with each request. When it announces a `last_xid`, it has the replies to all requests up to
+//!   that.
+//! - Frames of an older connection are ignored.
 //!
 //! # A create whose reply is lost
 //! ```text
@@ -26,30 +32,32 @@ pub mod at;
 pub mod client;
 pub mod server;
 
-/// A connection as its owner numbers it. Numbers are not used again.
+/// A connection, identified by its owner. Numbers are not reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Link(pub u64);
 
-/// Most replays that a client has in flight; a server remembers the answers of so many.
+/// Most replays that a client has in flight. A server keeps at least the replies to that many.
 pub const REPLAY_WINDOW: usize = 64;
 
-/// A client whose target is there again comes back at the latest after so long, also if nobody tells it.
+/// Upper bound on the time until a client reconnects to a restarted target that nobody announced to it.
 pub const RECONNECT_DELAY_MAX: core::time::Duration = core::time::Duration::from_secs(6);
 
-/// What kind of slot a request takes. Which one it gets, its tag, is the import's business.
+/// The class of slot that a request takes. The import chooses the slot itself, and so the tag.
 ///
-/// Changes take as many slots as [`client::Import::mod_rpcs_in_flight`] says. A close and a recalled request may have one more each, so that
-/// neither ever waits behind changes that wait on the server.
+/// Changes have [`client::Import::mod_rpcs_in_flight`] slots. One more each is reserved for a close and for a recalled
+/// request, so that neither ever waits for changes that are blocked on the server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Slot {
-    /// Not a modifying request, or one that may be executed twice: no reply record.
+    /// No slot: not a modifying request, or one that may be executed twice. It has no reply record.
     None,
     /// A change.
     Modify,
-    /// A change that no program waits for. While [`client::Import::press`] says that somebody does, it goes like a recalled request.
+    /// A change that no program waits for. While [`client::Import::press`] is set because somebody does wait, it may
+    /// also take the slot of recalled requests.
     Buffered,
-    /// The close of a file: a change may wait on the server for what it gives back.
+    /// The close of a file, which may release what a change on the server waits for.
     Close,
-    /// What is done under a lock that others may be waiting for: they may hold what changes of this client wait for.
+    /// A request under a lock that another client may wait for, which in turn may hold what this client's changes wait
+    /// for.
     Recalled,
 }

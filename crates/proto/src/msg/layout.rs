@@ -80,14 +80,18 @@ pub enum SetlayoutKind {
     /// Sets the layout (`lfs setstripe`).
     Set = 0,
     /// Moves the file's data off the metadata target: the objects with the copy are durable, and this change drops the
-    /// MDT's copy. Needs an EX lock with DOM and LAYOUT, held by this client.
+    /// MDT's copy. Needs an EX lock with DOM and LAYOUT, held by this client. Errors: `EALREADY` if the data has moved
+    /// already, `ESTALE` if the layout has changed since, `ENOLCK` without the lock.
     Leave = 1,
     /// Starts `lfs migrate`: chooses objects for a copy of the file's data. They are removed again if the client's
     /// session ends without a Swap. A file whose data is on the metadata target gets new objects to grow to at once.
+    /// Errors: `EPERM` if the caller is not the owner, `ESTALE` if the layout has changed since, `EOPNOTSUPP` if a
+    /// client lacks the feature `layout_swap`.
     Copy = 2,
     /// Makes the copy, which is complete and durable, the file's data, and removes its previous objects. Needs an EX
-    /// lock with LAYOUT that the client has held since before it checked that no other client had the data locked. Fails
-    /// with `ESTALE` if another client has confirmed the layout since this client has
+    /// lock with LAYOUT that the client has held since before it checked that no other client had the data locked.
+    /// Errors: `ENOLCK` without the lock; `ESTALE` if the layout has changed since, the copy was given up, or another client
+    /// has confirmed the layout since this client has
     /// ([`GetattrReq::confirms_layout`](crate::msg::GetattrReq::confirms_layout)): an object target may have evicted this
     /// client and given its locks to the other.
     Swap = 3,

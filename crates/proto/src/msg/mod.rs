@@ -2,8 +2,14 @@
 //!
 //! Field numbers are never reused. A reader ignores fields that it does not know; a field that is missing has its
 //! default. Names of directory entries, symbolic links and extended attributes are bytes, not text. Sizes and offsets
-//! are in bytes. Times are nanoseconds since 1970 by the client's clock (`*_ns`). Errors named here are Linux errnos,
-//! which a reply carries negated in its header's status.
+//! are in bytes. Times are nanoseconds since 1970 by the client's clock (`*_ns`).
+//!
+//! Errors named here are Linux errnos, which a reply carries negated in its header's status. Besides the errors of its
+//! own, every request can fail with `EPROTO` (the body is not a valid message of its type, or the request contradicts
+//! the state of the session), `EOPNOTSUPP` (the target does not have the opcode), `ENOTCONN` (the target does not know
+//! the session: reconnect), `EINPROGRESS` (too much in progress: retry later), `EROFS` (a change in a read-only
+//! session) and `ENOSPC` (a change for which the target has no space). Operations on files fail with `ESTALE` if there
+//! is no object with the FID, and otherwise with the errors that Linux defines for the corresponding system call.
 
 mod job;
 mod layout;

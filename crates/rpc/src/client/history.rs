@@ -1,4 +1,4 @@
-//! What an import remembers of itself for its administrator: its last states, and how long answers took.
+//! History of an import for its administrator: its last states, and the mean time to an answer.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -7,10 +7,10 @@ use stdx::Instant;
 
 use super::State;
 
-/// So many states are remembered.
+/// Number of states that are kept.
 pub(super) const STATES_MAX: usize = 16;
 
-/// See the module.
+/// History of an import.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     states: VecDeque<(Instant, State)>,
@@ -19,7 +19,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// The import is in another state.
+    /// The import changed its state.
     pub(crate) fn entered(&mut self, now: Instant, state: State) {
         if self.states.len() == STATES_MAX {
             self.states.pop_front();
@@ -27,9 +27,9 @@ impl History {
         self.states.push_back((now, state));
     }
 
-    /// A request of the owner was answered after so long.
+    /// A request of the owner was answered after this time.
     pub(crate) fn answered(&mut self, after: Duration) {
-        // The mean is of recent requests: old ones count ever less.
+        // A decaying mean: older requests count ever less.
         if self.answers == 1024 {
             self.waited /= 2;
             self.answers /= 2;
@@ -38,12 +38,12 @@ impl History {
         self.answers += 1;
     }
 
-    /// The last states, oldest first, and since when.
+    /// The last states and when each was entered, oldest first.
     pub(crate) fn states(&self) -> Vec<(Instant, State)> {
         self.states.iter().copied().collect()
     }
 
-    /// How long answers take, in the mean.
+    /// Mean time to an answer.
     pub(crate) fn mean_wait(&self) -> Duration {
         self.waited.checked_div(self.answers).unwrap_or_default()
     }

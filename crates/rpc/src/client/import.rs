@@ -1,4 +1,4 @@
-//! Requests of an import: slots, sending, replies.
+//! The import: queueing, sending and resending requests, and handling replies.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,29 +20,29 @@ use super::{Config, ImportEffect, ImportEvent, Outgoing, RequestId, State, Troub
 use crate::at::{Estimate, Timeouts};
 use crate::{Link, Slot};
 
-/// How long an import that is to end waits for its target to take back what it lost: as long as a recovery may last.
-const FAREWELL: Duration = Duration::from_secs(180);
+/// How long a closing import waits for its target to recover lost changes: the longest time that a recovery may take.
+const DISCONNECT_WAIT_MAX: Duration = Duration::from_secs(180);
 
-/// What a request in flight is for.
+/// Purpose of a request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// The owner's.
+    /// Request of the owner.
     Owner(RequestId),
-    /// A sign of life.
+    /// Ping.
     Ping,
-    /// Says that all requests are replayed.
+    /// Ping that reports the end of the request replay.
     RequestsDone,
-    /// Says that all locks are replayed.
+    /// Ping that reports the end of the lock replay.
     LocksDone,
     /// Replay of the lock with this cookie.
     Lock(u64),
-    /// Replay of many locks: those in its body.
+    /// Replay of the locks in its body.
     Locks,
-    /// Good-bye.
+    /// Disconnect.
     Disconnect,
 }
 
-/// A request that was sent and not answered.
+/// A request that was sent and is unanswered.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) frame: Frame,
@@ -53,36 +53,36 @@ pub(crate) struct Sent {
     pub(crate) keep_answer: bool,
     pub(crate) timeout: Duration,
     pub(crate) deadline: Instant,
-    /// When it was sent last.
+    /// Time of the last transmission.
     pub(crate) at: Instant,
-    /// How often the server was too busy for it.
+    /// Number of times that the server refused it as busy (`EINPROGRESS`).
     pub(crate) refused: u32,
 }
 
-/// A request that waits for a slot or for the import.
+/// A request that waits for a slot, or for the import to be in service.
 #[derive(Clone, Debug)]
 struct Queued {
     id: RequestId,
     out: Outgoing,
 }
 
-/// How often requests of an opcode were sent.
+/// Numbers of transmissions of one opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpcodeCount {
-    /// For the first time.
+    /// First transmissions.
     pub sent: u64,
-    /// Again, because no reply came.
+    /// Resends, because no reply came.
     pub resent: u64,
-    /// Again, because the server lost them.
+    /// Replays, because the server lost them.
     pub replayed: u64,
 }
 
-/// What the `import` parameter shows.
+/// Status of an import, as the parameter `import` shows it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ImportStatus {
     /// The target.
     pub target: String,
-    /// Where the import is.
+    /// State.
     pub state: State,
     /// Features granted.
     pub connect_flags: u64,
@@ -90,41 +90,41 @@ pub struct ImportStatus {
     pub connect_data: ConnectRep,
     /// Addresses.
     pub nids: Vec<Nid>,
-    /// The one that is tried or in use.
+    /// The address that is tried or in use.
     pub current_nid: Option<Nid>,
-    /// Connection attempts.
+    /// Number of connection attempts.
     pub conn_cnt: u32,
-    /// Evictions.
+    /// Number of evictions.
     pub generation: u32,
-    /// Requests without a reply.
+    /// Requests in flight.
     pub in_flight: usize,
-    /// Requests that wait.
+    /// Queued requests.
     pub queued: usize,
     /// Modifying requests in flight.
     pub modify_in_flight: u16,
-    /// Deadlines that passed.
+    /// Number of deadlines that passed.
     pub timeouts: u64,
-    /// The last states, oldest first, and since when.
+    /// The last states and when each was entered, oldest first.
     pub history: Vec<(Instant, State)>,
-    /// How long answers take, in the mean.
+    /// Mean time to an answer.
     pub mean_wait: Duration,
-    /// When something was sent last.
+    /// Time of the last transmission.
     pub last_sent: Instant,
-    /// How long the server needs for a request, at worst.
+    /// The server's estimate of its worst service time.
     pub service: Estimate,
-    /// How long the network needs.
+    /// Estimate of the network's latency.
     pub network: Estimate,
-    /// It takes part in recovery.
+    /// Whether the session takes part in recovery.
     pub replayable: bool,
     /// The highest transno kept for replay.
     pub last_replay: Transno,
-    /// Everything is durable up to here.
+    /// Highest transno known to be durable.
     pub last_committed: Transno,
-    /// Changes kept for replay.
+    /// Number of uncommitted changes kept for replay.
     pub replay_list: usize,
-    /// Opens kept for replay although they are durable.
+    /// Number of opens kept for replay although they are durable.
     pub open_list: usize,
-    /// Bytes of what is kept.
+    /// Size of the kept requests, in bytes.
     pub replay_bytes: usize,
 }
 
@@ -134,9 +134,9 @@ pub struct Import {
     pub(crate) state: State,
     pub(crate) now: Instant,
     pub(crate) rng: Rng,
-    /// How often the configuration says that the target was started.
+    /// The highest number of starts of the target that is known.
     pub(crate) known_instance: u64,
-    /// Which store the target has, and what was durable there last.
+    /// The target's store, and the highest transno known to be durable there.
     pub(crate) seen: (Bytes, Transno),
     pub(crate) phase: Phase,
     pub(crate) retry: Retry,
@@ -148,39 +148,39 @@ pub struct Import {
     pub(crate) replay: ReplayList,
     pub(crate) away_since: Option<Instant>,
     pub(crate) last_sent: Instant,
-    /// The owner wants it to end; by then at the latest.
+    /// Deadline for disconnecting, once the owner has requested it.
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
-    /// For how many changes the client counts on room ([`proto::msg::ConnectReq::batch_room`]).
+    /// Write-back credits to claim when connecting ([`proto::msg::ConnectReq::batch_room`]).
     pub batch_room: u32,
     pub(crate) timeouts: u64,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) history: History,
-    /// What the server says of how long requests take.
+    /// The server's estimates of its service time.
     service: Estimate,
-    /// How long a sign of life takes.
+    /// Round-trip times of pings.
     network: Estimate,
     next_xid: u64,
     next_id: u64,
     announced: Xid,
-    /// Nothing in `sent` has an earlier deadline.
+    /// Lower bound of the deadlines in `sent`.
     pub(crate) earliest: Instant,
     pub(crate) sent: BTreeMap<Xid, Sent>,
-    /// Requests that the server was too busy for, by when they are sent again.
+    /// Requests that the server refused as busy, with the time of the next attempt.
     busy: Vec<(Instant, Sent)>,
-    /// Those that wait without needing a slot.
+    /// Queued requests that need no slot.
     queue: VecDeque<Queued>,
-    /// Those that wait for a slot.
+    /// Queued requests that need a slot.
     waiting: Waiting<Queued>,
     pub(crate) slots: Slots,
-    /// Requests without a slot in flight.
+    /// Number of requests in flight without a slot.
     slotless: usize,
     counts: BTreeMap<u16, OpcodeCount>,
     pub(crate) effects: VecDeque<ImportEffect>,
 }
 
 impl Import {
-    /// An import; it dials at once.
+    /// Creates an import, which dials at once.
     pub fn new(config: Config, now: Instant) -> Import {
         let mut import = Import {
             state: State::New,
@@ -224,7 +224,7 @@ impl Import {
         import
     }
 
-    /// Tells what happened.
+    /// Handles an event.
     pub fn handle(&mut self, now: Instant, event: ImportEvent) {
         self.now = now;
         match event {
@@ -237,12 +237,12 @@ impl Import {
         }
     }
 
-    /// What is to be done next.
+    /// The next effect for the owner to carry out.
     pub fn poll(&mut self) -> Option<ImportEffect> {
         self.effects.pop_front()
     }
 
-    /// When [`ImportEvent::Tick`] wants to be told at the latest.
+    /// When [`ImportEvent::Tick`] is due at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         if self.state == State::Closed {
             return None;
@@ -260,16 +260,16 @@ impl Import {
         (at != Instant::FAR).then_some(at)
     }
 
-    /// Gives a request to the import.
+    /// Submits a request. Its outcome is an [`ImportEffect::Reply`].
     pub fn submit(&mut self, now: Instant, out: Outgoing) -> RequestId {
         self.now = now;
         let id = RequestId(self.next_id);
         self.next_id += 1;
         if self.state == State::Closed {
             self.fail(id, Xid(0), Errno::ESHUTDOWN);
-        } else if self.softly_away() {
+        } else if self.soft_limit_passed() {
             self.fail(id, Xid(0), Errno::EIO);
-        } else if out.no_resend && !self.passes(&out) {
+        } else if out.no_resend && !self.state_allows(&out) {
             self.fail(id, Xid(0), Errno::ETIMEDOUT);
         } else if out.slot != Slot::None {
             self.waiting.push(out.slot, out.turn, Queued { id, out });
@@ -282,7 +282,8 @@ impl Import {
         id
     }
 
-    /// Withdraws a request that was not sent. Gives whether it was withdrawn: then nothing more is heard of it.
+    /// Withdraws a request that was not sent. Returns whether it was withdrawn; then it gets no
+    /// [`ImportEffect::Reply`].
     pub fn withdraw(&mut self, id: RequestId) -> bool {
         if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
@@ -291,8 +292,8 @@ impl Import {
         self.waiting.remove(|queued| queued.id == id).is_some()
     }
 
-    /// Withdraws a request that was not sent, or that has no effect (no slot). Gives whether it was withdrawn: then nothing
-    /// more is heard of it.
+    /// Withdraws a request that was not sent, or that changes nothing (no slot). Returns whether it was withdrawn; then
+    /// it gets no [`ImportEffect::Reply`].
     pub fn abort(&mut self, id: RequestId) -> bool {
         if self.withdraw(id) {
             return true;
@@ -310,69 +311,70 @@ impl Import {
         true
     }
 
-    /// Changes the body with which the request `xid` would be replayed. Gives whether it is kept at all.
+    /// Replaces the body with which the request `xid` would be replayed. Returns whether it is kept for replay.
     pub fn amend(&mut self, xid: Xid, body: Bytes) -> bool {
         self.replay.amend(xid, body)
     }
 
-    /// The request `xid` would not be replayed: nothing of it was done, although its answer has a transno.
+    /// Drops the request `xid` from replay, because it changed nothing although its reply has a transno.
     pub fn forget(&mut self, xid: Xid) {
         self.replay.forget(xid);
     }
 
-    /// What the open `xid` opened was closed; `close` is the transno of the close's reply (0 if it failed or changed nothing).
-    /// The open is forgotten when that is durable.
+    /// The open `xid` was closed; `close` is the transno of the close's reply (0 if it failed or changed nothing). The
+    /// open is kept until the close is durable.
     pub fn open_closed(&mut self, xid: Xid, close: Transno) {
         self.replay.closed(xid, close);
     }
 
-    /// Says good-bye: [`ImportEffect::Disconnected`] follows. Requests that are not answered are not sent again, and new ones
-    /// not sent. While answered changes may be lost with the server, a connection that is away is won back first and they are
-    /// replayed, for at most [`FAREWELL`] (or [`Config::soft`], if that is shorter).
+    /// Disconnects; [`ImportEffect::Disconnected`] follows. Unanswered requests are not resent and new ones are not
+    /// sent. While answered changes are not durable, a lost connection is re-established first and they are replayed,
+    /// for at most [`DISCONNECT_WAIT_MAX`] (or [`Config::soft`], if that is shorter).
     pub fn disconnect(&mut self, now: Instant) {
         self.now = now;
         if self.closing.is_some() || self.state == State::Closed {
             return;
         }
-        self.closing = Some(now + self.config.soft.map_or(FAREWELL, |soft| soft.min(FAREWELL)));
+        self.closing = Some(now + self.config.soft.map_or(DISCONNECT_WAIT_MAX, |soft| soft.min(DISCONNECT_WAIT_MAX)));
         if self.state == State::Full {
-            self.say_goodbye();
-        } else if !self.stays() {
+            self.send_disconnect();
+        } else if !self.reconnects() {
             self.close();
         }
     }
 
-    pub(crate) fn say_goodbye(&mut self) {
+    pub(crate) fn send_disconnect(&mut self) {
         let out = Outgoing::new(Opcode::Disconnect, &proto::msg::Empty {});
         self.transmit_new(out.opcode, out.body, 0, Purpose::Disconnect, self.config.connect_timeout);
     }
 
-    /// Whether an import that is to end goes on without a connection: the server may need what is kept here.
-    pub(crate) fn stays(&self) -> bool {
+    /// Whether an import without a connection reconnects. A closing one does so only while the server may need its
+    /// replays.
+    pub(crate) fn reconnects(&self) -> bool {
         self.closing.is_none_or(|until| self.now < until && self.replay.len().0 > 0)
     }
 
-    /// Where the import is.
+    /// The state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// What the server granted when it was last connected.
+    /// The last connect reply, with the granted features and limits.
     pub fn connect_data(&self) -> &ConnectRep {
         &self.granted
     }
 
-    /// How often this client was evicted.
+    /// Number of evictions of this client.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Everything is durable up to here, as far as the server has told.
+    /// The highest transno that the server has reported durable.
     pub fn last_committed(&self) -> Transno {
         self.replay.last_committed()
     }
 
-    /// Bytes of requests that are kept for replay.
+    /// Size of the requests kept for replay, in bytes.
     pub fn replay_bytes(&self) -> usize {
         self.replay.bytes()
     }
@@ -382,7 +384,7 @@ impl Import {
         self.phase.link()
     }
 
-    /// Whether requests of the owner wait or are without an answer.
+    /// Whether requests of the owner are queued or in flight.
     pub fn has_requests(&self) -> bool {
         !self.queue.is_empty()
             || self.waiting.len() > 0
@@ -390,7 +392,7 @@ impl Import {
             || self.sent.values().any(|sent| matches!(sent.purpose, Purpose::Owner(_)))
     }
 
-    /// What the `import` parameter shows.
+    /// Status, as the parameter `import` shows it.
     pub fn status(&self) -> ImportStatus {
         let (replay_list, open_list) = self.replay.len();
         ImportStatus {
@@ -420,7 +422,7 @@ impl Import {
         }
     }
 
-    /// The bodies of all requests of a kind that have no answer yet. They are sent until they have one.
+    /// The bodies of all requests of an opcode that are queued or unanswered. They are resent until they are answered.
     pub fn unanswered(&self, opcode: Opcode) -> impl Iterator<Item = &Bytes> {
         let busy = self.busy.iter().map(|(_, sent)| sent);
         let sent = self.sent.values().chain(busy).filter(move |sent| sent.frame.header.opcode == opcode as u16);
@@ -428,7 +430,7 @@ impl Import {
         sent.map(|sent| &sent.frame.body).chain(queued.map(|queued| &queued.out.body))
     }
 
-    /// Whether changes that were answered are not durable yet.
+    /// Whether answered changes are kept because they are not durable yet.
     pub fn keeps_changes(&self) -> bool {
         self.replay.len().0 > 0
     }
@@ -438,12 +440,12 @@ impl Import {
         &self.config.nids
     }
 
-    /// Why the last attempt to connect came to nothing; `None` while there was none, and in service.
+    /// Why the last attempt to connect failed; `None` before the first attempt and in service.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.trouble.as_ref()
     }
 
-    /// How often each opcode was sent, by number.
+    /// Numbers of transmissions by opcode.
     pub fn counts(&self) -> &BTreeMap<u16, OpcodeCount> {
         &self.counts
     }
@@ -454,8 +456,8 @@ impl Import {
 
     // --- sending ---
 
-    /// Whether the import is in a state in which this is sent.
-    fn passes(&self, out: &Outgoing) -> bool {
+    /// Whether the import's state allows sending this request.
+    fn state_allows(&self, out: &Outgoing) -> bool {
         match self.state {
             State::Full => self.closing.is_none(),
             State::Replay | State::ReplayLocks | State::ReplayWait => out.during_recovery,
@@ -464,10 +466,10 @@ impl Import {
     }
 
     fn may_send(&self, out: &Outgoing) -> bool {
-        self.passes(out) && (out.during_recovery || self.slotless < self.config.in_flight_max)
+        self.state_allows(out) && (out.during_recovery || self.slotless < self.config.in_flight_max)
     }
 
-    /// Sends what waits and may be sent.
+    /// Sends queued requests as far as possible.
     pub(crate) fn pump(&mut self) {
         let mut at = 0;
         while let Some(queued) = self.queue.get(at) {
@@ -476,7 +478,7 @@ impl Import {
                     self.send_new(queued);
                 }
             } else {
-                // Behind one that waits there may be one that does not.
+                // One further back may be allowed during recovery.
                 at += 1;
             }
         }
@@ -557,7 +559,7 @@ impl Import {
         self.put_on_wire(frame, timeout);
     }
 
-    /// Fills in what belongs to the connection and sends.
+    /// Fills in the header fields of the connection and sends.
     pub(crate) fn put_on_wire(&mut self, mut frame: Frame, timeout: Duration) {
         let Some(link) = self.phase.link() else { return };
         let last_xid = match self.sent.keys().next() {
@@ -576,7 +578,7 @@ impl Import {
         self.effects.push_back(ImportEffect::Send { link, frame });
     }
 
-    /// The last xid that a request has got.
+    /// The last xid that was used.
     pub fn newest_xid(&self) -> Xid {
         Xid(self.next_xid - 1)
     }
@@ -589,7 +591,7 @@ impl Import {
 
     // --- replies ---
 
-    /// A reply over the current connection.
+    /// Handles a reply on the current connection.
     pub(crate) fn reply(&mut self, reply: Frame) {
         self.learn_committed(reply.header.last_committed);
         let xid = reply.header.xid;
@@ -604,7 +606,7 @@ impl Import {
         }
         match Errno::from_status(reply.header.status) {
             Err(Errno::ENOTCONN | Errno::ESHUTDOWN) if sent.purpose != Purpose::Disconnect => {
-                // The server does not know this session (any more): find out what became of it.
+                // The server does not know this session (any more): reconnect to find out what happened to it.
                 stdx::mark!("import.notconn");
                 self.suspect();
                 return;
@@ -634,17 +636,17 @@ impl Import {
         }
     }
 
-    /// How long a request may take that says nothing of it.
+    /// Deadline of a request that sets none itself.
     pub(crate) fn request_timeout(&self) -> Duration {
         self.config.timeouts.request_timeout(self.service.worst(), self.network.worst())
     }
 
-    /// Changes how long requests may take, from the next on.
+    /// Changes the timeouts, for requests from now on.
     pub fn set_timeouts(&mut self, timeouts: &Timeouts) {
         self.config.timeouts = timeouts.clone();
     }
 
-    /// The server says how long requests take; a sign of life, for which it does nothing, tells of the network.
+    /// Updates the estimates: the server's from each reply, the network's from pings, which the server answers at once.
     fn learn_times(&mut self, sent: &Sent, reply: &Frame) {
         let history = self.config.timeouts.at_history;
         let estimate = Duration::from_millis(u64::from(reply.header.timeout_ms));
@@ -664,7 +666,7 @@ impl Import {
         frame.header.transno = reply.header.transno;
         frame.header.pre_versions = reply.header.pre_versions;
         if sent.keep_answer {
-            // A copy: the answer is part of a buffer that others came in, too.
+            // Copied, because the reply shares its buffer with other frames.
             frame.bulk = Bytes::copy_from_slice(&reply.body);
         }
         self.replay.keep(frame, sent.keep_open);
@@ -675,7 +677,7 @@ impl Import {
         self.replay.committed(transno);
     }
 
-    /// The server did nothing: the request is sent again a little later, as a new one.
+    /// The server did not execute the request: it is sent a little later with a new xid.
     fn too_busy(&mut self, xid: Xid) {
         let Some(mut sent) = self.sent.remove(&xid) else { return };
         if sent.purpose == Purpose::Ping {
@@ -686,7 +688,7 @@ impl Import {
         self.busy.push((self.now + wait, sent));
     }
 
-    /// Sends again what the server was too busy for.
+    /// Sends the requests that the server refused as busy, as far as they are due.
     pub(crate) fn retry_busy(&mut self) {
         if self.state != State::Full {
             return;
@@ -704,7 +706,7 @@ impl Import {
         }
     }
 
-    /// A request of the owner is answered, or was given up: its slot is free.
+    /// Frees the slot of a request that was answered or given up.
     pub(crate) fn release(&mut self, sent: &Sent) {
         match sent.slot {
             Slot::None => self.slotless -= 1,
@@ -716,7 +718,7 @@ impl Import {
         self.effects.push_back(ImportEffect::Reply { id, xid, result: Err(errno) });
     }
 
-    /// Fails every request of the owner; those of the import itself stay.
+    /// Fails all requests of the owner, but not those of the import itself.
     pub(crate) fn fail_all(&mut self, errno: Errno) {
         let busy = core::mem::take(&mut self.busy).into_iter().map(|(_, sent)| sent);
         let sent: Vec<Sent> = core::mem::take(&mut self.sent).into_values().chain(busy).collect();
@@ -733,7 +735,7 @@ impl Import {
         }
     }
 
-    /// Fails what was for the connection that is lost.
+    /// Fails the requests that were valid on the lost connection only.
     pub(crate) fn fail_unrepeatable(&mut self) {
         let xids: Vec<Xid> = self.sent.iter().filter(|(_, sent)| sent.no_resend).map(|(xid, _)| *xid).collect();
         let sent: Vec<Sent> = xids.iter().filter_map(|xid| self.sent.remove(xid)).collect();
@@ -754,8 +756,8 @@ impl Import {
         }
     }
 
-    /// Whether a soft import has been away for too long.
-    pub(crate) fn softly_away(&self) -> bool {
+    /// Whether a soft import has been out of service for longer than [`Config::soft`].
+    pub(crate) fn soft_limit_passed(&self) -> bool {
         match (self.config.soft, self.away_since) {
             (Some(soft), Some(since)) => self.now >= since + soft,
             _ => false,

@@ -1,4 +1,4 @@
-//! The connection under an import: dialling, the connect exchange, losing it, time.
+//! The connection of an import: dialling, the connect exchange, loss of the connection, deadlines.
 
 use core::time::Duration;
 
@@ -15,22 +15,22 @@ use super::state::{AfterConnect, ConnectFacts, State, after_connect};
 use super::{ImportEffect, Progress, Trouble};
 use crate::Link;
 
-/// First and longest delay between two attempts; the very first retry comes at once.
+/// Shortest and longest delay between two attempts. The very first retry is immediate.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// A connection that lasted so long was a good one: when it breaks, the next attempt comes at once.
-const GOOD: Duration = Duration::from_secs(1);
-/// Delay after a refusal that another attempt will hardly change.
+/// A connection that lasted this long counts as working: when it breaks, the retry is immediate.
+const GOOD_CONNECTION_MIN: Duration = Duration::from_secs(1);
+/// Delay after a refusal that an immediate retry would hardly change.
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 
-/// The connection.
+/// State of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// None.
+    /// No connection.
     Down,
-    /// Asked for.
+    /// Dial requested.
     Dialling { link: Link, since: Instant, deadline: Instant },
-    /// There; the connect request was sent.
+    /// Established; the connect request was sent.
     Connecting { link: Link, xid: Xid, deadline: Instant },
     /// In use.
     Up { link: Link, since: Instant },
@@ -52,13 +52,14 @@ impl Phase {
     }
 }
 
-/// When to try again.
+/// State of connection attempts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Retry {
     at: Option<Instant>,
     attempts: u32,
-    told: Option<Errno>,
-    /// Which of the addresses is tried or in use.
+    /// The refusal that was reported to the owner.
+    reported: Option<Errno>,
+    /// Index of the address that is tried or in use.
     nid: usize,
 }
 
@@ -67,7 +68,7 @@ impl Import {
         self.conn_cnt += 1;
         let link = Link(u64::from(self.conn_cnt));
         self.retry.at = None;
-        // A host name may stand for several addresses, each tried in turn by the driver.
+        // A host name may resolve to several addresses, which the driver tries in turn.
         let deadline = self.now + self.config.connect_timeout * 4;
         self.phase = Phase::Dialling { link, since: self.now, deadline };
         self.set_state(State::Connecting);
@@ -80,14 +81,14 @@ impl Import {
         self.config.nids.get(self.retry.nid)
     }
 
-    /// The target may be elsewhere.
+    /// Moves on to the next address.
     fn next_nid(&mut self) {
         self.retry.nid = (self.retry.nid + 1).checked_rem(self.config.nids.len()).unwrap_or(0);
     }
 
     pub(crate) fn dialled(&mut self, link: Link) {
         if !matches!(self.phase, Phase::Dialling { link: current, .. } if current == link) {
-            // Given up meanwhile.
+            // The attempt was given up meanwhile.
             self.effects.push_back(ImportEffect::Hangup(link));
             return;
         }
@@ -140,7 +141,7 @@ impl Import {
         }
     }
 
-    /// Gives the connection up: something on it took too long, or the server does not know it.
+    /// Drops the connection, because a deadline passed or the server does not know the session.
     pub(crate) fn suspect(&mut self) {
         if let Some(link) = self.phase.any_link() {
             self.effects.push_back(ImportEffect::Hangup(link));
@@ -149,10 +150,10 @@ impl Import {
         self.lost(None);
     }
 
-    /// There is no connection any more. The next attempt comes after `delay`, by default a short one that grows.
+    /// The connection is lost. Retries after `delay`, by default an exponential backoff with jitter.
     fn lost(&mut self, delay: Option<Duration>) {
         if let Phase::Up { since, .. } = self.phase
-            && self.now.since(since) >= GOOD
+            && self.now.since(since) >= GOOD_CONNECTION_MIN
         {
             self.retry.attempts = 0;
         } else {
@@ -164,7 +165,7 @@ impl Import {
         }
         self.set_state(State::Disconn);
         self.fail_unrepeatable();
-        if !self.stays() {
+        if !self.reconnects() {
             self.close();
             return;
         }
@@ -185,7 +186,7 @@ impl Import {
         }
     }
 
-    /// Ends the import.
+    /// Closes the import.
     pub(crate) fn close(&mut self) {
         if let Some(link) = self.phase.any_link() {
             self.effects.push_back(ImportEffect::Hangup(link));
@@ -209,14 +210,14 @@ impl Import {
             return;
         }
         match self.phase {
-            // Already talking to the new one.
+            // Already connected to the restarted target.
             Phase::Up { .. } if self.granted.instance >= self.known_instance => {}
             Phase::Up { .. } | Phase::Connecting { .. } => {
                 self.retry.attempts = 0;
                 self.suspect();
             }
-            // One that takes long may hang on what was there before.
-            Phase::Dialling { since, .. } if !moved && self.now.since(since) < GOOD => {}
+            // A dial that takes long may be stuck at the previous instance.
+            Phase::Dialling { since, .. } if !moved && self.now.since(since) < GOOD_CONNECTION_MIN => {}
             Phase::Dialling { .. } | Phase::Down => {
                 if let Some(link) = self.phase.any_link() {
                     self.effects.push_back(ImportEffect::Hangup(link));
@@ -234,7 +235,7 @@ impl Import {
         }
         match self.phase {
             Phase::Connecting { xid, deadline, .. } => {
-                // A peer that is not let in is answered before its request was read.
+                // A peer that the server does not admit is answered before its request was read.
                 let turned_away = frame.header.xid == Xid(0) && frame.header.status < 0;
                 if frame.header.xid != xid && !turned_away || !frame.header.has(flags::REPLY) {
                     return;
@@ -280,7 +281,7 @@ impl Import {
         let reply = body.unwrap_or_default();
         let restarts = reply.instance.saturating_sub(self.granted.instance);
         self.phase = Phase::Up { link, since: self.now };
-        self.retry.told = None;
+        self.retry.reported = None;
         self.known_instance = self.known_instance.max(reply.instance);
         let facts = ConnectFacts {
             lightweight: self.config.lightweight,
@@ -292,7 +293,7 @@ impl Import {
             progress: self.recovery.progress,
         };
         if self.seen.0 != reply.store {
-            // Made anew, or served by an older version: what was durable before says nothing of it.
+            // A new store, or an older version of the server: the earlier watermark says nothing about it.
             self.seen = (reply.store.clone(), Transno(0));
         }
         self.export = frame.header.export;
@@ -301,7 +302,8 @@ impl Import {
         self.limit_slots();
         let after = after_connect(&facts);
         if after == AfterConnect::Evicted {
-            // What is durable by now says nothing of what was lost before it, nor does what was at the last of several starts.
+            // `last_committed` of this reply does not tell what was lost before it, nor does `started_from` after more
+            // than one restart.
             let durable = match restarts {
                 0 => self
                     .recovery
@@ -313,10 +315,10 @@ impl Import {
             return self.evicted(durable, frame.header.last_committed, &facts);
         }
         if let (AfterConnect::ReplayAll, Some(first)) = (after, self.replay.first_refused()) {
-            // It would have given this client up, and restarted before that. What comes after the first change that it could not do again
-            // must not be done without it.
-            let why = "it could not do again what hangs on a lost change, and has restarted since";
-            self.lose(Transno(first.0 - 1).min(Transno(self.granted.started_from)), why);
+            // The target would have evicted this client, but restarted before that. Changes after the first failed
+            // replay must not be executed without it.
+            let why = "it could not redo a change that depends on a lost one, and has restarted since";
+            self.discard_session(Transno(first.0 - 1).min(Transno(self.granted.started_from)), why);
             self.learn_committed(frame.header.last_committed);
             return self.declare_done();
         }
@@ -335,7 +337,7 @@ impl Import {
         }
     }
 
-    /// In service. `fresh`: from nothing.
+    /// Enters service. `fresh`: with a new session.
     pub(crate) fn serve(&mut self, fresh: bool) {
         self.recovery.progress = Progress::None;
         self.retry.attempts = self.retry.attempts.min(1);
@@ -343,14 +345,15 @@ impl Import {
         self.set_state(State::Full);
         self.effects.push_back(ImportEffect::Full { fresh });
         if self.closing.is_some() {
-            self.say_goodbye();
+            self.send_disconnect();
             return;
         }
         self.retry_busy();
         self.pump();
     }
 
-    /// Answered changes up to `durable` are not lost. A target that recovers waits to hear that there is nothing to do again.
+    /// The client was evicted; answered changes up to `durable` are not lost. A recovering target still waits for the
+    /// report that there is nothing to replay.
     fn evicted(&mut self, durable: Transno, last_committed: Transno, facts: &ConnectFacts) {
         stdx::mark!("import.evicted");
         if !facts.recovering {
@@ -358,16 +361,16 @@ impl Import {
         }
         let why = match self.granted.reason.as_str() {
             "" if !facts.same_session => "it gave this client up, and its answer that said so was lost".to_owned(),
-            "" => "it does not know it any more (it says no reason)".to_owned(),
+            "" => "it does not know this client any more (it gives no reason)".to_owned(),
             reason => reason.to_owned(),
         };
-        self.lose(durable, &why);
+        self.discard_session(durable, &why);
         self.learn_committed(last_committed);
         if facts.recovering { self.declare_done() } else { self.serve(true) }
     }
 
-    /// Everything that the target had of this client is lost but for answered changes up to `durable`.
-    fn lose(&mut self, durable: Transno, why: &str) {
+    /// Discards the session's state and reports what is lost: everything but answered changes up to `durable`.
+    fn discard_session(&mut self, durable: Transno, why: &str) {
         self.generation += 1;
         self.recovery = Default::default();
         let unanswered = self.sent.values().filter(|sent| matches!(sent.purpose, Purpose::Owner(_))).count();
@@ -382,12 +385,12 @@ impl Import {
         self.effects.push_back(ImportEffect::Evicted { lost });
     }
 
-    /// The server said no.
+    /// The server refused the connection.
     fn not_connected(&mut self, errno: Errno, body: ConnectRep) {
-        let first = self.retry.told.replace(errno) != Some(errno);
+        let first = self.retry.reported.replace(errno) != Some(errno);
         self.trouble = Some(Trouble::Refused { errno, reason: body.reason.clone() });
         match errno {
-            // Not now: it recovers without us, starts, stops, or still serves our last connection.
+            // Temporary: it recovers without this client, starts, stops, or still serves its previous connection.
             Errno::EBUSY | Errno::EAGAIN | Errno::EALREADY | Errno::ENODEV | Errno::ESHUTDOWN | Errno::EINPROGRESS => {
                 if first && errno == Errno::EBUSY {
                     self.effects.push_back(ImportEffect::Refused { errno, reason: body.reason });
@@ -433,8 +436,8 @@ impl Import {
         }
         if self.earliest <= self.now {
             let up = matches!(self.phase, Phase::Up { .. });
-            // Without a connection deadlines mean nothing; they are set anew when requests are sent again. During a replay
-            // that is only the import's own.
+            // Deadlines count only while connected; they are set again when requests are resent. During a replay only
+            // the import's own requests have deadlines.
             let serving = matches!(self.state, State::Full | State::Recover);
             let waited_for = |sent: &&Sent| up && (serving || !matches!(sent.purpose, Purpose::Owner(_)));
             self.earliest =
@@ -447,13 +450,13 @@ impl Import {
                 self.suspect();
             }
         }
-        self.replay_goes_on();
+        self.resume_paused_replay();
         if self.recovery.deadline() <= self.now {
             self.timeouts += 1;
             self.recovery.stop_clock();
             self.suspect();
         }
-        if self.softly_away() && self.has_requests() {
+        if self.soft_limit_passed() && self.has_requests() {
             stdx::mark!("import.soft");
             self.fail_all(Errno::EIO);
         }
@@ -466,7 +469,7 @@ impl Import {
         }
     }
 
-    /// The session's handle, for tests and status.
+    /// The export handle, for tests and status.
     pub fn handle_on_server(&self) -> Handle {
         self.export
     }

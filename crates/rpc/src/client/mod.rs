@@ -1,19 +1,20 @@
 //! The client's end of a session: one [`Import`] per target.
 //!
-//! The owner (a client, or a target that talks to other targets) tells it what happened on the connections that it asked
-//! for ([`ImportEvent`]), gives it requests ([`Import::submit`]), and carries out what it wants ([`ImportEffect`]).
+//! The owner (a client, or a target that talks to other targets) reports events on the connections that it was asked to
+//! make ([`ImportEvent`]), submits requests ([`Import::submit`]), and carries out effects ([`ImportEffect`]).
 //!
-//! # What the owner must know
-//! - A request is answered once: [`ImportEffect::Reply`]. A reply with an error in its header's status is an answer; an
-//!   `Err` means that none will come: `EIO` after an eviction or a soft time-out, `ETIMEDOUT` for a request that may not
-//!   be sent again.
-//! - Requests submitted while the import is not [`State::Full`] wait, unless they are allowed during recovery.
-//! - After [`ImportEffect::Evicted`] all locks and open handles of this target are gone; the effect comes after the failures
-//!   of all requests, and requests submitted from then on belong to the new start.
-//! - An open ([`Outgoing::keep_open`]) is kept for replay until [`Import::open_closed`]. Before a replay can happen its body
-//!   should say what was opened ([`Import::amend`]); when it was replayed, [`ImportEffect::Replayed`] has the new handle.
-//! - When [`ImportEffect::ReplayLocks`] comes, [`Import::locks_to_replay`] must be called, if only with an empty list.
-//!   It comes again until all were given.
+//! # Contract with the owner
+//! - Each request gets exactly one [`ImportEffect::Reply`]. A reply with an error in its header's status is an answer.
+//!   An `Err` means that there will be none: `EIO` after an eviction or a soft timeout, `ETIMEDOUT` for a request that
+//!   must not be resent, `ESHUTDOWN` after [`Import::disconnect`].
+//! - Requests submitted while the import is not [`State::Full`] are queued, unless they are allowed during recovery.
+//! - After [`ImportEffect::Evicted`] all locks and open handles of this target are lost. The effect follows the
+//!   failures of all requests; requests submitted afterwards belong to the new session.
+//! - An open ([`Outgoing::keep_open`]) is kept for replay until [`Import::open_closed`]. The owner amends its body with
+//!   what was opened before it can be replayed ([`Import::amend`]). After the replay, [`ImportEffect::Replayed`] has
+//!   the new handle.
+//! - [`ImportEffect::ReplayLocks`] must be answered with [`Import::locks_to_replay`], even if the list is empty. It is
+//!   repeated until the list is empty.
 
 mod history;
 mod import;
@@ -41,47 +42,47 @@ use crate::{Link, Slot};
 /// Settings of an import.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The client's identity.
+    /// Identity of the client.
     pub uuid: ClientUuid,
     /// Full name of the target, `adamant-MDT0000`.
     pub target: String,
     /// Name for the server's status output.
     pub description: String,
-    /// Where the target is.
+    /// Addresses of the target.
     pub nids: Vec<Nid>,
-    /// Features asked for.
+    /// Features to request.
     pub features: u64,
-    /// A server's import: no recovery, no client record; requests arrive at least once, and what they changed is durable when
-    /// they are answered.
+    /// A server's import, without recovery and client record: requests are executed at least once, and their changes
+    /// are durable when they are answered.
     pub lightweight: bool,
-    /// Only reads.
+    /// Read-only session.
     pub read_only: bool,
-    /// For jitter.
+    /// Seed of the random generator, for jitter.
     pub seed: u64,
-    /// No xid at or below it is used. Must exceed every xid that this identity used before.
+    /// Only xids above it are used. Must not be below any xid that this identity used before.
     pub first_xid: u64,
-    /// How long requests may take before the connection is suspected, and when signs of life are due.
+    /// Deadlines of requests, and the interval of pings.
     pub timeouts: Timeouts,
-    /// How long a connect may take, without the dial.
+    /// Deadline of the connect request, not counting the dial.
     pub connect_timeout: Duration,
-    /// A sign of life after so long without a request while something is kept for replay, so that `last_committed` arrives.
+    /// Interval of pings while requests are kept for replay, so that the client learns `last_committed` soon.
     pub commit_ping_interval: Duration,
-    /// Fail requests with `EIO` after the target was away for so long.
+    /// Fails requests with `EIO` once the target has been out of service for this long. None: they wait for ever.
     pub soft: Option<Duration>,
-    /// Most requests in flight that an administrator wants, as far as it limits the next.
+    /// Administrator's limit for requests in flight. It only bounds `mod_rpcs_in_flight_max`.
     pub rpcs_in_flight_max: u16,
-    /// Changes in flight; the server may allow fewer. One more is allowed for a close.
+    /// Most changes in flight; the server may allow fewer. A close and a recalled request have one more slot each.
     pub mod_rpcs_in_flight_max: u16,
-    /// Setting the latter to the former or more raises the former, instead of being refused.
+    /// Setting `mod_rpcs_in_flight_max` to `rpcs_in_flight_max` or more raises the latter instead of failing.
     pub mod_rpcs_raise: bool,
-    /// Requests without a slot in flight.
+    /// Most requests without a slot in flight.
     pub in_flight_max: usize,
-    /// The process's faults.
+    /// Fault injection of the process.
     pub faults: stdx::Faults,
 }
 
 impl Config {
-    /// The usual settings.
+    /// The default settings.
     pub fn new(uuid: ClientUuid, target: String, nids: Vec<Nid>, seed: u64) -> Config {
         Config {
             uuid,
@@ -106,53 +107,53 @@ impl Config {
     }
 }
 
-/// Why an attempt to connect came to nothing.
+/// Why an attempt to connect failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// No connection could be made: why.
+    /// The dial failed, for this reason.
     Unreachable(String),
-    /// There was no answer in time.
+    /// No answer in time.
     Silent,
-    /// The other side closed the connection.
+    /// The peer closed the connection.
     HungUp,
-    /// The target said no. The reason may be empty.
+    /// The target refused. The reason may be empty.
     Refused {
-        /// What it answered.
+        /// The error of its reply.
         errno: Errno,
-        /// Its sentence.
+        /// The reason of its reply, for a person.
         reason: String,
     },
 }
 
-/// Names a request to its owner.
+/// Identity of a request towards the owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// A request to be sent.
+/// A request to send.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// What it asks for.
+    /// The opcode.
     pub opcode: Opcode,
     /// The body, encoded.
     pub body: Bytes,
-    /// Bytes behind it.
+    /// Bulk data.
     pub bulk: Bytes,
-    /// Which slot it takes.
+    /// The class of slot.
     pub slot: Slot,
-    /// Of requests that wait for a slot those with the lowest go first, and of those that have the same the one that came first. One that is
-    /// made when another was answered, for the same purpose, keeps that one's: it does not wait anew behind all others.
+    /// Priority among requests that wait for a slot: lower turns first, then first come, first served. A request that
+    /// follows up on another one keeps the other's turn, so that it does not queue again behind all others.
     pub turn: u64,
-    /// It is for this connection: if that is lost before the answer is there it fails with `ETIMEDOUT`, whether it was sent or not, and
-    /// while there is none it fails at once.
+    /// Valid on the current connection only: fails with `ETIMEDOUT` if the connection is lost before the reply, whether
+    /// it was sent or not, and at once if there is none.
     pub no_resend: bool,
-    /// Send it in any state in which there is a session, also during recovery, and before others that wait (lock cancels, glimpse
-    /// replies): what those wait for may be this.
+    /// Sent whenever there is a session, during recovery too, and ahead of queued requests, which may wait for it (lock
+    /// cancels, glimpse replies).
     pub during_recovery: bool,
-    /// An open: see [`Import::open_closed`].
+    /// An open, kept for replay until [`Import::open_closed`].
     pub keep_open: bool,
-    /// The server chooses something that its answer says: a replay brings a copy of the answer's body as bulk.
+    /// The reply contains a choice of the server, so a replay carries a copy of the reply's body as bulk.
     pub keep_answer: bool,
-    /// Instead of what follows from [`Config::timeouts`].
+    /// Deadline; by default computed from [`Config::timeouts`].
     pub timeout: Option<Duration>,
 }
 
@@ -173,110 +174,113 @@ impl Outgoing {
         }
     }
 
-    /// With bytes behind the body.
+    /// Adds bulk data.
     pub fn with_bulk(self, bulk: Bytes) -> Outgoing {
         Outgoing { bulk, ..self }
     }
 
-    /// In a slot.
+    /// Sets the class of slot.
     pub fn in_slot(self, slot: Slot) -> Outgoing {
         Outgoing { slot, ..self }
     }
 }
 
-/// What happened to an import.
+/// Events that the owner reports to an import.
 #[derive(Debug)]
 pub enum ImportEvent {
-    /// The connection that [`ImportEffect::Dial`] asked for is there.
+    /// The connection requested by [`ImportEffect::Dial`] is established.
     Dialled(Link),
-    /// It could not be made.
+    /// The dial failed.
     DialFailed(Link, String),
-    /// A connection is gone.
+    /// A connection was closed.
     Closed(Link),
-    /// A frame came in.
+    /// A frame arrived.
     Frame(Link, Frame),
-    /// The configuration says where the target is, and how often it was started (0: not known).
+    /// The configuration has the target's addresses and its number of starts (0: unknown).
     Target {
-        /// Where.
+        /// Addresses.
         nids: Vec<Nid>,
-        /// How often started.
+        /// Number of starts.
         instance: u64,
     },
     /// Time passed.
     Tick,
 }
 
-/// What an import wants, or tells.
+/// Effects that the owner carries out, and notifications to it.
 #[derive(Debug)]
 pub enum ImportEffect {
-    /// Connect to the first of these that answers, and call the connection so.
+    /// Connect to the first address that answers.
     Dial {
-        /// Name of the connection; numbers rise.
+        /// Identity of the new connection; numbers rise.
         link: Link,
-        /// Where.
+        /// Addresses.
         nids: Vec<Nid>,
     },
     /// Send a frame.
     Send {
-        /// Over which connection.
+        /// The connection.
         link: Link,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// Close a connection. Whatever still comes from it is ignored.
+    /// Close a connection. Later events from it are ignored.
     Hangup(Link),
-    /// A request is answered, or never will be.
+    /// A request was answered, or failed for good.
     Reply {
-        /// Which.
+        /// The request.
         id: RequestId,
         /// Its xid; 0 if it was never sent.
         xid: Xid,
         /// The reply.
         result: Result<Frame, Errno>,
     },
-    /// The server tells something by itself: a lock callback, a new configuration.
+    /// A notice from the server, such as a lock callback or a new configuration.
     Notice(Frame),
-    /// The server has let this client in, and the reply says limits and grants. Answers to requests that are sent again before the client is
-    /// in service come after it, and say what of them is left.
+    /// The server accepted the session; the reply has limits and grants. Replies to requests that are resent before the
+    /// session is in service come later, and update these.
     Connected(ConnectRep),
-    /// In service (again).
+    /// In service.
     Full {
-        /// A first connect, or the first after an eviction: the server has no state of this client from before.
+        /// A new session (the first connect, or the first after an eviction): the server has no earlier state of this
+        /// client.
         fresh: bool,
     },
-    /// Out of service; requests wait.
+    /// Out of service: requests are queued.
     Away,
-    /// The server wants the locks again: call [`Import::locks_to_replay`].
+    /// The server needs the locks again: call [`Import::locks_to_replay`].
     ReplayLocks {
-        /// From the first one; otherwise those that come after what was given before.
+        /// Whether to start with the first lock, or to continue after those that were given before.
         first: bool,
     },
-    /// Locks were replayed: of each its cookie, and the server's new handle (0 for a record lock) or why it is gone.
+    /// Locks were replayed: the cookie of each with its new handle (0 for a record lock), or the error with which it
+    /// was lost.
     LocksReplayed(Vec<(u64, Result<u64, Errno>)>),
-    /// A request was replayed. For an open the reply has the new handle; one whose status is an error is forgotten.
+    /// A request was replayed. For an open the reply has the new handle. A request whose replay failed is no longer
+    /// kept.
     Replayed {
-        /// Which.
+        /// The request.
         xid: Xid,
         /// The reply.
         reply: Frame,
     },
-    /// All state at this target is lost.
+    /// The client was evicted: all its state at this target is lost.
     Evicted {
-        /// Answered changes that are lost, or may be: the target has restarted since it answered, and did not say that they were
-        /// durable.
+        /// Answered changes that are or may be lost, because the target restarted after the reply and never reported
+        /// them durable.
         lost: Vec<Frame>,
     },
-    /// The server refuses this client, or recovers without it (`EBUSY`); another attempt is made every few seconds.
+    /// The server refuses this client, or recovers without it (`EBUSY`). The import retries every few seconds.
     Refused {
-        /// Why.
+        /// The error of the reply.
         errno: Errno,
-        /// A sentence.
+        /// The reason of the reply, for a person.
         reason: String,
     },
-    /// [`Import::disconnect`] is done.
+    /// [`Import::disconnect`] is complete.
     Disconnected,
     /// A line for the log.
     Log(String),
-    /// A line for the log about work that is lost.
+    /// A line for the log about lost work.
     Loss(String),
 }

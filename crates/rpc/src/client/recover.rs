@@ -1,16 +1,17 @@
-//! Replay: giving back to a restarted server what it lost.
+//! Replay: restoring to a restarted server what it lost.
 //!
 //! ```text
 //! REPLAY         requests by transno, up to a window at once; the server orders those of all clients
 //!    │           PING with REQ_REPLAY_DONE; answered when all clients are done
 //! REPLAY_LOCKS   locks, from the owner in parts, many in one request, up to a window of those at once
-//!    │           changes that were never answered are sent again, in the order of xids
-//!    │           PING with LOCK_REPLAY_DONE, which names these; answered when the target serves again
+//!    │           unanswered changes are resent, in the order of xids
+//!    │           PING with LOCK_REPLAY_DONE, which lists these; answered when the target is in service
 //! REPLAY_WAIT
-//! RECOVER        whatever else was never answered is sent again, in the order of xids
+//! RECOVER        other unanswered requests are resent, in the order of xids
 //! FULL
 //! ```
-//! Others may have seen a change that was not answered. So the server does those again before it serves anybody.
+//! Other clients may have seen a change that was not answered, so the server executes those again before it serves
+//! anybody.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,50 +29,50 @@ use super::import::{Import, Purpose, Sent};
 use super::state::{Progress, State};
 use crate::{REPLAY_WINDOW, Slot};
 
-/// Bytes of replays that are sent before the server has answered them all; it keeps those that wait for their turn.
+/// Most bytes of replays in flight; the server keeps in memory those that are not yet due.
 const REPLAY_BYTES: usize = 8 << 20;
 
-/// Bytes of locks after which a request that replays them is full: a thousand and some. The server runs it in one go, so
-/// that other clients wait for it: less than a millisecond.
+/// Size at which a lock replay request is full, in bytes: somewhat over a thousand locks. The server executes it in one
+/// step, less than a millisecond in which other clients wait.
 const LOCKS_BYTES: usize = 64 << 10;
 
-/// So many of those at once: while the server runs one the next is on its way.
+/// Most lock replay requests in flight, so that the next one is on its way while the server executes one.
 const LOCKS_WINDOW: usize = 4;
 
-/// How far the replay has come.
+/// State of the replay.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     pub(crate) progress: Progress,
-    /// The last request that was sent for replay.
+    /// Transno of the last request sent for replay.
     cursor: Transno,
-    /// Sent for replay, not answered; with the one that was sent before it.
+    /// Replays in flight by transno: xid, and the transno of the replay sent before it.
     replaying: BTreeMap<Transno, (Xid, Transno)>,
-    /// Bytes of those.
+    /// Bytes of the replays sent since the window was last empty.
     bytes: usize,
     locks: VecDeque<EnqueueReq>,
-    /// The owner was asked for locks, and has not answered.
+    /// The owner was asked for locks and has not answered.
     locks_asked: bool,
-    /// It has given the first of them.
+    /// The owner has provided the first locks.
     locks_begun: bool,
-    /// It has given the last of them.
+    /// The owner has provided the last locks.
     locks_given: bool,
     locks_in_flight: usize,
-    /// By when the next replay must be answered.
+    /// Deadline of the next reply to a replay.
     deadline: Instant,
-    /// A site of fault injection lets the next replay wait.
+    /// Set while a fault injection site delays the next replay.
     pause: Option<Pause>,
 }
 
-/// A wait that ends when its time has come, or when its site is not named any more.
+/// A delay that ends at `until`, or as soon as its fault site is disabled.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     until: Instant,
-    look: Instant,
+    next_check: Instant,
 }
 
-/// How long the site lets the next replay wait, unless `fail_val` says otherwise, and how often it is looked at.
-const PAUSE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(100);
+/// Default delay at the fault site, unless `fail_val` sets one, and the interval at which the site is checked.
+const PAUSE_DEFAULT: Duration = Duration::from_secs(10);
+const PAUSE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Default for Recovery {
     fn default() -> Recovery {
@@ -93,10 +94,10 @@ impl Default for Recovery {
 
 impl Recovery {
     pub(crate) fn deadline(&self) -> Instant {
-        self.pause.map_or(self.deadline, |pause| self.deadline.min(pause.look))
+        self.pause.map_or(self.deadline, |pause| self.deadline.min(pause.next_check))
     }
 
-    /// Up to where the target has done again what it lost; `None` if it has all of it.
+    /// Transno up to which the target has executed this client's replays; `None` if it has everything.
     pub(crate) fn replayed(&self) -> Option<Transno> {
         let first = self.replaying.keys().next();
         (self.progress == Progress::Requests).then(|| first.map_or(self.cursor, |first| Transno(first.0 - 1)))
@@ -108,8 +109,8 @@ impl Recovery {
 }
 
 impl Import {
-    /// Locks to be replayed, after [`ImportEffect::ReplayLocks`]: those that were granted, with the server's old handles.
-    /// As many as the owner likes at once; an empty list says that there are no more.
+    /// Provides locks to replay, after [`ImportEffect::ReplayLocks`]: granted locks with the server's old handles, any
+    /// number at a time. An empty list ends it.
     pub fn locks_to_replay(&mut self, now: Instant, locks: Vec<EnqueueReq>) {
         self.now = now;
         if self.recovery.progress != Progress::Locks || !self.recovery.locks_asked {
@@ -124,7 +125,7 @@ impl Import {
         }
     }
 
-    /// The target recovers, and nothing of this client was there.
+    /// The target recovers, and this client has nothing to replay.
     pub(crate) fn declare_done(&mut self) {
         self.start_over(Progress::Locks);
         self.set_state(State::ReplayLocks);
@@ -138,7 +139,7 @@ impl Import {
         self.replay_some();
     }
 
-    /// What was done of an earlier recovery counts for nothing, nor what the owner was asked for in it.
+    /// Restarts the recovery and drops the state of an earlier one, including an open request for locks to the owner.
     fn start_over(&mut self, progress: Progress) {
         self.forget_own_requests();
         self.effects.retain(|effect| !matches!(effect, ImportEffect::ReplayLocks { .. }));
@@ -152,7 +153,7 @@ impl Import {
                 self.set_state(State::Replay);
                 let again: Vec<_> = self.recovery.replaying.iter().map(|(at, (_, before))| (*at, *before)).collect();
                 for (transno, before) in again {
-                    // What became durable meanwhile needs no replay; its answer is not missed.
+                    // What became durable meanwhile needs no replay, and its reply is not needed.
                     let frame =
                         self.replay.after(Transno(transno.0 - 1)).filter(|f| f.header.transno == transno).cloned();
                     match frame {
@@ -180,28 +181,28 @@ impl Import {
         }
     }
 
-    /// Time has passed: a replay that waited at a site may go on.
-    pub(crate) fn replay_goes_on(&mut self) {
+    /// Continues a replay that a fault site delayed, if it is time.
+    pub(crate) fn resume_paused_replay(&mut self) {
         match self.recovery.pause {
             Some(_) if self.state != State::Replay => self.recovery.pause = None,
-            Some(pause) if pause.look <= self.now => self.replay_some(),
+            Some(pause) if pause.next_check <= self.now => self.replay_some(),
             _ => {}
         }
     }
 
-    /// Whether the next replay waits.
-    fn replay_waits(&mut self) -> bool {
+    /// Whether a fault site delays the next replay.
+    fn replay_is_paused(&mut self) -> bool {
         let (now, site) = (self.now, sites::PTLRPC_REPLAY_PAUSE);
         let until = match self.recovery.pause {
             Some(pause) => Some(pause.until).filter(|until| *until > now && self.config.faults.names(site)),
-            None => self.config.faults.delay(site, PAUSE).map(|time| now + time),
+            None => self.config.faults.delay(site, PAUSE_DEFAULT).map(|time| now + time),
         };
-        self.recovery.pause = until.map(|until| Pause { until, look: until.min(now + LOOK) });
+        self.recovery.pause = until.map(|until| Pause { until, next_check: until.min(now + PAUSE_CHECK_INTERVAL) });
         until.is_some()
     }
 
     fn replay_some(&mut self) {
-        if self.replay_waits() {
+        if self.replay_is_paused() {
             return;
         }
         if self.recovery.replaying.is_empty() {
@@ -222,7 +223,7 @@ impl Import {
         }
     }
 
-    /// Each replay names the one before it, so that the server notices if one is missing.
+    /// Sends a replay. It carries the transno of the previous one, so that the server detects a missing replay.
     fn send_replay(&mut self, mut frame: Frame, before: Transno) {
         frame.header.last_committed = before;
         self.count(frame.header.opcode).replayed += 1;
@@ -231,7 +232,7 @@ impl Import {
         self.put_on_wire(frame, timeout);
     }
 
-    /// Gives whether the reply is one to a replay.
+    /// Handles the reply to a replay. Returns false if it is a reply to another request.
     pub(crate) fn replay_answered(&mut self, reply: &Frame) -> bool {
         let xid = reply.header.xid;
         let Some((&transno, _)) = self.recovery.replaying.iter().find(|(_, (replaying, _))| *replaying == xid) else {
@@ -277,7 +278,7 @@ impl Import {
         self.transmit_new(Opcode::Ping, body.into(), flag, purpose, timeout);
     }
 
-    /// Everything is replayed. Changes that were not answered are sent again before that is said.
+    /// Everything is replayed: resends unanswered changes, then reports that the replay is complete.
     fn wait_for_others(&mut self) {
         self.set_state(State::ReplayWait);
         let changes = |sent: &Sent| matches!(sent.purpose, Purpose::Owner(_)) && sent.slot != Slot::None;
@@ -325,7 +326,7 @@ impl Import {
         }
     }
 
-    /// As many locks as go into one request, from `first` on.
+    /// Sends one request with as many locks as fit, beginning with `first`.
     fn send_batch(&mut self, first: &EnqueueReq) {
         let mut locks = Vec::with_capacity(LOCKS_BYTES + 256);
         ReplayLocksReq::push(&mut locks, first);
@@ -338,7 +339,7 @@ impl Import {
         self.transmit_new(Opcode::LdlmReplay, body.into(), flags::REPLAY, Purpose::Locks, timeout);
     }
 
-    /// For a server that knows no batches.
+    /// Sends one lock, to a server that does not support many per request.
     fn send_lock(&mut self, lock: &EnqueueReq) {
         let (body, timeout) = (lock.encode_to_vec().into(), self.request_timeout());
         self.transmit_new(Opcode::LdlmEnqueue, body, flags::REPLAY, Purpose::Lock(lock.cookie), timeout);
@@ -353,7 +354,7 @@ impl Import {
         self.locks_answered(vec![(cookie, handle)]);
     }
 
-    /// A batch is answered; an error of the whole is one of each.
+    /// Handles the reply to a request with many locks. An error of the request is an error of each lock.
     pub(crate) fn locks_replayed(&mut self, sent: &Frame, reply: &Frame) {
         let asked = sent.decode::<ReplayLocksReq>().unwrap_or_default();
         let answer = Errno::from_status(reply.header.status)
@@ -383,25 +384,25 @@ impl Import {
         }
     }
 
-    /// The target serves again.
+    /// The target is in service again.
     pub(crate) fn locks_done(&mut self) {
         self.set_state(State::Recover);
         self.resend_unanswered();
         self.serve(false);
     }
 
-    /// Sends again what the owner asked for and was not answered.
+    /// Resends the owner's unanswered requests.
     pub(crate) fn resend_unanswered(&mut self) {
         self.forget_own_requests();
         self.resend(|_| true);
     }
 
-    /// The import's own requests were for a state that is past.
+    /// Drops the import's own requests, which belong to an earlier state.
     fn forget_own_requests(&mut self) {
         self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_) | Purpose::Disconnect));
     }
 
-    /// Sends again what was not answered, as far as it is chosen, in the order of xids. Gives these.
+    /// Resends the unanswered requests that `chosen` accepts, in the order of xids. Returns their xids.
     pub(crate) fn resend(&mut self, chosen: impl Fn(&Sent) -> bool) -> Vec<u64> {
         let xids: Vec<Xid> = self.sent.iter().filter(|(_, sent)| chosen(sent)).map(|(xid, _)| *xid).collect();
         for xid in &xids {
@@ -417,7 +418,7 @@ impl Import {
         xids.into_iter().map(|xid| xid.0).collect()
     }
 
-    /// Sends the import's own requests again, while the owner's still wait.
+    /// Resends the import's own requests only.
     fn resend_own(&mut self) {
         self.resend(|sent| !matches!(sent.purpose, Purpose::Owner(_)));
     }

@@ -1,4 +1,4 @@
-//! What a client keeps in case the server loses it: answered changes that are not durable, and open files.
+//! The replay list: answered changes that are not durable yet, and open files.
 
 use std::collections::BTreeMap;
 
@@ -6,31 +6,31 @@ use bytes::Bytes;
 use proto::{Frame, Opcode, Transno, Xid};
 use stdx::Map;
 
-/// A request that is kept.
+/// A request that is kept for replay.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) frame: Frame,
-    /// An open: kept until its close is durable.
+    /// An open, kept until its close is durable.
     open: bool,
 }
 
-/// Both lists of Lustre: the replay list and the committed list of opens. Together they are in the order of transnos,
-/// for every committed one is older than every other.
+/// Lustre's replay list (uncommitted changes) and committed list (opens). Every committed transno is lower than every
+/// uncommitted one, so together they are in the order of transnos.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayList {
     uncommitted: BTreeMap<Transno, Kept>,
     opens: BTreeMap<Transno, Kept>,
     by_xid: Map<Xid, Transno>,
-    /// Transno of a close that is not durable, and the open that it ends.
+    /// By transno of a close that is not durable: the opens that it closes.
     closing: BTreeMap<Transno, Vec<Xid>>,
-    /// What the server lost and could not do again. It gives up the client for that.
+    /// Lost changes whose replay failed. The server evicts the client for these.
     refused: BTreeMap<Transno, Frame>,
     committed: Transno,
     bytes: usize,
 }
 
 impl ReplayList {
-    /// Keeps an answered request whose frame says its transno. A committed one is kept only if it opened something.
+    /// Keeps an answered request, whose frame carries its transno. A durable one is kept only if it is an open.
     pub(crate) fn keep(&mut self, frame: Frame, open: bool) {
         let (transno, xid) = (frame.header.transno, frame.header.xid);
         let durable = transno <= self.committed;
@@ -41,7 +41,7 @@ impl ReplayList {
         self.by_xid.insert(xid, transno);
         let list = if durable { &mut self.opens } else { &mut self.uncommitted };
         if let Some(old) = list.insert(transno, Kept { frame, open }) {
-            // Two requests with one transno: a broken server. The later one is as good as the earlier.
+            // Two requests with one transno: a broken server. Either of them may be kept.
             self.bytes -= old.frame.wire_len();
             if old.frame.header.xid != xid {
                 self.by_xid.remove(&old.frame.header.xid);
@@ -77,7 +77,7 @@ impl ReplayList {
         }
     }
 
-    /// The open `xid` was closed by the change `close`; 0 if that changed nothing.
+    /// The open `xid` was closed by the change `close`, which is 0 if it changed nothing.
     pub(crate) fn closed(&mut self, xid: Xid, close: Transno) {
         if close <= self.committed {
             self.forget(xid);
@@ -94,7 +94,7 @@ impl ReplayList {
         }
     }
 
-    /// The server could not do this again. An open that was durable, and a close, are no changes that are lost.
+    /// The replay of `xid` failed. A durable open and a close do not count as lost changes.
     pub(crate) fn refuse(&mut self, xid: Xid) {
         let Some(transno) = self.by_xid.get(&xid).copied() else { return };
         if let Some(kept) = self.uncommitted.get(&transno)
@@ -105,12 +105,12 @@ impl ReplayList {
         self.forget(xid);
     }
 
-    /// The first change that the server could not do again.
+    /// The first lost change whose replay failed.
     pub(crate) fn first_refused(&self) -> Option<Transno> {
         self.refused.keys().next().copied()
     }
 
-    /// Changes the body of a request that is kept. Gives whether it is.
+    /// Replaces the body of a kept request. Returns whether it is kept.
     pub(crate) fn amend(&mut self, xid: Xid, body: Bytes) -> bool {
         let Some(transno) = self.by_xid.get(&xid) else { return false };
         let kept = match self.uncommitted.get_mut(transno) {
@@ -123,39 +123,39 @@ impl ReplayList {
         true
     }
 
-    /// The first request to replay after `cursor`.
+    /// The kept request with the lowest transno above `cursor`.
     pub(crate) fn after(&self, cursor: Transno) -> Option<&Frame> {
         let from = Transno(cursor.0 + 1);
         self.opens.range(from..).next().or_else(|| self.uncommitted.range(from..).next()).map(|(_, kept)| &kept.frame)
     }
 
-    /// The lowest transno that would be replayed although the server may not have it; 0 if none.
+    /// The lowest uncommitted transno; 0 if none.
     pub(crate) fn first(&self) -> Transno {
         self.uncommitted.keys().next().copied().unwrap_or_default()
     }
 
-    /// Everything is durable up to here, as far as is known.
+    /// The highest transno known to be durable.
     pub(crate) fn last_committed(&self) -> Transno {
         self.committed
     }
 
-    /// The last transno that was answered and is kept.
+    /// The highest uncommitted transno, or the last committed one.
     pub(crate) fn last(&self) -> Transno {
         self.uncommitted.keys().next_back().copied().unwrap_or(self.committed)
     }
 
-    /// How many changes wait to be durable, and how many opens are kept beside them.
+    /// Number of uncommitted changes, and of opens kept although durable.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.uncommitted.len(), self.opens.len())
     }
 
-    /// Bytes of all frames that are kept.
+    /// Size of all kept frames, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Forgets everything: the client was evicted. Another history of the target may begin. Gives the changes after `durable`, and those
-    /// that could not be done again.
+    /// Clears the list after an eviction, since transnos may restart. Returns the changes after `durable` and those
+    /// whose replay failed.
     pub(crate) fn clear(&mut self, durable: Transno) -> Vec<Frame> {
         let ReplayList { mut uncommitted, refused, .. } = core::mem::take(self);
         let after = uncommitted.split_off(&Transno(durable.0.saturating_add(1))).into_values().map(|kept| kept.frame);

@@ -1,8 +1,8 @@
-//! Slots of modifying requests: how many may be in flight, and which tag each has.
+//! Slots of modifying requests: the limit of requests in flight, and the tag of each.
 //!
-//! A request holds its tag until its answer has come, through resends and reconnects. The tag is the lowest free one, so
-//! that few reply records are in use. A close may go although all slots are taken, if no other close is in flight, and so may
-//! a recalled request: each has a slot that changes do not take. A server that keeps two answers has one such slot for both.
+//! A request holds its tag until it is answered, across resends and reconnects. The tag is the lowest free one, so that
+//! few reply records are in use. A close may exceed the limit if no other close is in flight, and so may a recalled
+//! request: each has a reserved slot. At a server that keeps two replies only, both share one.
 
 use std::collections::VecDeque;
 
@@ -13,21 +13,21 @@ use crate::Slot;
 
 const WORDS: usize = TAG_MAX as usize / 64;
 
-/// See the module.
+/// The slots of an import.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// How many are for all; one more is for a close, and one for a recalled request.
+    /// Limit of requests in flight, without the reserved slots for a close and a recalled request.
     limit: u16,
-    /// The server keeps no answer for a tag beyond.
+    /// Highest tag that the server keeps a reply for.
     tag_max: u16,
-    /// In flight, all kinds.
+    /// Requests in flight, of all classes.
     taken: u16,
     closes: u16,
     recalled: u16,
-    /// Somebody waits for what is buffered.
+    /// Somebody waits for buffered requests.
     pressed: bool,
     tags: [u64; WORDS],
-    /// How often so many were in flight when one more was sent, that one included.
+    /// Number of requests sent, by the number then in flight including the new one.
     histogram: Vec<u64>,
 }
 
@@ -45,23 +45,23 @@ impl Slots {
         }
     }
 
-    /// How many may be in flight, those of a close and of a recalled request not counted.
+    /// The limit of requests in flight, without the reserved slots.
     pub(crate) fn limit(&self) -> u16 {
         self.limit
     }
 
-    /// From now on, with a server that keeps the answers of so many tags. Those that are in flight stay.
+    /// Sets the limit, for a server that keeps a reply for tags up to `tag_max`. Requests in flight are not affected.
     pub(crate) fn set_limit(&mut self, limit: u16, tag_max: u16) {
         self.tag_max = tag_max.clamp(2, TAG_MAX);
         self.limit = limit.clamp(1, self.tag_max - 1);
     }
 
-    /// See [`Slot::Buffered`].
+    /// Sets whether buffered requests may take the slot of recalled ones, see [`Slot::Buffered`].
     pub(crate) fn press(&mut self, pressed: bool) {
         self.pressed = pressed;
     }
 
-    /// As what a request goes now.
+    /// The class as which a request of class `slot` is sent now.
     pub(crate) fn kind(&self, slot: Slot) -> Slot {
         match (slot, self.pressed) {
             (Slot::Buffered, true) => Slot::Recalled,
@@ -70,12 +70,12 @@ impl Slots {
         }
     }
 
-    /// In flight.
+    /// Number of requests in flight.
     pub(crate) fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// Whether a request may be sent now.
+    /// Whether a request of this class can be sent now.
     pub(crate) fn has_free(&self, slot: Slot) -> bool {
         let has_own = match self.kind(slot) {
             Slot::None => return true,
@@ -86,7 +86,7 @@ impl Slots {
         self.taken < self.limit || has_own && self.taken < self.tag_max
     }
 
-    /// The tag for a request that may be sent. It is released as the same kind.
+    /// Takes a slot for a request that can be sent, and returns its tag. It is released with the same class.
     pub(crate) fn take(&mut self, slot: Slot) -> Tag {
         if slot == Slot::None {
             return Tag(0);
@@ -108,7 +108,7 @@ impl Slots {
         Tag(u16::try_from(word * 64).unwrap_or(0) + u16::try_from(bit).unwrap_or(0) + 1)
     }
 
-    /// The request of this tag has its answer, or was given up.
+    /// Frees the slot of a request that was answered or given up.
     pub(crate) fn release(&mut self, slot: Slot, tag: Tag) {
         if slot == Slot::None || tag.0 == 0 {
             return;
@@ -125,17 +125,17 @@ impl Slots {
         }
     }
 
-    /// All requests were given up.
+    /// Frees all slots, because all requests were given up.
     pub(crate) fn release_all(&mut self) {
         (self.taken, self.closes, self.recalled, self.tags) = (0, 0, 0, [0; WORDS]);
     }
 
-    /// Which slots are busy, as a request's header says it.
+    /// Bitmap of busy slots for a request's header, see [`proto::Header::slot_is_busy`].
     pub(crate) fn busy(&self) -> [u64; 4] {
         [self.tags[0], self.tags[1], self.tags[2], self.tags[3]]
     }
 
-    /// See the field.
+    /// Number of requests sent, by the number then in flight.
     pub(crate) fn histogram(&self) -> &[u64] {
         &self.histogram
     }
@@ -145,11 +145,11 @@ impl Slots {
     }
 }
 
-/// The turn of a request that waits, and when it came.
+/// Position in the queue: turn, then order of arrival.
 type Place = (u64, u64);
 
-/// Requests that wait for a slot, in the order of their turns, those of one turn in the order in which they came; one overtakes
-/// others only if it alone may go.
+/// Requests that wait for a slot, ordered by turn and then by arrival. One overtakes another only if its class has a
+/// free slot and the other's has none.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     next: u64,
@@ -166,7 +166,7 @@ impl<T> Waiting<T> {
         self.queues.iter().map(|(_, queue)| queue.len()).sum()
     }
 
-    /// Behind all of its turn and of earlier ones. See [`Outgoing::turn`](super::Outgoing::turn).
+    /// Appends a request after those of the same and of earlier turns, see [`Outgoing::turn`](super::Outgoing::turn).
     pub(crate) fn push(&mut self, slot: Slot, turn: u64, what: T) {
         self.next += 1;
         let place = (turn, self.next);
@@ -177,14 +177,14 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// The first that may go.
+    /// Removes the first request whose class has a free slot.
     pub(crate) fn pop(&mut self, slots: &Slots) -> Option<T> {
         let may_go = self.queues.iter_mut().filter(|(slot, queue)| !queue.is_empty() && slots.has_free(*slot));
         let (_, queue) = may_go.min_by_key(|(_, queue)| queue.front().map(|(at, _)| *at))?;
         queue.pop_front().map(|(_, what)| what)
     }
 
-    /// Takes one out.
+    /// Removes the first request that `wanted` accepts.
     pub(crate) fn remove(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         for (_, queue) in &mut self.queues {
             if let Some(at) = queue.iter().position(|(_, what)| wanted(what)) {
@@ -194,7 +194,7 @@ impl<T> Waiting<T> {
         None
     }
 
-    /// Takes all out, in order.
+    /// Removes all requests, in order.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         let mut all: Vec<(Place, T)> = self.queues.iter_mut().flat_map(|(_, queue)| queue.drain(..)).collect();
         all.sort_by_key(|(at, _)| *at);
@@ -321,7 +321,7 @@ mod tests {
                     assert!(tag.0 <= slots.limit() + 2);
                     held.push((kind, tag));
                 }
-                // Nothing waits that could go.
+                // No waiting request could be sent.
                 let count = |of: Slot| held.iter().filter(|(slot, _)| *slot == of).count();
                 let waits = |of: Slot| waiting.queues.iter().any(|(slot, queue)| *slot == of && !queue.is_empty());
                 assert!(held.len() >= usize::from(slots.limit()) || waiting.len() == 0);

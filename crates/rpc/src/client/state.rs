@@ -1,29 +1,29 @@
-//! States of an import, and what a connect reply means.
+//! States of an import, and the decision after a connect reply.
 
 use core::fmt;
 
-/// Where an import is. The names are Lustre's.
+/// State of an import. The names are Lustre's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
     /// Disconnected for good.
     Closed,
     /// Never connected.
     New,
-    /// No connection; a new attempt is due.
+    /// No connection; a new attempt will follow.
     Disconn,
-    /// A dial or a connect request is under way.
+    /// A dial or connect request is in flight.
     Connecting,
     /// Replaying requests that the server lost.
     Replay,
     /// Replaying locks.
     ReplayLocks,
-    /// Own replay done; waiting for the other clients'.
+    /// Own replay done; waiting for the other clients.
     ReplayWait,
-    /// Sending again what was not answered.
+    /// Resending unanswered requests.
     Recover,
     /// In service.
     Full,
-    /// The server had given this client up: everything held there is lost.
+    /// The server evicted this client: all its state at the target is lost.
     Evicted,
     /// Disconnected for lack of use. Not entered in this version.
     Idle,
@@ -62,14 +62,14 @@ impl State {
         }
     }
 
-    /// Whether an import may go from here to `next`.
+    /// Whether the transition to `next` is allowed.
     pub fn may_become(self, next: State) -> bool {
         use State::*;
         match (self, next) {
             (Closed, _) | (Idle, _) => false,
             (_, Closed) => true,
             (_, Disconn) => self != New,
-            // A connection may be lost and won again in any state.
+            // A connection may be lost and re-established in any state.
             (New | Disconn | Connecting, Connecting) => true,
             (Connecting, Full | Replay | ReplayLocks | ReplayWait | Recover | Evicted) => true,
             (Replay, ReplayLocks) | (ReplayLocks, ReplayWait) | (ReplayWait, Recover) => true,
@@ -85,69 +85,69 @@ impl fmt::Display for State {
     }
 }
 
-/// How far the replay had come when the connection was lost.
+/// Progress of the replay when the connection was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Progress {
-    /// No replay is going on.
+    /// No replay in progress.
     None,
-    /// Requests.
+    /// Replaying requests.
     Requests,
-    /// Locks.
+    /// Replaying locks.
     Locks,
-    /// All done, waiting.
+    /// All replayed; waiting for the other clients.
     Waiting,
 }
 
-/// What is known when a connect request was answered with success.
+/// Facts about a successful connect reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectFacts {
     /// The peer is a server's import: no recovery.
     pub lightweight: bool,
-    /// The import was connected before, and holds locks, opens or replays of that time.
+    /// The import was connected before and holds locks, opens or replays.
     pub has_state: bool,
-    /// The reply says RECONNECT.
+    /// The reply has the flag RECONNECT.
     pub reconnect: bool,
-    /// The reply says RECOVERING.
+    /// The reply has the flag RECOVERING.
     pub recovering: bool,
-    /// The handle is the one that the import had.
+    /// The export handle is the one that the import had.
     pub same_handle: bool,
-    /// So is the session, as far as the two have named it.
+    /// The session is the one that the import had, as far as both sides identify it.
     pub same_session: bool,
-    /// See [`Progress`].
+    /// Progress of the replay before.
     pub progress: Progress,
 }
 
-/// What to do after a connect reply.
+/// Action after a connect reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterConnect {
-    /// Nothing to recover: in service.
+    /// Nothing to recover: enter service.
     Serve,
-    /// The target recovers and this client has nothing to bring: say so and wait.
+    /// The target recovers, and this client has nothing to replay: report that and wait.
     DeclareDone,
     /// Replay everything from the start.
     ReplayAll,
-    /// Go on with the replay where it stood.
+    /// Continue the replay.
     ResumeReplay,
-    /// Nothing was lost but the connection: send again what was not answered.
+    /// Only the connection was lost: resend unanswered requests.
     Resend,
-    /// The server has given this client up.
+    /// The server evicted this client.
     Evicted,
 }
 
-/// The decision table.
+/// The decision table for connect replies.
 pub fn after_connect(facts: &ConnectFacts) -> AfterConnect {
     use AfterConnect::*;
     let ConnectFacts { lightweight, has_state, reconnect, recovering, same_handle, same_session, progress } = *facts;
     match (has_state, reconnect && same_handle, recovering) {
-        // Servers among themselves only ever ask what may be asked twice.
+        // Requests between servers can all be executed twice.
         _ if lightweight => Resend,
-        // It was given up, and what it was told of that was lost: the server knows a later session of it.
+        // The client was evicted and the reply that said so was lost: the server has a later session of it.
         (true, ..) if !same_session => Evicted,
         // First connect.
         (false, _, false) => Serve,
         (false, _, true) => DeclareDone,
-        // The connection was lost, nothing else. A target whose recovery ended while this client was in the midst of its
-        // replay has ended it without this client.
+        // Only the connection was lost. If the target's recovery ended during this client's replay, it ended without
+        // this client.
         (true, true, false) => match progress {
             Progress::None | Progress::Waiting => Resend,
             Progress::Requests | Progress::Locks => Evicted,
@@ -157,9 +157,9 @@ pub fn after_connect(facts: &ConnectFacts) -> AfterConnect {
             Progress::None => ReplayAll,
             _ => ResumeReplay,
         },
-        // The server restarted (also: once more, in the midst of recovery).
+        // The server restarted, perhaps again during recovery.
         (true, false, true) => ReplayAll,
-        // The server no longer knows this client, or gave it a new start.
+        // The server does not know this client any more, or started a new session for it.
         (true, false, false) => Evicted,
     }
 }
@@ -234,8 +234,8 @@ mod tests {
                                     AfterConnect::Evicted
                                 };
                                 assert_eq!(verdict, want, "{facts:?}");
-                                // Nothing is ever replayed to a target that does not recover, and nothing that the server
-                                // may have lost is taken for granted.
+                                // A target that does not recover gets no replays, and nothing that the server may have
+                                // lost is assumed to exist.
                                 if !recovering {
                                     assert!(!matches!(verdict, AfterConnect::ReplayAll | AfterConnect::ResumeReplay));
                                 }

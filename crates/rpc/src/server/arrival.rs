@@ -1,39 +1,39 @@
-//! What to do with a request when it arrives: one decision, in one table.
+//! The decision about an arriving request, as one table.
 
 use proto::Errno;
 
 use super::Phase;
 
-/// What the server still knows of the request's xid.
+/// What the server knows about the request's xid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XidState {
     /// Nothing.
     Nothing,
-    /// The reply that was sent.
+    /// It has the reply that was sent.
     Reply,
-    /// Only the reply record: it was answered before the target restarted.
+    /// It has only the reply record: the request was answered before the target restarted.
     Record,
-    /// A later request of its slot: the client gave it up, or has its answer.
+    /// It has a later request of the slot: the client gave this one up, or has its answer.
     Newer,
 }
 
-/// What kind of request it is, as far as recovery cares.
+/// Class of a request with regard to recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Pings, disconnects, lock cancels and glimpse replies: run at once, also during recovery.
+    /// Pings, disconnects, lock cancels and glimpse replies, executed at once even during recovery.
     AnyTime,
-    /// An enqueue that is flagged as a replay, or many of them in one.
+    /// A replay of one or many locks.
     LockReplay,
     /// Everything else.
     Normal,
 }
 
-/// What is known of a request when it arrives.
+/// Facts about an arriving request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArrivalFacts {
     /// Its handle names an export.
     pub known: bool,
-    /// It came over the export's connection and carries that connection's number.
+    /// It arrived over the export's connection and carries that connection's number.
     pub current: bool,
     /// Its xid is not 0 and exceeds the highest `last_xid` that the client announced on this connection.
     pub xid_valid: bool,
@@ -41,15 +41,15 @@ pub struct ArrivalFacts {
     pub replay: bool,
     /// Flag RESENT.
     pub resent: bool,
-    /// A request with its xid is queued or in execution.
+    /// A request with its xid is queued or executing.
     pub executing: bool,
     /// See [`XidState`].
     pub found: XidState,
     /// See [`Class`].
     pub class: Class,
-    /// Where the export stands in recovery.
+    /// Phase of the export in recovery.
     pub phase: Phase,
-    /// The target recovers.
+    /// The target is recovering.
     pub recovering: bool,
 }
 
@@ -58,13 +58,13 @@ pub struct ArrivalFacts {
 pub enum Arrival {
     /// Answer with this error.
     Refuse(Errno),
-    /// Drop it without a word: its answer goes where its sender no longer is.
+    /// Drop it silently: its sender has moved to another connection.
     Drop,
-    /// The first copy is still at work: its answer serves both.
+    /// Drop it, because the first copy is still executing: its answer serves both.
     Attach,
-    /// Send the first answer again.
+    /// Send the kept reply again.
     AnswerAgain,
-    /// Rebuild the first answer from the reply record.
+    /// Reconstruct the reply from the reply record.
     Reconstruct,
     /// Execute it.
     Execute,
@@ -72,43 +72,43 @@ pub enum Arrival {
     Replay,
     /// Execute it as the replay of a lock.
     ReplayLock,
-    /// Execute it when recovery is over.
+    /// Execute it after recovery.
     Defer,
 }
 
-/// The decision table; the first row that fits counts.
+/// The decision table; the first matching row applies.
 pub fn arrive(facts: &ArrivalFacts) -> Arrival {
     let f = *facts;
     // The server does not know this session (any more): the client must connect.
     if !f.known {
         return Arrival::Refuse(Errno::ENOTCONN);
     }
-    // A message of an older connection, late.
+    // A late frame of an older connection.
     if !f.current {
         return Arrival::Drop;
     }
-    // The client says itself that it has the answer to this xid. Replays are exempt: they were answered.
+    // The client announced that it has the answer to this xid. Replays are exempt, since they were answered.
     if !f.replay && !f.xid_valid {
         return Arrival::Refuse(Errno::EPROTO);
     }
-    // Sent again, or doubled on the way.
+    // Resent by the client, or duplicated by the network.
     if f.executing {
         return Arrival::Attach;
     }
     if f.replay {
         return match (f.phase, f.class) {
-            // Replays its requests; a copy whose answer was lost is answered again.
+            // A copy of a replay whose reply was lost gets the reply again.
             (Phase::Requests, Class::Normal) if f.found == XidState::Reply => Arrival::AnswerAgain,
             (Phase::Requests, Class::Normal) => Arrival::Replay,
             (Phase::Locks, Class::LockReplay) => Arrival::ReplayLock,
-            // It replays, but nobody waits for that: it must connect again and learn what is going on.
+            // A replay outside its phase: the client must reconnect and learn the state.
             _ => Arrival::Refuse(Errno::ENOTCONN),
         };
     }
     match f.found {
-        // The slot was used again since: whatever this is, it is from the past.
+        // The slot was used again: this is an old frame.
         XidState::Newer => Arrival::Refuse(Errno::EPROTO),
-        // A known xid without RESENT: the client is confused about its session.
+        // A known xid without RESENT: the client's session state is wrong.
         XidState::Reply | XidState::Record if !f.resent => Arrival::Refuse(Errno::ENOTCONN),
         XidState::Reply => Arrival::AnswerAgain,
         XidState::Record if f.recovering => Arrival::Defer,

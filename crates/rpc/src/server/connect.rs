@@ -1,4 +1,4 @@
-//! Connecting: who may, and what becomes of an older session of the same client.
+//! Connect requests: admission, and what happens to an earlier session of the same client.
 
 use proto::connect::{BRW_SIZE_MAX, PROTOCOL_VERSION, features};
 use proto::frame::flags;
@@ -7,32 +7,32 @@ use proto::{ClientUuid, Errno, Frame, Handle, Transno};
 use stdx::Instant;
 
 use super::Phase;
-use super::exports::{Export, Exports, shown};
+use super::exports::{Export, Exports, printable};
 use crate::Link;
 
-/// What the target offers, and what state it is in.
+/// What the target offers to clients, and its state.
 #[derive(Clone, Debug)]
 pub struct ConnectOffer {
     /// Its full name.
     pub target: String,
-    /// How often it was started.
+    /// Number of times that it was started.
     pub instance: u64,
-    /// The last transno that was durable when it was started.
+    /// Highest transno that was durable when it was started.
     pub started_from: Transno,
     /// Version of its program.
     pub server_version: String,
-    /// Features.
+    /// Features offered.
     pub features: u64,
-    /// Changes that a client may have in flight; 0: the target knows no slots.
+    /// Most changes that a client may have in flight; 0: the target supports single slots only.
     pub max_mod_rpcs: u16,
-    /// Keeps no client records: every client is as a server.
+    /// The target keeps no client records: every session is lightweight.
     pub all_lightweight: bool,
-    /// It recovers; the clients still awaited, and the seconds that are left.
+    /// While the target recovers: number of clients still awaited, and seconds left.
     pub recovering: Option<(usize, u32)>,
 }
 
 impl ConnectOffer {
-    /// An offer of all that this version has.
+    /// An offer of all features of this version.
     pub fn new(target: String, instance: u64, server_version: String) -> ConnectOffer {
         ConnectOffer {
             target,
@@ -47,59 +47,59 @@ impl ConnectOffer {
     }
 }
 
-/// A connection that was refused.
+/// A refused connect request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// For the client's program.
+    /// Error of the reply.
     pub errno: Errno,
-    /// For a person.
+    /// Reason and advice, for a person.
     pub reason: String,
-    /// Seconds until recovery ends at the latest.
+    /// Most seconds until recovery ends.
     pub time_left_s: u32,
-    /// Worth a line in the server's log.
+    /// Whether to log it at the server.
     pub tell: bool,
 }
 
-/// A connection that was accepted.
+/// An accepted connect request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Accepted {
-    /// The session.
+    /// Handle of the session.
     pub handle: Handle,
-    /// A new client, or one that has several slots from now on: its record must be durable before it is answered (unless
-    /// lightweight).
+    /// A new client, or one that has several slots from now on. Unless the session is lightweight, its record must be
+    /// durable before the reply.
     pub new: bool,
-    /// It has several slots from now on.
+    /// The client has several slots from now on.
     pub multi: bool,
-    /// An older session of this client, whose state is lost; not in the table any more.
+    /// An earlier session of this client, which was removed from the table and whose state is lost.
     pub replaced: Option<Gone>,
-    /// An older connection of this session: hang it up.
+    /// An older connection of this session, to be closed.
     pub old_link: Option<Link>,
-    /// For the reply's header.
+    /// Flags of the reply's header.
     pub flags: u32,
-    /// The reply; the target may add to it.
+    /// The reply; the target may fill in more fields.
     pub reply: ConnectRep,
 }
 
-/// A session that is not in the table any more.
+/// A session that was removed from the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gone {
     /// Its handle.
     pub handle: Handle,
-    /// Its generation; 0 if it had single slots.
+    /// Its generation; 0 for single slots.
     pub generation: u32,
     /// The tags of its reply records.
     pub tags: Vec<proto::Tag>,
 }
 
 impl Gone {
-    /// What is left of a session.
+    /// What remains to be cleaned up of a session.
     pub fn of(export: &Export) -> Gone {
         let tags = export.slots.iter().map(|(tag, _)| tag).collect();
         Gone { handle: export.handle, generation: export.generation, tags }
     }
 }
 
-/// What became of a connect request.
+/// Outcome of a connect request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Connected {
     /// Refused.
@@ -113,7 +113,7 @@ fn no(errno: Errno, reason: impl Into<String>) -> Connected {
 }
 
 impl Exports {
-    /// A connect request arrived over `link`.
+    /// Decides about a connect request that arrived over `link`.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -157,7 +157,7 @@ impl Exports {
             && export.link.is_some()
             && conn_cnt <= export.conn_cnt
         {
-            // A connect request that was overtaken by a later one.
+            // A late connect request, overtaken by a newer one.
             return Connected::No(Refusal {
                 errno: Errno::EALREADY,
                 reason: format!("client {uuid} has a newer connection"),
@@ -165,8 +165,9 @@ impl Exports {
                 tell: false,
             });
         }
-        // Who has used a session knows its handle; who does not is somebody else, whatever it calls itself. A server may have
-        // been started anew. (Of a session from before this start only the client's name is known.)
+        // A client that used a session knows its handle. One that does not is another peer, whatever uuid it presents.
+        // Exempt are servers, which may have restarted, and sessions from before this start, of which only the client's
+        // name is known.
         if let Some(export) = known.and_then(|handle| self.table.get(&handle))
             && export.used
             && !export.lightweight
@@ -181,7 +182,8 @@ impl Exports {
             });
         }
         let accepted = match known.and_then(|handle| self.table.get(&handle)).map(|e| (e.handle, e.phase)) {
-            // Known from before the restart: its recovery begins. It gets a new handle, so it sees that the server was away.
+            // Known from before the restart: its recovery starts. It gets a new handle, which tells it that the server
+            // restarted.
             Some((handle, Phase::Absent)) => {
                 let export = self.table.get_mut(&handle.0);
                 if let Some(export) = export {
@@ -194,12 +196,13 @@ impl Exports {
                 let recovering = if phase == Phase::Normal { 0 } else { flags::CONNECT_RECOVERING };
                 (handle, false, None, flags::CONNECT_RECONNECT | recovering)
             }
-            // The answer to its connect in this recovery was lost: nothing was replayed yet over a session that it never knew.
+            // The reply to its connect in this recovery was lost. Nothing was replayed yet over the session, which it
+            // does not know.
             Some((handle, phase)) if phase != Phase::Normal => {
                 self.start_over(handle);
                 (handle, false, None, flags::CONNECT_RECOVERING)
             }
-            // A session that the client does not know, or gave up: a new start.
+            // The client does not know this session, or gave it up: it gets a new one.
             Some((handle, _)) => {
                 let gone = self.remove(handle).map(|export| Gone::of(&export));
                 (self.add(now, uuid), true, gone, 0)
@@ -244,7 +247,7 @@ impl Exports {
         let mut multi = false;
         if let Some(export) = self.table.get_mut(&handle.0) {
             if wants_slots && export.generation == 0 {
-                // Also a client that an older version of this target knew: its records get names of their own.
+                // Also for a client from an older version of this target: its records get names of their own.
                 multi = true;
                 self.last_generation += 1;
                 export.generation = self.last_generation;
@@ -257,7 +260,7 @@ impl Exports {
             export.changed.clear();
             export.heard = now;
             export.address = address.to_owned();
-            let description = shown(&request.description);
+            let description = printable(&request.description);
             export.dirty |= (new || export.description != description) && !lightweight;
             export.description = description;
             export.lightweight = lightweight;
@@ -297,7 +300,7 @@ impl Exports {
         handle
     }
 
-    /// The replay of a client begins again from its first request.
+    /// The client starts its replay over.
     fn start_over(&mut self, handle: Handle) {
         if let Some(export) = self.table.get_mut(&handle.0) {
             export.phase = Phase::Requests;

@@ -15,16 +15,16 @@ use super::arrival::{Arrival, ArrivalFacts, Class, XidState, arrive};
 use super::slots::{ReplySlots, SlotRecord};
 use crate::{Link, REPLAY_WINDOW};
 
-/// What a peer can make a target hold.
+/// Limits of what peers can make a target keep in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Exports.
+    /// Most exports.
     pub exports: usize,
-    /// Requests of one export that are queued or in execution; more are answered `EINPROGRESS`, which means "later".
+    /// Most requests of one export that are queued or executing; further ones are answered `EINPROGRESS` (retry later).
     pub requests: usize,
-    /// Bytes of those requests.
+    /// Most bytes of those requests.
     pub bytes: usize,
-    /// Bytes of the requests of all exports together.
+    /// Most bytes of the requests of all exports together.
     pub bytes_in_all: usize,
 }
 
@@ -34,72 +34,73 @@ impl Default for Limits {
     }
 }
 
-/// What differs from the store since a change.
+/// The session record that became dirty with a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dirty {
-    /// Nothing that did not before.
+    /// None that was not dirty before.
     No,
-    /// The client's record, with its slots in it.
+    /// The client's record, which includes its slots.
     Client,
     /// The reply record of the request's slot.
     Reply,
 }
 
-/// A session.
+/// An export: the server's end of a session.
 #[derive(Debug)]
 pub struct Export {
-    /// The handle that the client puts in its requests.
+    /// Handle that the client puts in its requests.
     pub handle: Handle,
-    /// The client.
+    /// Identity of the client.
     pub uuid: ClientUuid,
-    /// Which of its sessions: a number at random, which outlasts restarts. 0: made by an older version of the target.
+    /// Random identity of the session, kept across restarts. 0: made by an older version of the target.
     pub session: u64,
-    /// Name for status output.
+    /// Description of the client, for status output.
     pub description: String,
-    /// No recovery and no record: another server.
+    /// Session of another server, without recovery and client record.
     pub lightweight: bool,
-    /// Asked for no changes.
+    /// Read-only session.
     pub read_only: bool,
-    /// Features granted.
+    /// Granted features.
     pub features: u64,
-    /// Order in which clients with several slots came, by which their reply records are named; 0: a client with single
-    /// slots, whose record they lie in.
+    /// Sequence number of clients with several slots, by which their reply records are named. 0: a client with single
+    /// slots, whose reply record is part of its client record.
     pub generation: u32,
-    /// Why a replay of it could not be done again in this recovery: it is evicted at the end, and nothing more is replayed.
+    /// Why a replay of this client failed in this recovery. Nothing more of it is replayed, and it is evicted at the
+    /// end.
     pub replay_failed: Option<String>,
-    /// Its connection.
+    /// The current connection.
     pub link: Option<Link>,
-    /// Where the peer is, for messages.
+    /// Address of the peer, for messages.
     pub address: String,
-    /// Where it stands in recovery.
+    /// Phase in recovery.
     pub phase: Phase,
-    /// When something was last heard of it.
+    /// When the last frame from it arrived.
     pub heard: Instant,
-    /// Its record differs from what the store has.
+    /// The client record differs from the store.
     pub dirty: bool,
-    /// A request came in it: its client knows the handle.
+    /// A request arrived in this session, so its client knows the handle.
     pub(crate) used: bool,
     pub(crate) conn_cnt: u32,
     pub(crate) last_xid: Xid,
     pub(crate) slots: ReplySlots,
     executing: Map<Xid, Executing>,
-    /// Changes without a tag that were answered over this connection: nothing else is known of them.
+    /// Changes without a tag that were answered over this connection, which have no other record.
     pub(crate) changed: BTreeSet<Xid>,
     bytes: usize,
     pub(crate) replay_answers: VecDeque<Frame>,
-    /// The highest transno replayed in this recovery.
+    /// The highest transno that was replayed in this recovery.
     pub replayed: Transno,
-    /// The last replay that arrived with none missing before it.
+    /// The last replay up to which none is missing.
     pub(crate) replay_chain: Transno,
 }
 
-/// A request that is queued or in execution.
+/// A request that is queued or executing.
 #[derive(Debug)]
 struct Executing {
     bytes: usize,
-    /// The connection over which it came last.
+    /// The connection of its latest copy.
     conn_cnt: u32,
-    /// It made a change, and has no tag.
+    /// It made a change and has no tag.
     changed: bool,
 }
 
@@ -133,12 +134,12 @@ impl Export {
         }
     }
 
-    /// Number of its current connection.
+    /// Number of the current connection.
     pub fn conn_cnt(&self) -> u32 {
         self.conn_cnt
     }
 
-    /// Requests queued or in execution.
+    /// Number of requests queued or executing.
     pub fn executing(&self) -> usize {
         self.executing.len()
     }
@@ -148,22 +149,22 @@ impl Export {
         &self.slots
     }
 
-    /// The same, for whoever writes them to the store.
+    /// The reply records, for writing them to the store.
     pub fn slots_mut(&mut self) -> &mut ReplySlots {
         &mut self.slots
     }
 
-    /// Whether it has several slots.
+    /// Whether the client has several slots.
     pub fn is_multi(&self) -> bool {
         self.generation != 0
     }
 
-    /// Whether, when it sent `asked`, the client may have been without the answer to this executed request.
+    /// Whether the client may still have lacked the answer to this executed request when it sent `asked`.
     pub fn may_be_unanswered(&self, tag: Tag, xid: Xid, asked: &proto::Header) -> bool {
         if xid <= self.last_xid || self.slots.get(tag).is_none_or(|slot| slot.record.xid != xid) {
             return false;
         }
-        // It was sent later, or at that time was in flight.
+        // It was sent later than `asked`, or was in flight then.
         !self.is_multi() || xid > asked.xid || asked.slot_is_busy(tag)
     }
 
@@ -176,24 +177,24 @@ impl Export {
     }
 }
 
-/// All sessions of a target.
+/// The table of all exports of a target.
 #[derive(Debug)]
 pub struct Exports {
     pub(crate) limits: Limits,
-    /// Bytes of requests that are queued or in execution.
+    /// Bytes of the requests that are queued or executing.
     pub(crate) bytes: usize,
     pub(crate) table: Map<u64, Export>,
     pub(crate) by_uuid: BTreeMap<ClientUuid, u64>,
     pub(crate) by_link: Map<Link, u64>,
-    /// Handles are what this makes of a counter: no peer can tell those of others from its own.
+    /// Key of the hash from a counter to handles, so that no peer can guess those of others.
     handle_key: [u64; 2],
     handles: u64,
     pub(crate) last_generation: u32,
 }
 
 impl Exports {
-    /// No sessions. Handles follow from `key`: one that is random keeps them secret, one that differs at each start makes them
-    /// unique over restarts.
+    /// An empty table. Handles are derived from `key`: a random key keeps them secret, and a new key per start makes
+    /// them unique across restarts.
     pub fn new(key: [u64; 2], limits: Limits) -> Exports {
         Exports {
             limits,
@@ -207,7 +208,7 @@ impl Exports {
         }
     }
 
-    /// A session from a client record, at start: the client is awaited.
+    /// Restores a session from its client record at start. The client is awaited.
     pub fn restore(
         &mut self,
         now: Instant,
@@ -218,7 +219,7 @@ impl Exports {
     ) -> Handle {
         let handle = self.take_handle();
         let mut export = Export::new(handle, uuid, now);
-        export.description = shown(&description);
+        export.description = printable(&description);
         (export.session, export.generation) = (session, generation);
         export.phase = Phase::Absent;
         for (tag, record) in slots {
@@ -242,52 +243,52 @@ impl Exports {
         }
     }
 
-    /// A session.
+    /// The export with this handle.
     pub fn get(&self, handle: Handle) -> Option<&Export> {
         self.table.get(&handle.0)
     }
 
-    /// The same, to change.
+    /// The export with this handle, mutable.
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut Export> {
         self.table.get_mut(&handle.0)
     }
 
-    /// The session of a client.
+    /// The export of a client.
     pub fn of_client(&self, uuid: ClientUuid) -> Option<&Export> {
         self.table.get(self.by_uuid.get(&uuid)?)
     }
 
-    /// The session that a connection belongs to.
+    /// The export that a connection belongs to.
     pub fn of_link(&self, link: Link) -> Option<Handle> {
         self.by_link.get(&link).map(|&handle| Handle(handle))
     }
 
-    /// All sessions, by client.
+    /// All exports, ordered by client.
     pub fn iter(&self) -> impl Iterator<Item = &Export> {
         self.by_uuid.values().filter_map(|handle| self.table.get(handle))
     }
 
-    /// From now on no generation up to this one is given.
+    /// Skips all generations up to this one.
     pub fn skip_generations(&mut self, up_to: u32) {
         self.last_generation = self.last_generation.max(up_to);
     }
 
-    /// The greatest generation that a client was given.
+    /// The highest generation that was assigned.
     pub fn last_generation(&self) -> u32 {
         self.last_generation
     }
 
-    /// How many sessions there are.
+    /// Number of exports.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no exports.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Forgets a session.
+    /// Removes an export.
     pub fn remove(&mut self, handle: Handle) -> Option<Export> {
         let export = self.table.remove(&handle.0)?;
         self.bytes -= export.bytes;
@@ -300,7 +301,7 @@ impl Exports {
         Some(export)
     }
 
-    /// A connection is gone. Its session stays.
+    /// A connection was closed. Its export remains.
     pub fn link_closed(&mut self, link: Link) -> Option<Handle> {
         let handle = self.by_link.remove(&link)?;
         if let Some(export) = self.table.get_mut(&handle)
@@ -311,7 +312,8 @@ impl Exports {
         Some(Handle(handle))
     }
 
-    /// A request (not a connect) arrived. What it tells by the way (`last_xid`, a sign of life) is noted.
+    /// A request (not a connect) arrived: decides what to do with it. Notes its `last_xid` and that the client is
+    /// alive.
     pub fn arrive(&mut self, now: Instant, link: Link, frame: &Frame, recovering: bool) -> Arrival {
         let header = &frame.header;
         let Some(export) = self.table.get_mut(&header.export.0) else {
@@ -331,7 +333,7 @@ impl Exports {
             recovering,
         };
         let what = match arrive(&facts) {
-            // A frame that was doubled on the way. What its client has changed on top of it must not be undone.
+            // A frame that the network duplicated. It must not undo later changes of its client.
             Arrival::Execute if !facts.replay && export.changed.contains(&header.xid) => Arrival::Drop,
             other => other,
         };
@@ -347,8 +349,8 @@ impl Exports {
                 export.changed = export.changed.split_off(&Xid(header.last_xid.0.saturating_add(1)));
             }
         }
-        // A client limits its replays by a window and has few requests that run at any time, so it is never refused these;
-        // one that has so many is up to no good.
+        // A client limits its replays by a window and has few requests that are executed at any time. Only a
+        // misbehaving client exceeds twice the limit.
         let allowance = match what {
             Arrival::Execute | Arrival::Defer if facts.class == Class::Normal => 1,
             Arrival::Execute | Arrival::Defer | Arrival::Replay | Arrival::ReplayLock => 2,
@@ -367,7 +369,7 @@ impl Exports {
         what
     }
 
-    /// A request is queued or in execution from now on.
+    /// Registers a request as queued or executing.
     pub fn begin(&mut self, handle: Handle, frame: &Frame) {
         if let Some(export) = self.table.get_mut(&handle.0) {
             let bytes = frame.wire_len();
@@ -381,19 +383,19 @@ impl Exports {
         }
     }
 
-    /// Whether a request of a client has arrived: it is queued or in execution, or was answered.
+    /// Whether a request of a client has arrived: it is queued, executing, or answered.
     pub fn has_arrived(&self, handle: Handle, xid: Xid) -> bool {
         self.get(handle).is_some_and(|export| export.executing.contains_key(&xid) || export.slots.knows(xid))
     }
 
-    /// Whether a request is queued or in execution.
+    /// Whether a request is queued or executing.
     pub fn is_executing(&self, handle: Handle, xid: Xid) -> bool {
         self.get(handle).is_some_and(|export| export.executing.contains_key(&xid))
     }
 
-    /// A request is no longer in execution: it has its answer, or will have none. Whether the answer is to be sent: not if the request
-    /// came over an earlier connection. Its client sends it again over this one, or has done so. If that copy found the answer on its
-    /// way, it would be executed again when its client has gone on.
+    /// Unregisters a request that was answered or dropped. Returns whether to send the answer: not if the request came
+    /// over an earlier connection, since the client resends it over the new one, or has done so. If that copy arrived
+    /// after the answer was sent, it would be executed again once the client has moved on.
     #[must_use]
     pub fn end(&mut self, handle: Handle, xid: Xid) -> bool {
         let Some(export) = self.table.get_mut(&handle.0) else { return false };
@@ -413,7 +415,7 @@ impl Exports {
         true
     }
 
-    /// A request with a tag made a change. Gives what is to be written with it.
+    /// Stores the reply record of a request with a tag that made a change. Returns the record that became dirty.
     pub fn executed(&mut self, handle: Handle, tag: Tag, record: SlotRecord) -> Dirty {
         let Some(export) = self.table.get_mut(&handle.0) else { return Dirty::No };
         let fresh = export.slots.put(tag, record);
@@ -425,7 +427,7 @@ impl Exports {
         }
     }
 
-    /// A request without a tag made a change. Until its answer is sent, its copies are known by it.
+    /// A request without a tag made a change. Its copies are recognized by xid until the client has its answer.
     pub fn changed(&mut self, handle: Handle, xid: Xid) {
         let export = self.table.get_mut(&handle.0);
         if let Some(request) = export.and_then(|export| export.executing.get_mut(&xid)) {
@@ -433,7 +435,7 @@ impl Exports {
         }
     }
 
-    /// The reply of a request with a tag is ready: it is kept until the client has it, also if the request changed nothing.
+    /// Keeps the reply to a request with a tag until the client has it, also if the request changed nothing.
     pub fn keep_reply(&mut self, handle: Handle, tag: Tag, reply: &Frame) {
         if let Some(export) = self.table.get_mut(&handle.0)
             && reply.header.xid > export.last_xid
@@ -442,8 +444,8 @@ impl Exports {
         }
     }
 
-    /// Whether all replays that the client sent before this one have arrived. If not, it is to be dropped: the order over all
-    /// clients rests on the order of each, and the client will send both again.
+    /// Whether all replays that the client sent before this one have arrived. If not, the caller drops it: the global
+    /// order rests on the order of each client, and the client will resend both.
     pub fn in_sequence(&mut self, handle: Handle, header: &proto::Header) -> bool {
         let Some(export) = self.table.get_mut(&handle.0) else { return false };
         if header.last_committed > export.replay_chain {
@@ -454,17 +456,17 @@ impl Exports {
         true
     }
 
-    /// The reply of a replay is ready: it is kept until the client must have it.
+    /// Keeps the reply to a replay until the client must have it.
     pub fn keep_replay_answer(&mut self, handle: Handle, reply: &Frame) {
         let Some(export) = self.table.get_mut(&handle.0) else { return };
         export.replay_answers.push_back(reply.clone());
-        // A client has at most a window of replays without an answer; twice that is on the safe side.
+        // A client has at most a window of unanswered replays; twice that is a safe bound.
         while export.replay_answers.len() > 2 * REPLAY_WINDOW {
             export.replay_answers.pop_front();
         }
     }
 
-    /// The first answer to a request that was found.
+    /// The kept reply to a request.
     pub fn first_answer(&self, handle: Handle, frame: &Frame) -> Option<Frame> {
         let export = self.table.get(&handle.0)?;
         let header = &frame.header;
@@ -474,18 +476,18 @@ impl Exports {
         export.slots.reply(header.tag, header.xid).cloned()
     }
 
-    /// The reply record of a request that was found.
+    /// The reply record of a slot.
     pub fn record(&self, handle: Handle, tag: Tag) -> Option<&SlotRecord> {
         Some(&self.table.get(&handle.0)?.slots.get(tag)?.record)
     }
 
-    /// Sessions of which nothing was heard since `since`, except those that recovery waits for or that may be silent.
+    /// Exports that were silent since `since`, except those that recovery waits for and those that need not ping.
     pub fn silent(&self, since: Instant) -> Vec<Handle> {
         let talks = |export: &&Export| export.features & features::PINGLESS == 0;
         self.iter().filter(|e| e.phase == Phase::Normal && e.heard < since).filter(talks).map(|e| e.handle).collect()
     }
 
-    /// Forgets a table of replay answers: recovery is over.
+    /// Ends recovery: drops all replies to replays.
     pub fn recovery_over(&mut self) {
         for export in self.table.values_mut() {
             export.replay_answers = VecDeque::new();
@@ -495,14 +497,14 @@ impl Exports {
     }
 }
 
-/// So many changes without a tag are remembered of a client that does not say what it has answers to.
+/// Most changes without a tag that are remembered for a client that announces no `last_xid`.
 const CHANGED_MAX: usize = 4096;
 
-/// Longest description of a client that is kept, in bytes.
+/// Longest description of a client, in bytes.
 const DESCRIPTION_MAX: usize = 256;
 
-/// A description that may stand in logs and tables: short, and without characters that move a terminal's cursor.
-pub(crate) fn shown(description: &str) -> String {
+/// Makes a description safe for logs and tables: limits its length and replaces control characters.
+pub(crate) fn printable(description: &str) -> String {
     let fits = description.char_indices().take_while(|(at, c)| at + c.len_utf8() <= DESCRIPTION_MAX);
     fits.map(|(_, c)| if c.is_control() { ' ' } else { c }).collect()
 }

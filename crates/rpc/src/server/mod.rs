@@ -1,9 +1,10 @@
-//! The server's end of sessions: who is connected, what to do with what arrives, and the recovery window.
+//! The server's end of sessions: the table of exports, the decision about each arriving request, and the recovery
+//! window.
 //!
-//! These are decisions without a store: the target tells what it knows ([`Exports::restore`] at start, what was executed),
-//! asks what to do, and does it. A session is an *export*; its handle is the number that clients put in their requests.
+//! It decides without a store: the target reports what it knows ([`Exports::restore`] at start, executed requests),
+//! asks what to do, and does it. A session is an *export*; clients put its handle into their requests.
 //!
-//! # Where a request is remembered
+//! # Where a request is recorded
 //! ```text
 //! arrives ── executing (by xid) ── answered: reply kept in its slot until the slot is used again, or the client's
 //!                                     │      last_xid passes it
@@ -30,20 +31,20 @@ pub use exports::{Dirty, Export, Exports, Limits};
 pub use recovery::{Replayed, Status, Step, Window, WindowState};
 pub use slots::{ReplyCounters, ReplySlots, SlotRecord, SlotState};
 
-/// Where an export stands in its target's recovery.
+/// Phase of an export in its target's recovery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Phase {
     /// Known from before the restart, not connected yet.
     Absent,
-    /// Replays its requests.
+    /// Replaying requests.
     Requests,
-    /// Its requests are replayed; waits for the others'.
+    /// Requests replayed; waiting for the other clients.
     RequestsDone,
-    /// Replays its locks.
+    /// Replaying locks.
     Locks,
-    /// All done; waits for the others.
+    /// All replayed; waiting for the other clients.
     LocksDone,
-    /// Takes no part in a recovery.
+    /// Not in recovery.
     Normal,
 }
 

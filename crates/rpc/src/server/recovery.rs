@@ -1,43 +1,44 @@
-//! The recovery window: after a restart, what clients replay is executed in the order of transnos over all of them.
+//! The recovery window: after a restart, executes the clients' replays in the order of transnos over all clients.
 //!
 //! ```text
 //! gate 1  every known client is connected (or evicted: the window starts with the first and lasts `soft`)
-//! gate 2  requests are replayed; ends when every client has said that it has no more
+//! gate 2  requests are replayed; ends when every client has reported that it has no more
 //! gate 3  locks are replayed; ends likewise
 //! then    a new epoch is made durable
-//! gate 4  changes that clients had sent before the restart, and were never answered, are done
+//! gate 4  unanswered changes from before the restart are executed
 //! then    the target serves
 //! ```
 //!
-//! # What was never answered
-//! Others may have seen such a change before the restart. So that nobody sees the state without it now, it is done before anybody is
-//! served. It takes locks like any change, and clients give back locks during a recovery, but nothing else is done for them: what waits for
-//! more than that was not done before the restart either, or nobody could have seen it, and is not waited for longer than
-//! [`UNANSWERED_MAX`].
+//! # Unanswered changes
+//! Other clients may have seen such a change before the restart. So that nobody sees the state without it, it is
+//! executed before any client is served. It takes locks like any change, and clients cancel locks during a recovery,
+//! but it gets no other support. A change that waits for more than that was either not executed before the restart or
+//! not visible to anybody, so the target waits for it no longer than [`UNANSWERED_MAX`].
 //!
-//! The next replay is the queued one with the lowest transno, as soon as nobody can still send a lower one: every client that
-//! still replays has something queued, and clients send theirs in order. A gap is thus a change that nobody replays: it was
-//! another's who is gone, or was never answered.
+//! The next replay is the queued one with the lowest transno, once no client can still send a lower one: every client
+//! that still replays has something queued, and clients send their replays in order. A gap is thus a change that nobody
+//! replays, because its client is gone or never got the answer.
 //!
-//! # Whom a gate waits for
-//! A gate waits for the clients that keep it shut: those that are not connected, those that still replay and have nothing
-//! queued, those that have not replayed all their locks. Each of them is timed by itself, so that a slow one never uses up the
-//! time of the others. It is given up
-//! - when nothing was heard of it for `soft` (at gate 1: when nobody has connected for `soft`), or
-//! - once the window is older than `hard`, as soon as this gate has waited for it for `soft` in all.
+//! # Clients that block a gate
+//! A gate waits for the clients that block it: those that are not connected, those that still replay and have nothing
+//! queued, those that have not replayed all their locks. Each client is timed separately, so that a slow one does not
+//! use up the time of the others. A client is given up
+//! - when it made no progress for `soft` (at gate 1: when no client has connected for `soft`), or
+//! - once the window is older than `hard`, as soon as this gate has waited for the client for `soft` in total.
 //!
-//! A client whose replays are queued waits itself: it is never given up for that. So one client that sends a replay now and
-//! then holds the others up to `hard`, is evicted there, and the rest have `soft` for each gate that follows.
+//! A client whose replays are queued is waiting itself and is never given up for that. So one client that sends a
+//! replay now and then delays the others until `hard` and is evicted then, and the rest have `soft` for each following
+//! gate.
 //!
-//! # Transnos that were never given
-//! Of what was not durable nobody but the client knows, so a client can claim changes that it never made. A replay runs with
-//! the rights of its sender, and after it the versions of the objects say what it changed: it can do no more than a new
-//! request of the same client. What the window sees to is that such a claim takes nothing from others. A transno that two
-//! clients claim runs for both, one right after the other, and which of them tells the truth need not be known: if a group ended
-//! between them, the other would count as durable, and be lost in a crash. One beyond what this target can have given since its last
-//! durable group is refused, for the transnos of all later changes follow it.
+//! # Transnos that were never assigned
+//! Only the client knows its changes that were not durable, so it can claim changes that it never made. A replay runs
+//! with the rights of its sender and is checked against the versions of the objects, so it can do no more than a new
+//! request of the same client. The window ensures that such a claim takes nothing from others. If two clients claim the
+//! same transno, both replays run in direct succession, and it does not matter which claim is true; if a group ended
+//! between them, the other would count as durable and be lost in a crash. A transno above all that this target can have
+//! assigned since its last durable group is refused, because the transnos of all later changes follow it.
 //!
-//! What this leaves to the target: executing, answering held pings, evicting, the epoch.
+//! Left to the target: executing, answering held pings, evicting, the epoch.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -45,15 +46,15 @@ use std::collections::BTreeMap;
 use proto::{Frame, Handle, Transno};
 use stdx::Instant;
 
-/// How long the target waits for changes that were never answered before the restart.
+/// Longest time that the target waits for changes that were unanswered before the restart.
 const UNANSWERED_MAX: Duration = Duration::from_secs(2);
 
-/// Where a target's recovery is, with the words of `recovery_status`.
+/// State of a target's recovery, with the names of `recovery_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowState {
-    /// None was needed.
+    /// No recovery was needed.
     Inactive,
-    /// No client has come yet: no clock runs.
+    /// No client has connected yet; no time limit runs.
     WaitingForClients,
     /// Gate 1.
     Connecting,
@@ -61,15 +62,15 @@ pub enum WindowState {
     Requests,
     /// Gate 3.
     Locks,
-    /// The target makes its new epoch durable.
+    /// The target is making its new epoch durable.
     Finishing,
     /// Gate 4.
     Unanswered,
-    /// Over.
+    /// Recovery is over.
     Complete,
 }
 
-/// How far one client is.
+/// Stage of one client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stage {
     Absent,
@@ -78,42 +79,42 @@ enum Stage {
     LocksDone,
 }
 
-/// What became of a replay.
+/// Outcome of an arriving replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replayed {
     /// It waits for its turn.
     Queued,
-    /// What it changed is durable: run it at once if it must run at all.
+    /// Its change is durable: run it at once if it must run at all.
     Committed,
-    /// It was executed in this recovery, and its answer is forgotten because the client must have it.
+    /// It was executed in this recovery, and its reply was dropped because the client must have it.
     Answered,
-    /// It comes after a later one that was executed, or is a second one of its client with this transno: refuse it.
+    /// A later one was executed already, or its client queued another one with this transno: refuse it.
     Late,
-    /// The target cannot have given this transno: refuse it.
+    /// The target cannot have assigned this transno: refuse it.
     NeverGiven,
 }
 
-/// What the target has to do.
+/// What the target must do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Requests are replayed: answer the pings that asked.
+    /// All requests are replayed: answer the held pings.
     OpenLocks,
     /// Everything is replayed: make the new epoch durable, then call [`Window::epoch_begun`].
     Finish,
-    /// Nobody waits for unanswered changes any longer: call [`Window::finished`].
+    /// The wait for unanswered changes is over: call [`Window::finished`].
     Serve,
 }
 
-/// Figures for `recovery_status`.
+/// Status, as the parameter `recovery_status` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// Where it is.
+    /// State.
     pub state: WindowState,
-    /// When the first client came.
+    /// When the first client connected.
     pub started: Option<Instant>,
-    /// When it was over.
+    /// When recovery ended.
     pub ended: Option<Instant>,
-    /// By when it goes on without those who are missing.
+    /// Time after which the recovery continues without the missing clients.
     pub deadline: Option<Instant>,
     /// Clients known at the start.
     pub known: usize,
@@ -123,17 +124,17 @@ pub struct Status {
     pub req_replay_clients: usize,
     /// Clients that still replay locks.
     pub lock_replay_clients: usize,
-    /// Clients that are through.
+    /// Clients that have replayed everything.
     pub completed: usize,
     /// Clients that were given up.
     pub evicted: usize,
-    /// Requests executed.
+    /// Replayed requests.
     pub replayed_requests: u64,
     /// Locks granted again.
     pub replayed_locks: u64,
-    /// Requests that wait for their turn.
+    /// Queued replays.
     pub queued: usize,
-    /// The transno that would be next without a gap.
+    /// The next transno if there is no gap.
     pub next_transno: Transno,
 }
 
@@ -143,11 +144,11 @@ struct Client {
     stage: Stage,
     /// Replays that wait for their turn.
     queued: usize,
-    /// When it last did something for its recovery.
-    heard: Instant,
-    /// It keeps the gate shut since then.
+    /// Time of its last progress.
+    last_progress: Instant,
+    /// Since when it has been blocking the gate.
     blocks: Option<Instant>,
-    /// How long this gate has waited for it before that.
+    /// How long it blocked this gate before that.
     waited: Duration,
 }
 
@@ -159,32 +160,32 @@ pub struct Window {
     hard: Duration,
     started: Option<Instant>,
     ended: Option<Instant>,
-    /// When a client last connected; time runs from the first client on.
+    /// When a client last connected, or when the gate started.
     since: Instant,
-    /// No client is late before that.
+    /// Lower bound of the time at which a client is late.
     check: Instant,
     clients: BTreeMap<Handle, Client>,
-    /// How many of them keep the gate shut.
+    /// How many of them block the gate.
     blocking: usize,
     known: usize,
     evicted: usize,
     completed: usize,
-    /// Durable at the start.
+    /// Highest transno that was durable at the start.
     committed: Transno,
-    /// The highest that can have been given since.
+    /// Highest transno that can have been assigned before the restart.
     given_max: Transno,
     last: Transno,
     queue: BTreeMap<(Transno, Handle), Frame>,
-    /// Whose replay is executed.
+    /// Client whose replay is executing.
     running: Option<Handle>,
-    finish_told: bool,
+    finish_emitted: bool,
     replayed_requests: u64,
     replayed_locks: u64,
 }
 
 impl Window {
-    /// A window for the clients that the target knows; everything up to `committed` is durable, and nothing above `given_max`
-    /// was ever given.
+    /// Creates a window for the clients that the target knows. All transnos up to `committed` are durable, and none
+    /// above `given_max` was ever assigned.
     pub fn new(
         clients: impl IntoIterator<Item = Handle>,
         committed: Transno,
@@ -193,7 +194,7 @@ impl Window {
         hard: Duration,
     ) -> Window {
         let absent =
-            Client { stage: Stage::Absent, queued: 0, heard: Instant(0), blocks: None, waited: Duration::ZERO };
+            Client { stage: Stage::Absent, queued: 0, last_progress: Instant(0), blocks: None, waited: Duration::ZERO };
         let clients: BTreeMap<Handle, Client> = clients.into_iter().map(|handle| (handle, absent.clone())).collect();
         Window {
             state: if clients.is_empty() { WindowState::Inactive } else { WindowState::WaitingForClients },
@@ -213,28 +214,28 @@ impl Window {
             last: committed,
             queue: BTreeMap::new(),
             running: None,
-            finish_told: false,
+            finish_emitted: false,
             replayed_requests: 0,
             replayed_locks: 0,
         }
     }
 
-    /// Whether recovery goes on.
+    /// Whether recovery is in progress.
     pub fn is_open(&self) -> bool {
         !matches!(self.state, WindowState::Inactive | WindowState::Complete)
     }
 
-    /// Whether replays may still come: nothing has a transno of the new epoch.
+    /// Whether replays may still arrive, so that no change has a transno of the new epoch yet.
     pub fn replays(&self) -> bool {
         self.is_open() && self.state != WindowState::Unanswered
     }
 
-    /// Where it is.
+    /// The state.
     pub fn state(&self) -> WindowState {
         self.state
     }
 
-    /// Changes how long the window lasts.
+    /// Changes the time limits of the window.
     pub fn set_times(&mut self, soft: Duration, hard: Duration) {
         self.soft = soft;
         self.hard = hard.max(soft);
@@ -243,21 +244,21 @@ impl Window {
         }
     }
 
-    /// When a client that keeps the gate shut is given up.
+    /// When a client that blocks the gate is given up.
     fn limit(&self, client: &Client) -> Instant {
         let (Some(started), Some(awaited)) = (self.started, client.blocks) else { return Instant::FAR };
-        let heard = if self.state == WindowState::Connecting { self.since } else { client.heard };
-        let silent = heard.max(awaited) + self.soft;
+        let last_progress = if self.state == WindowState::Connecting { self.since } else { client.last_progress };
+        let silent = last_progress.max(awaited) + self.soft;
         let in_all = awaited + self.soft.saturating_sub(client.waited);
         silent.min(in_all.max(started + self.hard))
     }
 
-    /// By when it goes on without those who are missing.
+    /// When the first client that blocks the gate is given up.
     fn end_of_wait(&self) -> Instant {
         self.clients.values().map(|client| self.limit(client)).min().unwrap_or(Instant::FAR)
     }
 
-    /// Notes whether the gate waits for a client by now.
+    /// Updates whether a client blocks the gate.
     fn settle(&mut self, now: Instant, handle: Handle) {
         let (state, running) = (self.state, self.running == Some(handle));
         let Some(client) = self.clients.get_mut(&handle) else { return };
@@ -283,7 +284,7 @@ impl Window {
         }
     }
 
-    /// A gate begins: nobody has used any of its time.
+    /// Starts a gate, with full time for each client.
     fn enter(&mut self, now: Instant, state: WindowState) {
         self.state = state;
         self.since = now;
@@ -298,21 +299,21 @@ impl Window {
         }
     }
 
-    /// A client did something for its recovery.
-    fn heard(&mut self, now: Instant, handle: Handle) {
+    /// A client made progress in its recovery.
+    fn made_progress(&mut self, now: Instant, handle: Handle) {
         if let Some(client) = self.clients.get_mut(&handle) {
-            client.heard = now;
+            client.last_progress = now;
         }
         self.settle(now, handle);
     }
 
-    /// A known client connected (perhaps again).
+    /// A known client connected or reconnected.
     pub fn connected(&mut self, now: Instant, client: Handle) {
         self.begin(now);
         if let Some(Client { stage: stage @ Stage::Absent, .. }) = self.clients.get_mut(&client) {
             *stage = Stage::Requests;
             self.since = now;
-            self.heard(now, client);
+            self.made_progress(now, client);
         }
     }
 
@@ -323,13 +324,13 @@ impl Window {
         }
     }
 
-    /// A client that the target does not know wants in, or somebody waits for the end: time runs from now on if it did not
-    /// yet, so that nobody waits for ever for clients that may all be gone.
+    /// A client that the target does not know tries to connect, or somebody waits for the end of recovery: starts the
+    /// time limits, so that nobody waits for ever for clients that may all be gone.
     pub fn knocked(&mut self, now: Instant) {
         self.begin(now);
     }
 
-    /// A client is gone for good.
+    /// A client was evicted or has disconnected.
     pub fn gone(&mut self, handle: Handle) {
         let Some(client) = self.clients.remove(&handle) else { return };
         if self.is_open() {
@@ -343,8 +344,8 @@ impl Window {
         }
     }
 
-    /// A replay arrived that was not answered before in this recovery. `replayed` is the highest transno that this client
-    /// has replayed.
+    /// A replay arrived that was not answered before in this recovery. `replayed` is the highest transno that this
+    /// client has replayed.
     pub fn replay(&mut self, now: Instant, client: Handle, frame: Frame, replayed: Transno) -> Replayed {
         let transno = frame.header.transno;
         let what = match () {
@@ -360,17 +361,17 @@ impl Window {
             known.queued += 1;
             self.queue.insert((transno, client), frame);
         }
-        self.heard(now, client);
+        self.made_progress(now, client);
         what
     }
 
-    /// The next replay to execute, if it is clear which one that is. Call [`Window::executed`] when it is answered.
-    /// Where it is not, `accepts_gap` may say that it is taken all the same.
+    /// The next replay to execute, if it is known. Call [`Window::executed`] when it is answered. If clients still
+    /// block the gate, `accepts_gap` can decide to take the lowest queued replay nevertheless.
     pub fn next_replay(&mut self, accepts_gap: impl FnOnce() -> bool) -> Option<(Handle, Frame)> {
         if self.running.is_some() || self.state != WindowState::Requests || self.queue.is_empty() {
             return None;
         }
-        // A second claim of the transno that was executed last waits for nothing: no replay can come before it.
+        // A second claim to the transno that was executed last need not wait, since no replay can precede it.
         let again = self.queue.first_key_value().is_some_and(|((transno, _), _)| *transno <= self.last);
         if !again && self.blocking > 0 && !accepts_gap() {
             return None;
@@ -384,41 +385,42 @@ impl Window {
         Some((client, frame))
     }
 
-    /// The replay that was taken is answered.
+    /// The replay taken from [`Window::next_replay`] was answered.
     pub fn executed(&mut self, now: Instant) {
         self.replayed_requests += 1;
         if let Some(client) = self.running.take() {
-            self.heard(now, client);
+            self.made_progress(now, client);
         }
     }
 
-    /// Locks of a client were replayed.
+    /// A client replayed `count` locks.
     pub fn locks_executed(&mut self, now: Instant, client: Handle, count: u64) {
         self.replayed_locks += count;
-        self.heard(now, client);
+        self.made_progress(now, client);
     }
 
-    /// A client has replayed all its requests. Gives whether locks are replayed already: answer at once.
+    /// A client has replayed all its requests. Returns whether to answer at once, because locks are being replayed
+    /// already.
     pub fn requests_done(&mut self, now: Instant, client: Handle) -> bool {
         if let Some(Client { stage: stage @ (Stage::Absent | Stage::Requests), .. }) = self.clients.get_mut(&client) {
             *stage = Stage::RequestsDone;
-            self.heard(now, client);
+            self.made_progress(now, client);
         }
         !matches!(self.state, WindowState::WaitingForClients | WindowState::Connecting | WindowState::Requests)
     }
 
-    /// A client has replayed all its locks. Gives whether the target serves already: answer at once.
+    /// A client has replayed all its locks. Returns whether to answer at once, because the target serves already.
     pub fn locks_done(&mut self, now: Instant, client: Handle) -> bool {
         if let Some(known) = self.clients.get_mut(&client)
             && known.stage != Stage::LocksDone
         {
             known.stage = Stage::LocksDone;
-            self.heard(now, client);
+            self.made_progress(now, client);
         }
         !self.is_open()
     }
 
-    /// What follows from all that happened. Call until it gives nothing.
+    /// The next step. Call until it returns `None`.
     pub fn step(&mut self, now: Instant) -> Option<Step> {
         if !self.is_open() || self.state == WindowState::Finishing {
             return None;
@@ -433,8 +435,8 @@ impl Window {
                 self.enter(now, WindowState::Locks);
                 Some(Step::OpenLocks)
             }
-            WindowState::Locks if self.blocking == 0 && !self.finish_told => {
-                self.finish_told = true;
+            WindowState::Locks if self.blocking == 0 && !self.finish_emitted => {
+                self.finish_emitted = true;
                 self.enter(now, WindowState::Finishing);
                 self.completed = self.clients.len();
                 Some(Step::Finish)
@@ -447,7 +449,7 @@ impl Window {
         }
     }
 
-    /// A client that must not be waited for any longer: evict it, do what follows, and ask again.
+    /// A client that ran out of time. Evict it and call this again.
     pub fn late(&mut self, now: Instant) -> Option<Handle> {
         if now < self.check || !self.replays() {
             return None;
@@ -461,38 +463,38 @@ impl Window {
         None
     }
 
-    /// Since when nothing was heard of a client that is given up, and for how long its gate has waited for it.
+    /// For a client that is given up: time without progress, and the time for which it has blocked the gate.
     pub fn waited_for(&self, now: Instant, handle: Handle) -> Option<(Duration, Duration)> {
         let client = self.clients.get(&handle)?;
         let awaited = client.blocks?;
-        let heard = client.heard.max(self.started.unwrap_or(awaited));
-        Some((now.since(heard), client.waited + now.since(awaited)))
+        let last_progress = client.last_progress.max(self.started.unwrap_or(awaited));
+        Some((now.since(last_progress), client.waited + now.since(awaited)))
     }
 
-    /// Gives up on every client that is not through: each must be evicted.
+    /// All clients that have not replayed everything, each of which the caller must evict.
     pub fn abort(&mut self) -> Vec<Handle> {
         self.clients.iter().filter(|(_, client)| client.stage != Stage::LocksDone).map(|(handle, _)| *handle).collect()
     }
 
-    /// The new epoch is durable: unanswered changes are done.
+    /// The new epoch is durable: executes unanswered changes next.
     pub fn epoch_begun(&mut self, now: Instant) {
         self.enter(now, WindowState::Unanswered);
         self.check = now + UNANSWERED_MAX;
     }
 
-    /// The target serves.
+    /// The target is in service.
     pub fn finished(&mut self, now: Instant) {
         self.state = WindowState::Complete;
         self.ended = Some(now);
         self.clients.clear();
     }
 
-    /// When [`Window::late`] may have a client.
+    /// When to call [`Window::late`] next.
     pub fn deadline(&self) -> Option<Instant> {
         Some(self.check).filter(|at| *at != Instant::FAR && self.is_open())
     }
 
-    /// Clients still awaited, and the seconds that are left; `None` when there is no recovery.
+    /// Number of clients still awaited, and seconds left; `None` without a recovery.
     pub fn time_left(&self, now: Instant) -> Option<(usize, u32)> {
         if !self.is_open() {
             return None;
@@ -505,7 +507,7 @@ impl Window {
         Some((missing, u32::try_from(left.as_secs()).unwrap_or(u32::MAX)))
     }
 
-    /// Figures.
+    /// Status.
     pub fn status(&self) -> Status {
         let count = |wanted: fn(Stage) -> bool| self.clients.values().filter(|client| wanted(client.stage)).count();
         Status {

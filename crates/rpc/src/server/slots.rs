@@ -1,58 +1,58 @@
-//! Reply records of one export: what was answered to the last request of each slot.
+//! Reply records of one export: the result of the last request of each slot.
 //!
-//! A client has a slot for each change that it may have in flight, and takes a slot for the next one only when it has the
-//! answer of the last. So a record is not needed any more when its slot is used again, or when the client says (`last_xid`)
-//! that it has all answers up to it. It stays where it lies all the same until the slot's next record takes its place: so
-//! the one with the client's highest transno is always there.
+//! A client has a slot for each change that it may have in flight, and reuses a slot only after it has the answer to
+//! the slot's last request. So a record is obsolete once its slot is used again, or once the client announces
+//! (`last_xid`) that it has all answers up to it. An obsolete record remains until the slot's next record replaces it,
+//! so that the one with the client's highest transno always exists.
 //!
-//! A request that changed nothing, because it failed, leaves no record, only its answer, in memory, for as long as the client may
-//! be without it: a second copy of it must not find that it would work by now.
+//! A request that failed and changed nothing leaves no record, only its answer in memory, for as long as the client may
+//! lack it. Otherwise a second copy of it might succeed.
 
 use proto::connect::TAG_MAX;
 use proto::{Frame, Tag, Transno, Xid};
 
 use super::XidState;
 
-/// What was answered to a modifying request.
+/// Reply record: the result of a modifying request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlotRecord {
-    /// The request; 0 is none.
+    /// Xid of the request; 0 is none.
     pub xid: Xid,
     /// Its transno.
     pub transno: Transno,
     /// Its status.
     pub status: i32,
-    /// What the operation needs to answer again.
+    /// Data from which the operation reconstructs the reply.
     pub data: u64,
     /// Versions before the change.
     pub pre_versions: [u64; 4],
 }
 
-/// A slot of an export.
+/// State of a slot.
 #[derive(Clone, Debug, Default)]
 pub struct SlotState {
-    /// Goes to disk with the change.
+    /// Written to the store with the change.
     pub record: SlotRecord,
-    /// The reply of `record.xid`, until the client has it. Not restored after a restart.
+    /// The reply to `record.xid`, until the client has it. Lost in a restart.
     reply: Option<Frame>,
-    /// The answer to a request that changed nothing, until the client has it. Not restored either.
+    /// The answer to a request that changed nothing, until the client has it. Lost in a restart.
     unchanged: Option<Frame>,
-    /// The client may still ask for it.
+    /// The client may still need the record.
     held: bool,
-    /// Differs from what the store has.
+    /// The record differs from the store.
     dirty: bool,
 }
 
-/// What `reply_data` shows.
+/// Counters, as the parameter `reply_data` shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReplyCounters {
-    /// Records that the client may still ask for.
+    /// Records that the client may still need.
     pub held: u64,
-    /// The most there ever were.
+    /// Maximum of `held`.
     pub held_max: u64,
-    /// Let go because the client said that it has all answers up to them.
+    /// Released because the client announced that it has the answer.
     pub released_by_xid: u64,
-    /// Let go because their slot was used again.
+    /// Released because their slot was used again.
     pub released_by_tag: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct ReplyCounters {
 pub struct ReplySlots {
     slots: Vec<SlotState>,
     counters: ReplyCounters,
-    /// Everything up to here is released.
+    /// All xids up to this one are released.
     released: Xid,
 }
 
@@ -75,7 +75,7 @@ impl ReplySlots {
         if multi { TAG_MAX } else { 2 }
     }
 
-    /// A slot that was used.
+    /// A slot with a record.
     pub fn get(&self, tag: Tag) -> Option<&SlotState> {
         self.slots.get(index(tag)?).filter(|slot| slot.record.xid.0 != 0)
     }
@@ -84,7 +84,7 @@ impl ReplySlots {
         self.slots.get_mut(index(tag)?).filter(|slot| slot.record.xid.0 != 0)
     }
 
-    /// All that were used, by tag.
+    /// All records, by tag.
     pub fn iter(&self) -> impl Iterator<Item = (Tag, &SlotRecord)> {
         (1..)
             .map(Tag)
@@ -93,12 +93,12 @@ impl ReplySlots {
             .map(|(tag, slot)| (tag, &slot.record))
     }
 
-    /// Figures.
+    /// Counters.
     pub fn counters(&self) -> ReplyCounters {
         self.counters
     }
 
-    /// What is known of a request.
+    /// What is known about a request.
     pub fn found(&self, tag: Tag, xid: Xid) -> XidState {
         let Some(slot) = index(tag).and_then(|at| self.slots.get(at)) else { return XidState::Nothing };
         let unchanged = slot.unchanged.as_ref().map_or(Xid(0), |reply| reply.header.xid);
@@ -110,19 +110,19 @@ impl ReplySlots {
         }
     }
 
-    /// Whether a request was answered, and nothing later in its slot.
+    /// Whether a request was answered and no later one in its slot.
     pub(crate) fn knows(&self, xid: Xid) -> bool {
         let is = |reply: &Option<Frame>| reply.as_ref().is_some_and(|reply| reply.header.xid == xid);
         self.slots.iter().any(|slot| slot.record.xid == xid || is(&slot.reply) || is(&slot.unchanged))
     }
 
-    /// The answer to a request, if it is here.
+    /// The answer to a request, if it is kept.
     pub(crate) fn reply(&self, tag: Tag, xid: Xid) -> Option<&Frame> {
         let slot = self.slots.get(index(tag)?)?;
         [&slot.reply, &slot.unchanged].into_iter().flatten().find(|reply| reply.header.xid == xid)
     }
 
-    /// A request was answered: its answer is kept until the client has it, beside its record if it left one.
+    /// Keeps the answer to a request until the client has it, with the record if there is one.
     pub(crate) fn keep(&mut self, tag: Tag, reply: &Frame) {
         let Some(at) = index(tag).filter(|at| *at < usize::from(TAG_MAX)) else { return };
         let xid = reply.header.xid;
@@ -141,20 +141,20 @@ impl ReplySlots {
         &mut self.slots[at]
     }
 
-    /// A record from the store, at start.
+    /// Restores a record from the store, at start.
     pub(crate) fn restore(&mut self, tag: Tag, record: SlotRecord) {
         if self.put(tag, record) {
             self.clean(tag);
         }
     }
 
-    /// The record of a request that was executed takes the place of the slot's last one, unless that is of a later request.
-    /// Gives whether the slot differs from the store only since now.
+    /// Replaces the slot's record by that of an executed request, unless it belongs to a later request. Returns whether
+    /// the slot became dirty.
     pub(crate) fn put(&mut self, tag: Tag, record: SlotRecord) -> bool {
         let Some(at) = index(tag).filter(|at| *at < usize::from(TAG_MAX)) else { return false };
         let slot = self.slot(at);
         if slot.record.xid >= record.xid {
-            // An older request of the slot, which the client has given up, ended after a newer one.
+            // An older request of the slot, given up by the client, finished after a newer one.
             return false;
         }
         let was_dirty = slot.dirty;
@@ -169,7 +169,7 @@ impl ReplySlots {
         !was_dirty
     }
 
-    /// The client has all answers up to `xid`.
+    /// The client announced that it has all answers up to `xid`.
     pub(crate) fn release(&mut self, xid: Xid) {
         if xid <= self.released {
             return;
@@ -186,14 +186,14 @@ impl ReplySlots {
         }
     }
 
-    /// All differ from what the store has.
+    /// Marks all records dirty.
     pub(crate) fn all_dirty(&mut self) {
         for slot in self.slots.iter_mut().filter(|slot| slot.record.xid.0 != 0) {
             slot.dirty = true;
         }
     }
 
-    /// The store has what the slot says. Gives it if it had not.
+    /// Marks a slot clean, because its record is being stored. Returns the record if it was dirty.
     pub fn clean(&mut self, tag: Tag) -> Option<SlotRecord> {
         let slot = self.get_mut(tag)?;
         core::mem::replace(&mut slot.dirty, false).then_some(slot.record)
@@ -222,7 +222,7 @@ mod tests {
         Frame { header: proto::Header { xid: Xid(xid), ..Default::default() }, ..Frame::default() }
     }
 
-    /// All orders in which the answer to a failed request, and a record before or after it, can come.
+    /// All orders in which the answer to a failed request, and a record before or after it, can arrive.
     #[test]
     fn the_answer_to_what_changed_nothing_is_found_until_the_client_has_it() {
         for failed in 1..4 {
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(slots.counters().held, 1);
     }
 
-    /// All orders in which records of one slot can come and be asked for.
+    /// All orders in which records of one slot can arrive and be looked up.
     #[test]
     fn what_is_found_is_a_matter_of_the_xid_alone() {
         for have in 0..4 {

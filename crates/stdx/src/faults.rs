@@ -1,9 +1,10 @@
-//! Faults on purpose: one small table of a process, asked at named sites.
+//! Fault injection: one small table per process, queried at named sites.
 //!
-//! A site is a place in the code with a number ([`sites`]). Whoever runs a machine hands it a [`Faults`]; the machine asks
-//! it at each of its sites whether the fault strikes now. A process that was not started with fault injection allowed has
-//! [`Faults::none`]: no table, nothing that could be set, one branch for each question. Otherwise the table is shared by
-//! all machines of the process, and an administrator sets it: `fail_loc` (flags and site), `fail_val`, `fail_err`.
+//! A site is a place in the code with a number ([`sites`]). The driver of a machine passes it a [`Faults`], and the
+//! machine asks it at each site whether the fault strikes now. A process without permission for fault injection has
+//! [`Faults::none`]: no table, nothing to set, one branch per query. Otherwise all machines of the process share the
+//! table, and an administrator sets it: `fail_loc` (flags and site), `fail_val`, `fail_err`. The parameters are
+//! Lustre's.
 //!
 //! ```text
 //!   fail_loc = 0x80000119     ONCE, site 0x119
@@ -11,12 +12,12 @@
 //!   the site asks: no         ONCE and FAILED disarm it until fail_loc is written again
 //! ```
 //!
-//! What this leaves to the machines: what a fault is. The table knows no operation.
+//! The machines define what a fault does; the table knows no operation.
 //!
 //! # Invariants
-//! - The order of questions decides, never time: two runs that ask the same get the same. What strikes at random follows
-//!   from the seed.
-//! - Of several machines that ask at once, one is struck if the fault strikes once.
+//! - The result depends on the order of queries, never on time: two runs with the same queries get the same results.
+//!   Random faults follow from the seed.
+//! - If a fault strikes once, it strikes one of several machines that query at the same time.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,19 +54,19 @@ pub mod sites {
         MDS_CLOSE_PACK = 0x116, "OBD_FAIL_MDS_CLOSE_PACK";
         /// A metadata target drops the answer to a change that is not an open.
         MDS_REINT_NET_REP = 0x119, "OBD_FAIL_MDS_REINT_NET_REP";
-        /// A metadata target drops an answer, whatever to.
+        /// A metadata target drops any reply.
         MDS_ALL_REPLY_NET = 0x122, "OBD_FAIL_MDS_ALL_REPLY_NET";
-        /// A metadata target drops a request, whatever for.
+        /// A metadata target drops any request.
         MDS_ALL_REQUEST_NET = 0x123, "OBD_FAIL_MDS_ALL_REQUEST_NET";
-        /// A metadata target lets opens wait.
+        /// A metadata target delays opens.
         MDS_PAUSE_OPEN = 0x129, "OBD_FAIL_MDS_PAUSE_OPEN";
-        /// A metadata target has no room for a new client (`ENOSPC`).
+        /// A metadata target refuses a new client (`ENOSPC`).
         MDS_CLIENT_ADD = 0x12f, "OBD_FAIL_MDS_CLIENT_ADD";
-        /// A metadata target drops the answer to what comes for the first time.
+        /// A metadata target drops the reply to a request that was not resent.
         MDS_RESEND = 0x136, "OBD_FAIL_MDS_RESEND";
         /// A metadata target drops the answer to closes.
         MDS_CLOSE_NET_REP = 0x13b, "OBD_FAIL_MDS_CLOSE_NET_REP";
-        /// A metadata target lets changes that are not opens wait.
+        /// A metadata target delays changes that are not opens.
         MDS_REINT_DELAY = 0x142, "OBD_FAIL_MDS_REINT_DELAY";
         /// A metadata target drops the answer to an open, a lookup or an enqueue.
         MDS_LDLM_REPLY_NET = 0x157, "OBD_FAIL_MDS_LDLM_REPLY_NET";
@@ -73,50 +74,50 @@ pub mod sites {
         MDS_REINT_MULTI_NET = 0x159, "OBD_FAIL_MDS_REINT_MULTI_NET";
         /// A metadata target drops the answer to every change that is not an open, for as long as it is set.
         MDS_REINT_MULTI_NET_REP = 0x15a, "OBD_FAIL_MDS_REINT_MULTI_NET_REP";
-        /// A target that recovers takes the next replay that is there, whoever may still send an earlier one.
+        /// A target in recovery executes the next queued replay, even if a client may still send an earlier one.
         MDS_RECOVERY_ACCEPTS_GAPS = 0x185, "OBD_FAIL_MDS_RECOVERY_ACCEPTS_GAPS";
         /// A target drops an enqueue (or an open or lookup).
         LDLM_ENQUEUE_NET = 0x302, "OBD_FAIL_LDLM_ENQUEUE_NET";
         /// A target drops the answer to an enqueue (or an open or lookup).
         LDLM_REPLY = 0x30c, "OBD_FAIL_LDLM_REPLY";
-        /// The sender drops a request, but for connects.
+        /// The sender drops a request (except connects).
         PTLRPC_DROP_RPC = 0x505, "OBD_FAIL_PTLRPC_DROP_RPC";
         /// A target drops requests with the opcode in `fail_val`.
         PTLRPC_DROP_REQ_OPC = 0x513, "OBD_FAIL_PTLRPC_DROP_REQ_OPC";
-        /// A target holds a request until it comes a second time.
+        /// A target holds a request until it arrives a second time.
         PTLRPC_RESEND_RACE = 0x525, "OBD_FAIL_PTLRPC_RESEND_RACE";
         /// A client waits before its next replay.
         PTLRPC_REPLAY_PAUSE = 0x536, "OBD_FAIL_PTLRPC_REPLAY_PAUSE";
-        /// A target drops a sign of life.
+        /// A target drops a ping.
         OBD_PING_NET = 0x600, "OBD_FAIL_OBD_PING_NET";
-        /// A target drops an answer, whatever to.
+        /// A target drops any reply.
         TGT_REPLY_NET = 0x700, "OBD_FAIL_TGT_REPLY_NET";
-        /// A target lets the connect of a client that was here before wait.
+        /// A target delays the connect of a known client.
         TGT_DELAY_RECONNECT = 0x704, "OBD_FAIL_TGT_DELAY_RECONNECT";
-        /// A target that recovers drops replays.
+        /// A target in recovery drops replays.
         TGT_REPLAY_DROP = 0x707, "OBD_FAIL_TGT_REPLAY_DROP";
-        /// A target has no room for a new client (`ENOSPC`).
+        /// A target refuses a new client (`ENOSPC`).
         TGT_CLIENT_ADD = 0x711, "OBD_FAIL_TGT_CLIENT_ADD";
-        /// A target keeps the record of a client that says good-bye.
+        /// A target keeps the record of a client that disconnects.
         TGT_CLIENT_DEL = 0x718, "OBD_FAIL_TGT_CLIENT_DEL";
-        /// A target that starts cannot read its clients' records (`EIO`).
+        /// A starting target cannot read its clients' records (`EIO`).
         TGT_RCVD_EIO = 0x720, "OBD_FAIL_TGT_RCVD_EIO";
-        /// An assertion fails in a target or a client. Lustre has the parameter `force_lbug` for it.
+        /// An assertion fails in a target or a client. Lustre's counterpart is the parameter `force_lbug`.
         ASSERTION = 0xf000, "ADAMANT_FAIL_ASSERTION";
     }
 }
 
-/// At most one hit ever; together with [`FAILED`]: the site is disarmed.
+/// Strikes at most once; together with [`FAILED`] the site is disarmed.
 pub const ONCE: u32 = 0x8000_0000;
 /// The site was hit.
 pub const FAILED: u32 = 0x4000_0000;
-/// Not the first `fail_val` times.
+/// Does not strike the first `fail_val` times.
 pub const SKIP: u32 = 0x2000_0000;
-/// `fail_val` times, and then no more.
+/// Strikes `fail_val` times, and then no more.
 pub const SOME: u32 = 0x1000_0000;
-/// Once in `fail_val` times, at random; never if that is less than 2.
+/// Strikes at random, once in `fail_val` times on average; never if that is less than 2.
 pub const RAND: u32 = 0x0800_0000;
-/// Every site that gives an error ([`Faults::hit_error`]), whichever is named.
+/// Strikes at every site that returns an error ([`Faults::hit_error`]), whichever site is named.
 pub const FAULT: u32 = 0x0200_0000;
 
 const SITE: u32 = 0xffff;
@@ -126,29 +127,30 @@ struct State {
     loc: u32,
     val: u32,
     err: u32,
-    /// How often the site asked, as far as SKIP and SOME count it.
+    /// Number of queries, as counted for SKIP and SOME.
     count: u32,
     rng: Rng,
 }
 
 #[derive(Debug)]
 struct Table {
-    /// `State::loc`, to be looked at without the lock: a process that allows faults and sets none pays for this alone.
+    /// A copy of `State::loc` that is read without the lock: the only cost for a process that allows faults and sets
+    /// none.
     loc: AtomicU32,
     state: Mutex<State>,
 }
 
-/// A process's table of faults; a handle, cheap to clone.
+/// A handle to the process's table of faults; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Option<Arc<Table>>);
 
 impl Faults {
-    /// No faults, for ever: what a process has that was not told to allow them.
+    /// No fault injection: for processes that do not allow it.
     pub fn none() -> Faults {
         Faults(None)
     }
 
-    /// A table in which nothing is set. What strikes at random follows from `seed`.
+    /// An empty table. Random faults follow from `seed`.
     pub fn allowed(seed: u64) -> Faults {
         let state = State { loc: 0, val: 0, err: 0, count: 0, rng: Rng::new(seed) };
         Faults(Some(Arc::new(Table { loc: AtomicU32::new(0), state: Mutex::new(state) })))
@@ -168,17 +170,17 @@ impl Faults {
         self.read(|state| state.loc).unwrap_or(0)
     }
 
-    /// The number that flags and sites take.
+    /// The parameter of flags and sites.
     pub fn val(&self) -> u32 {
         self.read(|state| state.val).unwrap_or(0)
     }
 
-    /// The error that a site gives instead of its own; 0: its own.
+    /// The error that a site returns; 0: its default.
     pub fn err(&self) -> u32 {
         self.read(|state| state.err).unwrap_or(0)
     }
 
-    /// Arms a site, or with 0 none. Counting begins again.
+    /// Arms a site, or none with 0, and resets the count.
     pub fn set_loc(&self, loc: u32) {
         if let Some(table) = &self.0 {
             let mut state = table.lock();
@@ -187,7 +189,7 @@ impl Faults {
         }
     }
 
-    /// Counting begins again.
+    /// Sets the parameter of flags and sites, and resets the count.
     pub fn set_val(&self, val: u32) {
         if let Some(table) = &self.0 {
             let mut state = table.lock();
@@ -195,7 +197,7 @@ impl Faults {
         }
     }
 
-    /// See [`Faults::err`].
+    /// Sets the error that a site returns, see [`Faults::err`].
     pub fn set_err(&self, err: u32) {
         if let Some(table) = &self.0 {
             table.lock().err = err;
@@ -214,24 +216,24 @@ impl Faults {
         self.armed() == Some(site) && self.strike(site, 0)
     }
 
-    /// The same for a site at which something fails with an error: with [`FAULT`] it is meant whichever site is named.
+    /// As [`Faults::hit`], for a site that returns an error: with [`FAULT`] it strikes whichever site is named.
     pub fn hit_error(&self, site: Site) -> bool {
         self.hit(site)
             || self.loc() & FAULT != 0 && self.armed().is_some_and(|armed| armed != site && self.strike(armed, 0))
     }
 
-    /// The same for a site that strikes once whether that was asked for or not.
+    /// As [`Faults::hit`], for a site that strikes at most once even without [`ONCE`].
     pub fn hit_once(&self, site: Site) -> bool {
         self.armed() == Some(site) && self.strike(site, ONCE)
     }
 
-    /// The same for a site that is about one value: `fail_val`, or any if that is all ones.
+    /// As [`Faults::hit`], for a site that strikes for the value `fail_val` only, or for any value if that is all ones.
     pub fn hit_value(&self, site: Site, value: u32) -> bool {
         self.armed() == Some(site) && matches!(self.val(), u32::MAX) | (self.val() == value) && self.strike(site, 0)
     }
 
-    /// How long something takes longer, if the fault strikes: `fail_val` seconds, or `usual` if that is 0 or means times.
-    /// Whoever waits looks again now and then whether the site is still [`Faults::armed`] or was [hit once](FAILED).
+    /// The delay, if the fault strikes: `fail_val` seconds, or `usual` if that is 0 or used as a count. During the
+    /// delay the caller checks now and then whether the site is still named ([`Faults::names`]).
     pub fn delay(&self, site: Site, usual: Duration) -> Option<Duration> {
         if !self.hit(site) {
             return None;
@@ -248,7 +250,7 @@ impl Faults {
         self.0.as_ref().is_some_and(|table| table.loc.load(Ordering::Acquire) & SITE == u32::from(site.0))
     }
 
-    /// The decision, under the lock: another machine may have been struck meanwhile.
+    /// Decides under the lock, since another machine may have been struck meanwhile.
     fn strike(&self, site: Site, more: u32) -> bool {
         let Some(table) = &self.0 else { return false };
         let mut state = table.lock();
@@ -309,7 +311,7 @@ mod tests {
         faults
     }
 
-    /// Which of the first questions strike.
+    /// Which of the first queries strike.
     fn asked(faults: &Faults, times: usize) -> Vec<bool> {
         (0..times).map(|_| faults.hit(HERE)).collect()
     }

@@ -1,7 +1,7 @@
-//! The hasher of all tables: fast, and keyed, so that nobody outside can choose keys that share a place.
+//! The hasher of all tables: fast, and keyed, so that no outsider can choose colliding keys.
 //!
-//! The key is one for the whole process. The driver of the real world draws it and sets it before anything else
-//! ([`set_hash_key`]); the simulator and tests set none and have the same one always, so that runs repeat.
+//! There is one key per process. The driver of the real world draws it and sets it first ([`set_hash_key`]); the
+//! simulator and tests set none and always have the same one, so that runs repeat.
 
 use core::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use foldhash::SharedSeed;
 use foldhash::fast::{FoldHasher, SeedableRandomState};
 
-/// Two seeds: of each hasher, and of the multiplications in it.
+/// Two seeds: of each hasher, and of its multiplications.
 #[derive(Debug)]
 struct HashKey {
     first: u64,
@@ -24,10 +24,10 @@ impl HashKey {
 
 static KEY: OnceLock<HashKey> = OnceLock::new();
 
-/// The key where none is set.
+/// The default key.
 const SAME_ALWAYS: [u64; 2] = [0x05ee_dada_aa17, 0x2c6f_e96e_e78b_6955];
 
-/// Sets the key of all tables of this process. `false`: a table was made before, so the key that there is stays.
+/// Sets the key of all tables of this process. Returns false if a table exists already, and then the key is unchanged.
 pub fn set_hash_key(key: [u64; 2]) -> bool {
     KEY.set(HashKey::new(key)).is_ok()
 }
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(KeyedHash::default().hash_one(7_u64), fixed.hash_one(7_u64));
     }
 
-    /// With a key that everybody knows, a first word can be chosen that takes away what follows it.
+    /// With a known key, a first word can be chosen that cancels the effect of the following ones.
     #[test]
     fn keys_that_collide_under_one_key_do_not_under_another() {
         let word = 0x082e_ff76_3694_c69e_u64;

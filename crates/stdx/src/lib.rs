@@ -1,17 +1,18 @@
-//! What the standard library lacks for a core without I/O.
+//! Utilities for a core without I/O that the standard library lacks.
 //!
-//! - [`Instant`]: a point in time that the driver gives; the core has no clock of its own.
-//! - [`RunningTime`]: what a driver makes of its clock, so that a pause of the process is nobody's fault.
+//! - [`Instant`]: a point in time, provided by the driver; the core has no clock.
+//! - [`RunningTime`]: a driver's clock without the pauses of its process, so that no deadline passes because of a
+//!   pause.
 //! - [`Rng`]: a small generator from one seed.
-//! - [`Map`], [`Set`]: hash maps with a hasher whose key the driver gives. Never iterate one into output that anyone sees:
-//!   the order is stable for one history of inserts, but means nothing.
-//! - [`Slab`], [`Index`]: many items at stable small indices, and the way to them from a key that they know.
-//! - [`BoundedQueue`]: a queue that says no.
-//! - [`Faults`]: faults on purpose, at named sites.
+//! - [`Map`], [`Set`]: hash maps with a hasher whose key the driver provides. Never iterate one into visible output:
+//!   the order is stable for one history of inserts, but arbitrary.
+//! - [`Slab`], [`Index`]: many items at stable small indices, and lookup by a key that is part of the item.
+//! - [`BoundedQueue`]: a queue with a limit.
+//! - [`Faults`]: fault injection at named sites.
 //! - [`wildcard`]: patterns of parameter names.
-//! - [`steps`]: the work of walks, counted for tests of what things cost.
+//! - [`steps`]: counters of work, for tests of complexity.
 //! - [`tally`]: statistics of samples.
-//! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
+//! - [`mark!`], [`marks`]: coverage marks, which tie a rare branch to the test that is meant to reach it.
 
 pub mod faults;
 mod hash;
@@ -33,7 +34,7 @@ pub use rng::Rng;
 pub use slab::Slab;
 pub use time::{Instant, RunningTime};
 
-/// A hash table whose user hashes, with [`KeyedHash`], and compares: for keys that its items know.
+/// A hash table whose user hashes (with [`KeyedHash`]) and compares, for keys that are part of the items.
 pub type Table<T> = hashbrown::HashTable<T>;
 /// A hash map with the keyed hasher.
 pub type Map<K, V> = hashbrown::HashMap<K, V, KeyedHash>;

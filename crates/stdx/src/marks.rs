@@ -1,6 +1,7 @@
-//! Coverage marks: a rare branch says `mark!("name")`, and the test that means to reach it asserts that it did.
+//! Coverage marks: a rare branch contains `mark!("name")`, and the test that is meant to reach it asserts that it did.
 //!
-//! Counts are per thread, because a simulated cluster runs in one. In a release build nothing is counted until [`count_here`].
+//! Counts are per thread, because a simulated cluster runs in one. A release build counts nothing before
+//! [`count_here`].
 
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ thread_local! {
 
 static COUNTED: AtomicBool = AtomicBool::new(cfg!(debug_assertions));
 
-/// Marks are counted from now on, in a release build too.
+/// Enables counting from now on, in a release build too.
 pub fn count_here() {
     COUNTED.store(true, Ordering::Relaxed);
 }
@@ -29,12 +30,12 @@ pub fn count(name: &str) -> u64 {
     HITS.with_borrow(|hits| hits.get(name).copied().unwrap_or(0))
 }
 
-/// What was hit on this thread since the last time, and how often.
+/// The hits on this thread since the last call, with counts.
 pub fn take() -> BTreeMap<&'static str, u64> {
     HITS.with_borrow_mut(core::mem::take)
 }
 
-/// Says that this branch was reached.
+/// Marks that this branch was reached.
 #[macro_export]
 macro_rules! mark {
     ($name:literal) => {

@@ -1,4 +1,4 @@
-//! A queue with a limit.
+//! A bounded queue.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ impl<T> BoundedQueue<T> {
         BoundedQueue { items: VecDeque::new(), limit }
     }
 
-    /// Appends `item`, or gives it back if the queue is full.
+    /// Appends `item`, or returns it if the queue is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.items.len() >= self.limit {
             return Err(item);
@@ -29,12 +29,12 @@ impl<T> BoundedQueue<T> {
         self.items.pop_front()
     }
 
-    /// How many items wait.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether none waits.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -1,9 +1,9 @@
-//! A seeded generator.
+//! A seeded random generator.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// A generator whose whole future follows from one `u64`.
+/// A random generator that is determined by one `u64`.
 #[derive(Clone, Debug)]
 pub struct Rng(Pcg64Mcg);
 
@@ -13,7 +13,7 @@ impl Rng {
         Rng(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// A generator of its own for a part of the work, so that the parts do not disturb each other.
+    /// A separate generator for a part of the work, so that the parts do not affect each other.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.u64())
     }

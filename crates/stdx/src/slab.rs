@@ -1,10 +1,9 @@
-//! Values at stable small indices.
+//! A slab: values at stable small indices.
 
 /// Items that are allocated together.
 const CHUNK: usize = 256;
 
-/// A vector whose holes are filled again. It grows by chunks: nothing is moved, and no memory lies idle that was taken for
-/// twice as much.
+/// A vector that reuses freed indices. It grows by chunks, so that nothing is moved and little memory is unused.
 #[derive(Debug)]
 pub struct Slab<T> {
     chunks: Vec<Vec<Option<T>>>,
@@ -19,10 +18,10 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts an item in, at an index that stays its own.
+    /// Adds an item and returns its index, which is stable.
     ///
     /// # Panics
-    /// There are four thousand million items already.
+    /// If there are four thousand million items already.
     pub fn insert(&mut self, item: T) -> u32 {
         self.len += 1;
         if let Some(i) = self.free.pop() {
@@ -30,7 +29,7 @@ impl<T> Slab<T> {
             return i;
         }
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            // The first one grows as it likes: most slabs are small.
+            // The first chunk starts small, since most slabs are small.
             self.chunks.push(if self.chunks.is_empty() { Vec::new() } else { Vec::with_capacity(CHUNK) });
         }
         let before = (self.chunks.len() - 1) * CHUNK;
@@ -47,15 +46,15 @@ impl<T> Slab<T> {
         &mut self.chunks[i as usize / CHUNK][i as usize % CHUNK]
     }
 
-    /// Takes an item out.
+    /// Removes and returns an item.
     ///
     /// # Panics
-    /// There is none at this index.
+    /// If there is no item at this index.
     pub fn remove(&mut self, i: u32) -> T {
         let item = self.slot(i).take().expect("an index of the slab is live until it is removed");
         self.len -= 1;
         if self.len == 0 {
-            // Nothing refers to any place: what was taken for many is given back.
+            // No index is in use: the memory is returned.
             self.chunks = Vec::new();
             self.free = Vec::new();
         } else {
@@ -64,17 +63,17 @@ impl<T> Slab<T> {
         item
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// All items, to change.
+    /// All items, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.chunks.iter_mut().flatten().flatten()
     }

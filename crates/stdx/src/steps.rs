@@ -1,7 +1,7 @@
-//! Steps of work, counted for tests of what things cost: a walk says over how many things it went, and a test that makes ten times as
-//! many things asserts that the walks grew no faster.
+//! Counters of work for tests of complexity: a loop counts the items that it visits, and a test with ten times as many
+//! items asserts that the count grew no faster.
 //!
-//! Counts are per thread, because a cluster of a test runs in one. In a release build they cost nothing.
+//! Counts are per thread, because a test's cluster runs in one. A release build does not count.
 
 use core::cell::Cell;
 
@@ -9,7 +9,7 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// So many things were looked at.
+/// Counts visited items.
 #[inline]
 pub fn add(count: usize) {
     if cfg!(debug_assertions) {
@@ -17,7 +17,7 @@ pub fn add(count: usize) {
     }
 }
 
-/// Steps taken by `work` on this thread.
+/// The number of items that `work` visited on this thread, and its result.
 pub fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
     let before = TAKEN.get();
     let done = work();

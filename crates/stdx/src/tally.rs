@@ -4,15 +4,15 @@
 //! snapshot_time             1790000002.500000000 secs.nsecs
 //! write_bytes               2 samples [bytes] 4 10 14 116
 //! ```
-//! The numbers behind the unit are the least sample, the greatest, the sum, and the sum of squares.
+//! The numbers after the unit are the minimum, the maximum, the sum, and the sum of squares.
 
 use core::fmt::Write;
 use core::time::Duration;
 
-/// What samples have in common.
+/// Statistics of a series of samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// How many there were.
+    /// Number of samples.
     pub samples: u64,
     min: u64,
     max: u64,
@@ -21,7 +21,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// One more. Sums stay at the greatest number rather than begin again.
+    /// Adds a sample. Sums saturate.
     pub fn add(&mut self, value: u64) {
         self.min = if self.samples == 0 { value } else { self.min.min(value) };
         self.max = self.max.max(value);
@@ -30,7 +30,7 @@ impl Tally {
         self.square_sum = self.square_sum.saturating_add(value.saturating_mul(value));
     }
 
-    /// One more time, in microseconds.
+    /// Adds a duration, in microseconds.
     pub fn add_time(&mut self, took: Duration) {
         self.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
@@ -42,33 +42,33 @@ impl Tally {
     }
 }
 
-/// A line of statistics about something that is only counted.
+/// A line of statistics about something without a value.
 pub fn count_line(name: &str, count: u64) -> String {
     format!("{name:<25} {count} samples [reqs]\n")
 }
 
-/// The lines that statistics begin with: the times of the wall clock, in nanoseconds, now and when counting began.
+/// The first lines of statistics: wall-clock times, from now and from the start of counting in nanoseconds.
 pub fn head(now_ns: i64, since_ns: i64) -> String {
     let mut text = String::new();
     for (name, ns) in
         [("snapshot_time", now_ns), ("start_time", since_ns), ("elapsed_time", now_ns.saturating_sub(since_ns))]
     {
         let (seconds, ns) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-        // A string takes all that is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:<25} {seconds}.{ns:09} secs.nsecs");
     }
     text
 }
 
-/// What is sampled: few things, of a name and a unit each.
+/// A kind of sample, with a name and a unit. There are few kinds.
 pub trait Sampled: Copy + Ord {
     /// Its name in statistics.
     fn name(self) -> &'static str;
-    /// `bytes`, `usecs`.
+    /// Its unit: `bytes`, `usecs`.
     fn unit(self) -> &'static str;
 }
 
-/// Tallies of the things that occurred; what never did takes no memory.
+/// Tallies by kind of sample; kinds that never occurred take no memory.
 #[derive(Clone, Debug)]
 pub struct Tallies<K>(Vec<(K, Tally)>);
 
@@ -79,7 +79,7 @@ impl<K> Default for Tallies<K> {
 }
 
 impl<K: Sampled> Tallies<K> {
-    /// The tally of one thing.
+    /// The tally of one kind, created if necessary.
     pub fn of(&mut self, what: K) -> &mut Tally {
         let at = match self.0.binary_search_by_key(&what, |(known, _)| *known) {
             Ok(at) => at,
@@ -91,7 +91,7 @@ impl<K: Sampled> Tallies<K> {
         &mut self.0[at].1
     }
 
-    /// A line of YAML about one thing, also if it never occurred.
+    /// A line of YAML about one kind, even if it never occurred.
     pub fn yaml(&self, what: K) -> String {
         let at = self.0.binary_search_by_key(&what, |(known, _)| *known);
         let Tally { samples, min, max, sum, square_sum } = at.map_or_else(|_| Tally::default(), |at| self.0[at].1);
@@ -101,7 +101,7 @@ impl<K: Sampled> Tallies<K> {
         )
     }
 
-    /// A line for each, in their order.
+    /// A line for each kind, in order.
     pub fn lines(&self) -> String {
         self.0.iter().map(|(what, tally)| tally.line(what.name(), what.unit())).collect()
     }

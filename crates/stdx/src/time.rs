@@ -1,4 +1,4 @@
-//! Time as the driver gives it.
+//! Time as provided by the driver.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -15,7 +15,7 @@ impl Instant {
     /// Later than every instant that occurs.
     pub const FAR: Instant = Instant(u64::MAX);
 
-    /// How long ago `earlier` was; zero if it lies in the future.
+    /// The time since `earlier`; zero if that is in the future.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -41,13 +41,13 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// The time for which a driver has run: its clock without the gaps in which it did not, because the process was stopped, its
-/// virtual machine paused, or the host out of memory. A machine that is told this time blames nobody for what could not reach
-/// it meanwhile.
+/// The time for which a driver has been running: its clock without the gaps in which it did not run, because the
+/// process was stopped, its virtual machine paused, or the host out of memory. With this time, no deadline of a peer
+/// passes while its messages could not arrive.
 ///
-/// A driver reads it at each turn of its loop, and takes a turn at least every [`TURN_MAX`](RunningTime::TURN_MAX) even if
-/// nothing happens. So two readings that are further apart than [`GAP_MIN`](RunningTime::GAP_MIN) have a gap between them. A gap
-/// counts as one turn: time goes on even for a driver that is slow at every turn.
+/// A driver reads it at each turn of its loop, and takes a turn at least every [`TURN_MAX`](RunningTime::TURN_MAX) even
+/// if nothing happens. So two readings that are further apart than [`GAP_MIN`](RunningTime::GAP_MIN) have a gap between
+/// them. A gap counts as one turn, so that time advances even for a driver that is slow at every turn.
 ///
 /// ```
 /// use core::time::Duration;
@@ -70,17 +70,17 @@ pub struct RunningTime {
 }
 
 impl RunningTime {
-    /// The longest that a driver lets pass between two readings.
+    /// Longest time between two readings of a running driver.
     pub const TURN_MAX: Duration = Duration::from_secs(1);
-    /// The shortest time without a reading that is a gap.
+    /// Shortest time without a reading that counts as a gap.
     pub const GAP_MIN: Duration = Duration::from_secs(2);
 
-    /// Time that has run until `clock`.
+    /// Creates it at the driver's time `clock`.
     pub fn new(clock: Instant) -> RunningTime {
         RunningTime { last: clock, ..RunningTime::default() }
     }
 
-    /// The time when the driver's clock says `clock`.
+    /// The running time at the driver's time `clock`.
     pub fn now(&mut self, clock: Instant) -> Instant {
         let gap = clock.since(self.last);
         self.last = self.last.max(clock);
@@ -91,12 +91,12 @@ impl RunningTime {
         self.last - self.hidden
     }
 
-    /// What the driver's clock will say at `instant`, if there is no gap before it.
+    /// The driver's time at the running time `instant`, if there is no gap before it.
     pub fn at(&self, instant: Instant) -> Instant {
         instant + self.hidden
     }
 
-    /// The longest gap since this was asked last.
+    /// The longest gap since the last call.
     pub fn take_gap(&mut self) -> Option<Duration> {
         self.gap.take()
     }
@@ -106,8 +106,8 @@ impl RunningTime {
 mod tests {
     use super::*;
 
-    /// Readings at random distances: time never goes back, never runs ahead of the clock, misses no more than the gaps, and goes
-    /// on at each of them.
+    /// Readings at random intervals: time never goes back, never runs ahead of the clock, misses no more than the gaps,
+    /// and advances at each of them.
     #[test]
     fn running_time_is_the_clock_without_its_gaps() {
         for seed in 0..200 {
@@ -131,7 +131,7 @@ mod tests {
             }
             assert_eq!(clock.since(start), last.since(start) + gaps, "seed {seed}");
         }
-        // Threads may read their clocks in another order than they come here.
+        // Threads may deliver their clock readings out of order.
         let mut time = RunningTime::new(Instant(5_000));
         assert_eq!((time.now(Instant(7_000)), time.now(Instant(6_000))), (Instant(7_000), Instant(7_000)));
     }

@@ -1,13 +1,13 @@
-//! Patterns of parameter names, the one dialect of all processes.
+//! Patterns of parameter names, in one dialect for all processes.
 //!
-//! A name has parts, joined by dots. In a pattern `*` stands for any run of characters within a part, `?` for one of them,
-//! `**` for anything; a slash is another way to write the dot. Patterns come from outside, so what one costs is bounded: it
-//! has at most [`PATTERN_MAX`] bytes, and matching looks at each of them at most once for each byte of the name.
+//! A name has parts, joined by dots. In a pattern `*` matches any run of characters within a part, `?` one of them, and
+//! `**` anything; a slash is equivalent to a dot. Patterns come from outside, so the cost of matching is bounded: a
+//! pattern has at most [`PATTERN_MAX`] bytes, and each of them is visited at most once per byte of the name.
 
 /// Longest pattern, in bytes. A longer one matches nothing.
 pub const PATTERN_MAX: usize = 256;
 
-/// What a place of a pattern asks for.
+/// An element of a pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
     /// `**`.
@@ -20,7 +20,7 @@ enum Wanted {
     End,
 }
 
-/// The places of a pattern that may be next, all of them in `low..=high`.
+/// The positions in a pattern that may match next, all of them in `low..=high`.
 struct Places {
     open: [bool; PATTERN_MAX + 1],
     low: usize,
@@ -32,7 +32,7 @@ impl Places {
         Places { open: [false; PATTERN_MAX + 1], low: PATTERN_MAX, high: 0 }
     }
 
-    /// Opens a place, and those behind it that ask for nothing before they are reached.
+    /// Adds a position, and the following ones that are reachable without a character.
     fn add(&mut self, pattern: &[u8], mut at: usize) {
         loop {
             if self.open[at] {
@@ -72,7 +72,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     count_steps(pattern, name).0
 }
 
-/// The same, and how many places it looked at.
+/// Whether a name matches a pattern, and how many positions were visited.
 fn count_steps(pattern: &str, name: &str) -> (bool, usize) {
     let (pattern, mut steps) = (pattern.as_bytes(), 0);
     if pattern.len() > PATTERN_MAX {
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!((found, steps), (false, 1), "what differs at once is looked at once");
     }
 
-    /// Against the words of the definition, tried out one after the other.
+    /// Compared with a literal implementation of the definition.
     #[test]
     fn short_patterns_and_names_match_as_defined() {
         fn defined(pattern: &[u8], name: &[u8]) -> bool {

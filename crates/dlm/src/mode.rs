@@ -1,4 +1,4 @@
-//! Which lock modes go together.
+//! Compatibility of lock modes.
 //!
 //! The table is Lustre's (and older than Lustre: the VAX/VMS distributed lock manager has it too):
 //!
@@ -12,11 +12,11 @@
 //!    NL   +   +   +   +   +   +
 //! ```
 //!
-//! A mode *covers* another if it excludes all that the other excludes: who holds PW need not ask for PR.
+//! A mode *covers* another if it excludes everything that the other excludes: a holder of PW need not request PR.
 
 use proto::msg::LockMode;
 
-/// Modes that the index of a table stands for, strongest first.
+/// The modes by table index, strongest first.
 pub(crate) const MODES: [LockMode; 6] =
     [LockMode::Ex, LockMode::Pw, LockMode::Pr, LockMode::Cw, LockMode::Cr, LockMode::Nl];
 
@@ -40,19 +40,19 @@ fn compatible_set(mode: LockMode) -> u8 {
     }
 }
 
-/// Whether two exports may hold the same thing in these modes at once.
+/// Whether two exports may hold the same part of a resource in these modes at once.
 #[inline]
 pub fn compatible(a: LockMode, b: LockMode) -> bool {
     compatible_set(a) & (b as u8) != 0
 }
 
-/// Whether a lock in mode `held` does for one who needs `wanted`.
+/// Whether a lock in mode `held` satisfies a request for mode `wanted`.
 #[inline]
 pub fn covers(held: LockMode, wanted: LockMode) -> bool {
     held != LockMode::Unset && wanted != LockMode::Unset && compatible_set(held) & !compatible_set(wanted) == 0
 }
 
-/// Whether the holder of `mode` may change what the lock covers.
+/// Whether a holder in `mode` may modify what the lock protects.
 #[inline]
 pub fn writes(mode: LockMode) -> bool {
     matches!(mode, LockMode::Ex | LockMode::Pw | LockMode::Cw)
@@ -71,7 +71,7 @@ pub(crate) fn index(mode: LockMode) -> usize {
     }
 }
 
-/// How many locks there are in each mode: answers "nothing here conflicts" without a look at the locks.
+/// Number of locks in each mode, which rules out conflicts without looking at the locks.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct ModeCounts([u32; 6]);
 

@@ -1,4 +1,4 @@
-//! What part of a resource an inode or extent lock covers, and the checks of what came off the wire.
+//! The part of a resource that an inode or extent lock covers, and validation of lock requests.
 
 use proto::Errno;
 use proto::msg::{Extent, Flock, LockMode, Policy, Resource, ResourceKind};
@@ -11,7 +11,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Whether two locks on the same resource touch each other.
+    /// Whether two locks on the same resource overlap.
     #[inline]
     pub(crate) fn overlaps(&self, other: &Part) -> bool {
         match (self, other) {
@@ -21,7 +21,7 @@ impl Part {
         }
     }
 
-    /// Whether a lock on `self` does for one who needs `other`.
+    /// Whether a lock on `self` satisfies a request for `other`.
     #[inline]
     pub(crate) fn covers(&self, other: &Part) -> bool {
         match (self, other) {
@@ -38,7 +38,7 @@ impl Part {
         }
     }
 
-    /// The part that a policy names, unless it is empty or a record lock.
+    /// The part that a policy describes; `None` if it is empty or a record lock.
     pub(crate) fn from_policy(policy: Policy) -> Option<Part> {
         match policy {
             Policy::Bits(0) | Policy::Flock(_) => None,
@@ -48,7 +48,7 @@ impl Part {
     }
 }
 
-/// A request whose resource, mode and policy make sense together.
+/// A valid request: its resource, mode and policy fit each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
     Part(LockMode, Part),

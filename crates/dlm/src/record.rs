@@ -34,15 +34,15 @@ impl<O> Record<O> {
     }
 }
 
-/// All ranges; those of one owner do not overlap, and touch only in different modes.
+/// All locked ranges. Ranges of one owner do not overlap, and adjacent ones differ in mode.
 pub(crate) struct RecordSet<O> {
     /// By owner and start.
     records: BTreeMap<(O, u64), Rest>,
-    /// The same, to find who is in whose way.
+    /// The same ranges, indexed for conflicts.
     spans: Spans<O>,
 }
 
-/// What a range is beside its owner and its start.
+/// A range without its owner and start.
 #[derive(Clone, Copy)]
 struct Rest {
     end: u64,
@@ -71,7 +71,7 @@ impl<O: Copy + Ord> RecordSet<O> {
         Record { owner, start, end: rest.end, write: rest.write, pid: rest.pid }
     }
 
-    /// All, by owner and start.
+    /// All ranges, by owner and start.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Record<O>> {
         self.records.iter().map(Self::found)
     }
@@ -81,13 +81,13 @@ impl<O: Copy + Ord> RecordSet<O> {
         self.records.range((owner, 0)..=(owner, u64::MAX)).map(Self::found)
     }
 
-    /// The ranges of `owner` that overlap `start..=end`, the last first.
+    /// The ranges of `owner` that overlap `start..=end`, last first.
     pub(crate) fn of_in(&self, owner: O, start: u64, end: u64) -> impl Iterator<Item = Record<O>> {
         let before = self.records.range((owner, 0)..=(owner, end)).rev().map(Self::found);
         before.take_while(move |r| start <= r.end)
     }
 
-    /// Locks of others that exclude `owner` from `start..=end`, by start.
+    /// Ranges of other owners that conflict with a lock of `owner` on `start..=end`, by start.
     pub(crate) fn conflicts(&self, owner: O, start: u64, end: u64, write: bool) -> impl Iterator<Item = Record<O>> {
         self.spans.conflicts(owner, start, end, write).filter_map(|span| {
             let key = (span.owner, span.start);
@@ -95,19 +95,20 @@ impl<O: Copy + Ord> RecordSet<O> {
         })
     }
 
-    /// Gives `start..=end` to `owner` in a mode, or takes it away with `None`; whoever else is there stays, conflict
-    /// or not: checking is the caller's. Returns by how many ranges the set grew.
+    /// Sets the mode of `owner` in `start..=end`, or unlocks the range with `None`. Ranges of other owners are not
+    /// affected and not checked. Returns by how many ranges the set grew.
     pub(crate) fn set(&mut self, owner: O, start: u64, end: u64, write: Option<bool>, pid: u32) -> isize {
         let new = write.map(|write| Record { owner, start, end, write, pid });
         self.replace(owner, start, end, new.into_iter())
     }
 
-    /// Lets `owner` read `start..=end`, and write where it may already. Returns by how many ranges the set grew.
+    /// Gives `owner` a read lock on `start..=end` and keeps its write locks there. Returns by how many ranges the set
+    /// grew.
     pub(crate) fn set_at_least_read(&mut self, owner: O, start: u64, end: u64, pid: u32) -> isize {
         let mut writes: Vec<Record<O>> = self.of_in(owner, start, end).filter(|r| r.write).collect();
         writes.reverse();
         let mut new = Vec::new();
-        // The first byte that no piece covers; none behind the last byte that there is.
+        // The first byte that no piece covers; none after the last possible byte.
         let mut next = Some(start);
         for r in writes {
             let (from, to) = (r.start.max(start), r.end.min(end));
@@ -123,7 +124,8 @@ impl<O: Copy + Ord> RecordSet<O> {
         self.replace(owner, start, end, new.into_iter())
     }
 
-    /// Puts `new`, ascending, in the place of what `owner` has in `start..=end`. Looks at no range that does not touch that.
+    /// Replaces what `owner` has in `start..=end` by `new`, which is ascending. Only looks at ranges that touch this
+    /// one.
     fn replace(&mut self, owner: O, start: u64, end: u64, new: impl Iterator<Item = Record<O>>) -> isize {
         let mut old: Vec<Record<O>> = self.of_in(owner, start.saturating_sub(1), end.saturating_add(1)).collect();
         old.reverse();
@@ -133,7 +135,7 @@ impl<O: Copy + Ord> RecordSet<O> {
         let mut merged: Vec<Record<O>> = Vec::with_capacity(old.len() + 2);
         for (r, is_new) in pieces {
             match merged.last_mut() {
-                // One of the two is new: its process speaks for both.
+                // One of the two is new: the merged range gets its process.
                 Some(m) if m.write == r.write && m.end.checked_add(1) == Some(r.start) => {
                     m.end = r.end;
                     if is_new {
@@ -159,7 +161,7 @@ impl<O: Copy + Ord> RecordSet<O> {
         self.spans.remove(r.start, r.owner, 0);
     }
 
-    /// Drops every range of these owners; how many there were.
+    /// Drops every range of these owners. Returns how many there were.
     pub(crate) fn drop_owners(&mut self, gone: RangeInclusive<O>) -> usize {
         let gone: Vec<Record<O>> =
             self.records.range((*gone.start(), 0)..=(*gone.end(), u64::MAX)).map(Self::found).collect();
@@ -197,8 +199,8 @@ mod tests {
         assert_eq!(ranges, [(10, 19, false), (20, 39, true), (40, 59, false), (60, 99, true)]);
     }
 
-    /// One request over very many ranges, of one owner among others: each range is looked at once. Were each set by itself, as
-    /// a request of its own, this would take thousands of millions of steps.
+    /// One request over very many ranges, of one owner among others, visits each range once. Separate requests for each
+    /// range would take thousands of millions of steps.
     #[test]
     fn a_lock_to_read_over_very_many_to_write_is_one_pass() {
         const RANGES: u64 = 50_000;

@@ -1,14 +1,15 @@
-//! Ranges of many owners in one file, and who is in whose way: found without a look at those who are not.
+//! An index of ranges of many owners, which finds conflicting ranges without scanning the others.
 //!
-//! A search tree by start, balanced by random priorities (a treap: Seidel and Aragon, *Randomized search trees*, 1996). Each node knows
-//! of its subtree which range reaches farthest, and which of another owner does; both among all, and among those that are exclusive. So
-//! a search leaves out every subtree that has nothing in the way of an owner, and the first that is costs a path through the tree.
+//! A search tree by start, balanced by random priorities (a treap: Seidel and Aragon, *Randomized search trees*, 1996).
+//! Each node knows the range in its subtree that reaches farthest, and the farthest of another owner, among all ranges
+//! and among the exclusive ones. So a search skips every subtree without conflicts, and finding the first conflict
+//! costs one path through the tree.
 
 use core::cmp::Ordering;
 use core::hash::BuildHasher;
 use stdx::Slab;
 
-/// No place.
+/// No index.
 const NIL: u32 = u32::MAX;
 
 /// One range. Two of one owner differ in `start` or `id`.
@@ -19,7 +20,7 @@ pub(crate) struct Span<O> {
     pub(crate) end: u64,
     pub(crate) owner: O,
     pub(crate) id: u32,
-    /// In the way of everybody else; otherwise only of those that are.
+    /// Conflicts with all ranges of other owners; otherwise only with exclusive ones.
     pub(crate) exclusive: bool,
 }
 
@@ -29,7 +30,7 @@ impl<O: Copy + Ord> Span<O> {
     }
 }
 
-/// Of a subtree, the node that reaches farthest, and the farthest of another owner.
+/// The node of a subtree that reaches farthest, and the farthest one of another owner.
 #[derive(Clone, Copy)]
 struct Reach {
     first: u32,
@@ -47,11 +48,11 @@ struct Node<O> {
     exclusive: Reach,
 }
 
-/// See the module.
+/// The index of ranges.
 pub(crate) struct Spans<O> {
     nodes: Slab<Node<O>>,
     root: u32,
-    /// Nodes ever made, from which priorities are drawn.
+    /// Number of nodes ever created, from which priorities are derived.
     made: u64,
 }
 
@@ -61,19 +62,19 @@ impl<O> Default for Spans<O> {
     }
 }
 
-/// What a search is for.
+/// Parameters of a search.
 #[derive(Clone, Copy)]
 struct Wanted<O> {
     owner: O,
     start: u64,
     end: u64,
     exclusive: bool,
-    /// Only what comes after this.
+    /// Only ranges after this key.
     after: Option<(u64, O, u32)>,
 }
 
 impl<O: Copy + Ord> Spans<O> {
-    /// Memory that a range takes.
+    /// Memory of a range, in bytes.
     #[cfg(test)]
     pub(crate) const NODE_BYTES: usize = size_of::<Option<Node<O>>>();
 
@@ -86,7 +87,7 @@ impl<O: Copy + Ord> Spans<O> {
         self.root = self.put(self.root, i);
     }
 
-    /// Puts a node into a subtree. The root of that, then.
+    /// Inserts a node into a subtree. Returns the new root of the subtree.
     fn put(&mut self, at: u32, i: u32) -> u32 {
         if at == NIL {
             return i;
@@ -106,7 +107,7 @@ impl<O: Copy + Ord> Spans<O> {
         at
     }
 
-    /// What of a subtree comes before a key, and the rest.
+    /// Splits a subtree into the nodes before a key and the rest.
     fn split(&mut self, at: u32, key: (u64, O, u32)) -> (u32, u32) {
         if at == NIL {
             return (NIL, NIL);
@@ -145,7 +146,7 @@ impl<O: Copy + Ord> Spans<O> {
         at
     }
 
-    /// One tree of two, of which all in the first comes before all in the second.
+    /// Joins two trees; all nodes of the first precede those of the second.
     fn join(&mut self, left: u32, right: u32) -> u32 {
         if left == NIL || right == NIL {
             return if left == NIL { right } else { left };
@@ -161,7 +162,7 @@ impl<O: Copy + Ord> Spans<O> {
         top
     }
 
-    /// The children of a node have changed.
+    /// Recomputes a node after a change of its children.
     fn update(&mut self, i: u32) {
         let Node { left, right, span, .. } = self.nodes[i];
         let (mut all, mut exclusive) = (NOTHING, NOTHING);
@@ -201,7 +202,7 @@ impl<O: Copy + Ord> Spans<O> {
         }
     }
 
-    /// Those of others that are in the way of `start..=end`, by start.
+    /// Conflicting ranges of other owners that overlap `start..=end`, by start.
     pub(crate) fn conflicts(&self, owner: O, start: u64, end: u64, exclusive: bool) -> impl Iterator<Item = &Span<O>> {
         let mut wanted = Wanted { owner, start, end, exclusive, after: None };
         core::iter::from_fn(move || {
@@ -212,7 +213,7 @@ impl<O: Copy + Ord> Spans<O> {
         })
     }
 
-    /// The farthest that ranges of others reach that begin before `start`; all of them, or the exclusive ones.
+    /// The last byte of other owners' ranges that start before `start`; of all ranges, or of exclusive ones only.
     pub(crate) fn reach_before(&self, owner: O, start: u64, all: bool) -> Option<u64> {
         let mut reach = None;
         let mut at = self.root;
@@ -234,7 +235,7 @@ impl<O: Copy + Ord> Spans<O> {
         reach
     }
 
-    /// How far others reach in a subtree.
+    /// The last byte of other owners' ranges in a subtree.
     fn farthest(&self, at: u32, owner: O, all: bool) -> Option<u64> {
         let node = &self.nodes[at];
         let reach = if all { node.all } else { node.exclusive };
@@ -281,7 +282,7 @@ mod tests {
         Span { start, end, owner, id: 0, exclusive }
     }
 
-    /// Ranges that come and go at random, also several of one owner over each other, against a list of them.
+    /// Random inserts and removals of ranges, some of one owner overlapping, compared with a list of them.
     #[test]
     fn what_is_in_the_way_is_what_a_look_at_all_finds() {
         for seed in 0..40 {
@@ -323,8 +324,8 @@ mod tests {
         }
     }
 
-    /// The worst for a look from the start: thousands of short ranges before the one that is asked for, thousands of the asker's own
-    /// around it, and readers everywhere.
+    /// The worst case for a scan from the start: thousands of short ranges before the requested one, thousands of the
+    /// requester's own around it, and readers everywhere.
     #[test]
     fn the_first_in_the_way_costs_a_path_through_the_tree() {
         const MANY: u64 = 10_000;

@@ -1,4 +1,4 @@
-//! Locks on objects that the server has not heard of.
+//! Assumed locks: locks on objects that the server does not know yet.
 
 use proto::msg::{LockMode, Policy, Resource};
 use stdx::Instant;
@@ -7,8 +7,9 @@ use super::{Cookie, LockCache, State};
 use crate::part::Part;
 
 impl LockCache {
-    /// A lock on an object that nobody else can know: it is held from now on, and asked for later with this cookie. Its
-    /// grant comes to [`confirm`](LockCache::confirm), or it is [`lost`](LockCache::lost).
+    /// Assumes a lock on an object that no other client can know: it is usable at once, and requested later with the
+    /// returned cookie. The grant is passed to [`confirm`](LockCache::confirm), or the lock is
+    /// [`lost`](LockCache::lost).
     pub fn assume(&mut self, resource: Resource, mode: LockMode, policy: Policy, now: Instant) -> Option<Cookie> {
         self.now = self.now.max(now);
         let part = Part::from_policy(policy)?;
@@ -17,7 +18,8 @@ impl LockCache {
         Some(cookie)
     }
 
-    /// The server has granted an assumed lock. One that was given up meanwhile is cancelled. Whether it is still here.
+    /// The server has granted an assumed lock. If it was given up meanwhile, it is cancelled. Returns whether the
+    /// client still has it.
     pub fn confirm(&mut self, cookie: Cookie, handle: u64) -> bool {
         let Some(i) = self.place(cookie).filter(|i| self.held[*i].assumed) else {
             self.cancel(handle, true);

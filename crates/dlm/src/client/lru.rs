@@ -1,7 +1,7 @@
-//! Usable locks that nothing holds, the longest unused first, and when to give them back.
+//! The LRU list of usable locks without holder, and when they are cancelled.
 //!
-//! [`bits_held`](LockCache::bits_held) is called on every stat and only leaves a mark on the resource. A lock whose
-//! resource is marked gets a second chance when its turn comes.
+//! [`bits_held`](LockCache::bits_held) is called on every stat and only marks the resource as used. A lock with a
+//! marked resource gets a second chance when its turn comes.
 
 use core::time::Duration;
 
@@ -9,15 +9,15 @@ use stdx::{Instant, Slab};
 
 use super::{Held, LockCache, Reason, State};
 
-/// Locks that are given back in one go because they are too many, at least,
+/// Least number of excess locks that are cancelled in one step,
 const SHRINK_STEP: usize = 512;
-/// and how long the next ones wait then.
+/// and the pause before the next step.
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 
 /// No index.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// A list through the locks themselves.
+/// A doubly linked list through the locks.
 pub(super) struct Lru {
     head: u32,
     tail: u32,
@@ -39,7 +39,7 @@ impl Lru {
         held[i].prev != NIL || self.head == i
     }
 
-    /// Puts a lock last.
+    /// Appends a lock.
     pub(super) fn push(&mut self, held: &mut Slab<Held>, i: u32) {
         self.remove(held, i);
         held[i].prev = self.tail;
@@ -51,7 +51,7 @@ impl Lru {
         self.len += 1;
     }
 
-    /// Takes a lock out, if it is in.
+    /// Removes a lock if it is in the list.
     pub(super) fn remove(&mut self, held: &mut Slab<Held>, i: u32) {
         if !self.contains(held, i) {
             return;
@@ -80,7 +80,8 @@ impl LockCache {
         }
     }
 
-    /// Whether the resource of the longest unused lock was used after all; then its locks go to the end of the list.
+    /// Whether the resource of the least recently used lock was used after all; then its locks move to the end of the
+    /// list.
     fn second_chance(&mut self, i: u32) -> bool {
         let Some(r) = self.locks_on(&self.held[i].resource) else { return false };
         let res = &self.resources[r];
@@ -93,13 +94,13 @@ impl LockCache {
         true
     }
 
-    /// Whether more locks are unused than may be kept.
+    /// Whether there are more unused locks than allowed.
     fn too_many(&self) -> bool {
         self.lru.len() > self.settings.lru_size.min(self.limit)
     }
 
-    /// Gives back what is too many, so much at a time that the owner can do other things in between. Every lock gets at
-    /// most one second chance in one go.
+    /// Cancels excess locks, in steps so that the owner can do other work in between. Every lock gets at most one
+    /// second chance per step.
     pub(super) fn shrink(&mut self) {
         if self.now < self.shrink_at {
             return;
@@ -122,18 +123,17 @@ impl LockCache {
         }
     }
 
-    /// How many locks nothing holds, and how many of them may be kept.
+    /// Number of locks without holder, and its limit.
     pub fn unused(&self) -> (usize, usize) {
         (self.lru.len(), self.settings.lru_size.min(self.limit))
     }
 
-    /// How many unused locks the server lets this client keep; 0: as many as it likes. Takes effect at the next
-    /// [`poll`](LockCache::poll).
+    /// Sets the server's limit of unused locks; 0: none. Takes effect at the next [`poll`](LockCache::poll).
     pub fn set_limit(&mut self, locks: u32) {
         self.limit = if locks == 0 { usize::MAX } else { locks as usize };
     }
 
-    /// When [`tick`](LockCache::tick) has something to do.
+    /// When to call [`tick`](LockCache::tick).
     pub fn deadline(&self) -> Option<Instant> {
         let shrink = self.too_many().then_some(self.shrink_at);
         self.oldest_until().into_iter().chain(self.gather_until()).chain(shrink).min()
@@ -143,7 +143,7 @@ impl LockCache {
         (self.lru.head != NIL).then(|| self.held[self.lru.head].last_used + self.settings.lru_max_age)
     }
 
-    /// Gives back what is too old.
+    /// Cancels locks that were unused for too long.
     pub fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while let Some(at) = self.oldest_until()
@@ -157,7 +157,7 @@ impl LockCache {
         }
     }
 
-    /// Gives every lock back that nothing holds.
+    /// Cancels all locks without holder.
     pub fn cancel_unused(&mut self) {
         while self.lru.head != NIL {
             self.start_cleanup(self.lru.head, Reason::Asked);

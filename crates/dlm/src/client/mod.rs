@@ -1,4 +1,4 @@
-//! The client's end: what this client holds on one target.
+//! The lock cache: the locks that a client holds on one target.
 //!
 //! A lock goes through these states:
 //!
@@ -8,22 +8,22 @@
 //!       └─callback, then grant──────────────────────────────┘  └─ while held: cleaned; cleaning again at the last release
 //! ```
 //!
-//! - An operation [`hold`](LockCache::hold)s the lock that it uses, and so does data that was not written back. A lock
-//!   is given back only when nobody holds it *and* the owner said, after the last of them let go, that what it
-//!   protects was flushed and dropped.
-//! - A lock that is being given back is not found by [`find`](LockCache::find): a new operation asks for a new one.
+//! - An operation [`hold`](LockCache::hold)s the lock that it uses, and so does dirty data. A lock is cancelled only
+//!   when it has no holder *and* the owner has reported, after the last holder released it, that what it protects was
+//!   flushed and dropped.
+//! - A lock that is being cancelled is not found by [`find`](LockCache::find): a new operation requests a new one.
 //!   [`find_for_inflight`](LockCache::find_for_inflight) does find it, for a request that the kernel sent before it
-//!   could know: making that one wait could make the callback wait for it in turn.
-//! - A callback can overtake the grant, because replies and callbacks are different messages. [`expect`](
-//!   LockCache::expect) says that a request is under way; the grant then arrives as
-//!   [`GrantAction::CalledBack`]: the operation that asked may use it once, if it holds it before the next
-//!   [`poll`](LockCache::poll)ed cleanup is done.
-//! - The reply to a request may be lost with its connection, and the lock with it: the request is sent again. A callback for an
-//!   intent's lock ([`expect_intent`](LockCache::expect_intent)) is then answered at once, by a cancel, and a grant that
-//!   still names it is worth nothing: the server may not be able to answer the request before it has the lock back.
-//! - A grant that nobody expects (the enqueue was given up, or its message came twice) is cancelled at once, and so is
-//!   a handle that the server asks back and that we do not know: the server must not wait for it in vain.
-//!
+//!   could know: if that one waited, the callback might have to wait for it in turn.
+//! - A callback can overtake the grant, because replies and callbacks are different messages.
+//!   [`expect`](LockCache::expect) registers a request in flight. The grant then arrives as
+//!   [`GrantAction::CalledBack`]: the operation that requested the lock may use it once, if it holds it before the
+//!   cleanup that [`poll`](LockCache::poll) returns next is done.
+//! - The reply to a request may be lost with its connection, and the lock with it; then the request is resent. A
+//!   callback for an intent's lock ([`expect_intent`](LockCache::expect_intent)) is then answered at once by a cancel,
+//!   and a grant that still names it is void, because the server may be unable to answer the request before the lock is
+//!   cancelled.
+//! - An unexpected grant (the enqueue was given up, or the message arrived twice) is cancelled at once, and so is an
+//!   unknown handle in a callback, so that the server does not wait for it in vain.
 //!
 //! A worked example:
 //!
@@ -37,14 +37,16 @@
 //!   cleanup_done(c)                                       poll() gives Cancel([handle])
 //! ```
 //!
-//! A lock on an object that the server has not heard of is [`assume`](LockCache::assume)d: it is used like any other, has no
-//! handle, and is neither given back nor replayed until the grant that [confirms](LockCache::confirm) it.
+//! A lock on an object that the server does not know yet is [`assume`](LockCache::assume)d: it is used like any other,
+//! but has no handle, and is neither cancelled nor replayed until the grant that [confirms](LockCache::confirm) it.
 //!
-//! A lock that is only read under by now need not go back when others want to read: [`downgrade`](LockCache::downgrade).
-//! A lock is never made stronger, so the server may hear of that late: until then it takes it for more than it is.
+//! A lock that is only used for reading can be [`downgrade`](LockCache::downgrade)d instead of being cancelled when
+//! others want to read. A lock is never upgraded, so the server may learn of it late: until then it treats the lock as
+//! the stronger one.
 //!
-//! After a restart of the server [`next_replays`](LockCache::next_replays) lists what to ask for again. Until the answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
-//! would mean nothing to the new server, which would keep the new lock for ever.
+//! After a restart of the server [`next_replays`](LockCache::next_replays) lists the locks to replay. Until its answer
+//! ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is cancelled: the old handle means
+//! nothing to the new server, which would keep the new lock for ever.
 
 mod assumed;
 mod lru;
@@ -66,22 +68,22 @@ use self::records::RecordLocks;
 use crate::mode::covers;
 use crate::part::Part;
 
-/// The client's number of a lock. Never used twice.
+/// The client's identifier of a lock. Never reused.
 pub type Cookie = u64;
 
-/// Handles in one cancel message.
+/// Most handles in one cancel message.
 const CANCEL_BATCH: usize = 512;
-/// Cancels that nobody waits for are gathered: up to so many,
+/// Cancels that nobody waits for are batched: up to this many,
 const GATHER_MAX: usize = 64;
-/// or for so long.
+/// or for this long.
 const GATHER_TIME: Duration = Duration::from_millis(5);
 
-/// What may be set.
+/// Settings of the lock cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Locks that nothing holds are given back, oldest first, beyond this many.
+    /// Most locks without holder; beyond that the least recently used ones are cancelled.
     pub lru_size: usize,
-    /// And when nothing used them for so long.
+    /// Time without use after which a lock without holder is cancelled.
     pub lru_max_age: Duration,
 }
 
@@ -94,112 +96,112 @@ impl Default for Settings {
 /// A lock that this client holds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HeldLock {
-    /// Our number.
+    /// The client's cookie.
     pub cookie: Cookie,
-    /// The server's number.
+    /// The server's handle.
     pub handle: u64,
-    /// On what.
+    /// Locked resource.
     pub resource: Resource,
-    /// Which part.
+    /// Locked part.
     pub policy: Policy,
-    /// How.
+    /// Mode.
     pub mode: LockMode,
 }
 
-/// Why a lock is to be given back.
+/// Why a lock is cancelled.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reason {
-    /// Somebody wants this part of it, in this mode.
+    /// Another request needs this part, in this mode.
     Wanted(Option<Policy>, LockMode),
-    /// Not used for long, or too many.
+    /// Unused for long, or there are too many.
     Unused,
-    /// The owner asked for it.
+    /// At the owner's request.
     Asked,
 }
 
-/// What the client has to do next; drained with [`LockCache::poll`].
+/// What the client must do next; drained with [`LockCache::poll`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum LockCacheEvent {
-    /// Flush and invalidate what this lock protects, then say [`LockCache::cleanup_done`]. May come again for the same
-    /// lock, if somebody held it when that was said.
+    /// Flush and invalidate what this lock protects, then call [`LockCache::cleanup_done`]. Repeated for the same lock
+    /// if it had a holder at that call.
     Cleanup {
-        /// Which lock.
+        /// The lock.
         lock: HeldLock,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// Send a cancel of these handles.
     Cancel(Vec<u64>),
 }
 
-/// What a callback found. What has to be done comes out of [`LockCache::poll`].
+/// Result of a callback. The work to do is returned by [`LockCache::poll`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockingAction {
     /// A [`LockCacheEvent::Cleanup`] follows.
     StartCleanup(Cookie),
-    /// A [`LockCacheEvent::Cancel`] of the handle follows: we do not have that lock.
+    /// A [`LockCacheEvent::Cancel`] of the handle follows, because the client does not have that lock.
     CancelUnknown(u64),
-    /// It is on its way back already.
+    /// The lock is being cancelled already.
     AlreadyCancelling,
     /// It overtook the grant: cleanup starts when the grant arrives.
     Deferred(Cookie),
 }
 
-/// What a grant found.
+/// Result of a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantAction {
     /// Held and usable.
     Usable,
-    /// Called back already: good for the operation that asked for it, if it holds it now; cleanup follows.
+    /// Called back already: usable once by the operation that requested it, if it holds it now. Cleanup follows.
     CalledBack,
-    /// Nobody here asked for it, or no longer: a cancel follows.
+    /// Not requested, or no longer: a cancel follows.
     Unexpected,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Usable,
-    /// The owner was told to clean up.
+    /// Cleanup was requested from the owner.
     Cleaning,
-    /// It did; but somebody held the lock then, and may have cached more since.
+    /// Cleanup was done, but the lock had a holder then, which may have cached more since.
     Cleaned,
 }
 
-/// A [`Reason`], small: most locks have none yet.
-enum Why {
+/// A [`Reason`] in little memory, since most locks have none.
+enum PackedReason {
     Wanted(Box<(Option<Policy>, LockMode)>),
     Unused,
     Asked,
 }
 
-impl Why {
-    fn of(reason: Reason) -> Why {
+impl PackedReason {
+    fn of(reason: Reason) -> PackedReason {
         match reason {
-            Reason::Wanted(policy, mode) => Why::Wanted(Box::new((policy, mode))),
-            Reason::Unused => Why::Unused,
-            Reason::Asked => Why::Asked,
+            Reason::Wanted(policy, mode) => PackedReason::Wanted(Box::new((policy, mode))),
+            Reason::Unused => PackedReason::Unused,
+            Reason::Asked => PackedReason::Asked,
         }
     }
 
     fn reason(&self) -> Reason {
         match self {
-            Why::Wanted(wanted) => Reason::Wanted(wanted.0, wanted.1),
-            Why::Unused => Reason::Unused,
-            Why::Asked => Reason::Asked,
+            PackedReason::Wanted(wanted) => Reason::Wanted(wanted.0, wanted.1),
+            PackedReason::Unused => Reason::Unused,
+            PackedReason::Asked => Reason::Asked,
         }
     }
 }
 
-/// What is known of a lock that a request under way may bring.
+/// State of a lock that a request in flight may bring.
 #[derive(Clone, Copy, Default)]
 struct Expected {
-    /// The request does not wait for this lock: without it the answer is as good.
+    /// The request does not wait for this lock: it is answered with or without it.
     intent: bool,
-    /// The request was sent again, and the answer that was lost may have granted the lock.
+    /// The request was resent, and the lost reply may have granted the lock.
     again: bool,
-    /// What a callback that overtook the grant wants, and of which handle.
+    /// Reason and handle of a callback that overtook the grant.
     overtaken: Option<(Reason, u64)>,
-    /// This handle went back before its grant came.
+    /// A handle that was cancelled before its grant arrived.
     given_back: u64,
 }
 
@@ -211,19 +213,19 @@ struct Held {
     mode: LockMode,
     state: State,
     refs: u32,
-    /// Sent for replay, and not answered: the handle is the old server's.
+    /// A replay of it is unanswered: the handle is that of the old server.
     replaying: bool,
-    /// The server does not know of it yet: there is no handle.
+    /// The server does not know it yet: there is no handle.
     assumed: bool,
-    reason: Why,
+    reason: PackedReason,
     last_used: Instant,
     prev: u32,
     next: u32,
 }
 
 impl Held {
-    /// Whether it cannot be given back now, because the server would not know which it is.
-    fn is_nameless(&self) -> bool {
+    /// Whether it cannot be cancelled now, because its handle is not known.
+    fn lacks_handle(&self) -> bool {
         self.replaying || self.assumed
     }
 
@@ -238,13 +240,13 @@ impl Held {
     }
 }
 
-/// What is held on a resource.
+/// The locks on a resource.
 struct ResLocks {
     key: Resource,
     list: SmallVec<[u32; 2]>,
     /// Bits that usable locks cover in PR or stronger.
     bits: u64,
-    /// Looked at since the list of unused locks was last gone through.
+    /// Used since the LRU list was last scanned (second-chance bit).
     used: Cell<bool>,
 }
 
@@ -264,24 +266,24 @@ pub struct LockCache {
     by_handle: Index,
     by_resource: Index,
     resources: Slab<ResLocks>,
-    /// Requests under way.
+    /// Requests in flight.
     expected: Map<Cookie, Expected>,
     lru: Lru,
-    /// How many unused locks the server lets us keep.
+    /// Limit of unused locks set by the server.
     limit: usize,
-    /// Those that are too many go on being given back then.
+    /// When to continue cancelling excess locks.
     shrink_at: Instant,
     events: VecDeque<LockCacheEvent>,
-    /// Handles to be cancelled.
+    /// Handles to cancel.
     cancels: Vec<u64>,
-    /// When the first of them came.
+    /// When the first of them was added.
     gathering: Instant,
-    /// The server may be waiting for one of them.
+    /// The server may wait for one of them.
     urgent: bool,
     records: RecordLocks,
-    /// Locks that were not taken out for replay, by cookie.
+    /// Locks still to be replayed, by cookie.
     replays: VecDeque<Cookie>,
-    /// Those of record locks, which come last.
+    /// Record locks still to be replayed; they come last.
     record_replays: VecDeque<EnqueueReq>,
 }
 
@@ -316,32 +318,32 @@ impl LockCache {
         self.settings = settings;
     }
 
-    /// A number for a new lock.
+    /// A cookie for a new lock.
     pub fn new_cookie(&mut self) -> Cookie {
         self.cookie += 1;
         self.cookie
     }
 
-    /// An enqueue or an intent with this cookie leaves.
+    /// An enqueue with this cookie is being sent.
     pub fn expect(&mut self, cookie: Cookie) {
         self.expected.entry(cookie).or_default();
     }
 
-    /// The same for a request that does not wait for the lock, but is answered with or without it.
+    /// An intent with this cookie is being sent: it does not wait for the lock, but is answered with or without it.
     pub fn expect_intent(&mut self, cookie: Cookie) {
         self.expected.entry(cookie).or_default().intent = true;
     }
 
-    /// It came back without a lock, or was given up.
+    /// The request was answered without a lock, or was given up.
     pub fn unexpect(&mut self, cookie: Cookie) {
         if let Some((_, handle)) = self.expected.remove(&cookie).and_then(|expected| expected.overtaken) {
-            // There is a lock after all, as a callback told: its grant is lost or late.
+            // There is a lock after all, as a callback shows: its grant is lost or late.
             self.cancel(handle, true);
         }
     }
 
-    /// The connection is gone, and with it the answers that were on their way: requests will be sent again. Locks of intents that
-    /// were asked back already go.
+    /// The connection is lost, and replies in flight with it: requests will be resent. Cancels the locks of intents
+    /// that were called back already.
     pub fn interrupted(&mut self) {
         let mut back = Vec::new();
         for expected in self.expected.values_mut().filter(|expected| expected.intent) {
@@ -357,7 +359,7 @@ impl LockCache {
         }
     }
 
-    /// A handle goes back to the server: at once if it may be waited for.
+    /// Cancels a handle; at once if the server may wait for it.
     fn cancel(&mut self, handle: u64, urgent: bool) {
         if self.cancels.is_empty() {
             self.gathering = self.now;
@@ -366,12 +368,12 @@ impl LockCache {
         self.urgent |= urgent;
     }
 
-    /// A grant arrived. Whoever asked for it holds it before anybody polls, if it wants to be sure of it.
+    /// A grant arrived. To be sure of it, the operation that requested it must hold it before the next poll.
     pub fn granted(&mut self, grant: &LockGrant, now: Instant) -> GrantAction {
         self.now = self.now.max(now);
         let expected = self.expected.remove(&grant.cookie);
         if let Some(i) = self.place(grant.cookie) {
-            // The reply came twice.
+            // The reply arrived twice.
             self.new_handle(i, grant.handle);
             return match self.held[i].state {
                 State::Usable => GrantAction::Usable,
@@ -407,7 +409,7 @@ impl LockCache {
             refs: 0,
             replaying: false,
             assumed: handle == 0,
-            reason: Why::Asked,
+            reason: PackedReason::Asked,
             last_used: self.now,
             prev: lru::NIL,
             next: lru::NIL,
@@ -427,7 +429,7 @@ impl LockCache {
         i
     }
 
-    /// Handles rise, also over restarts of the server: a smaller one is a late message about the past.
+    /// Handles rise, across restarts of the server too: a smaller one is from a late message.
     fn new_handle(&mut self, i: u32, handle: u64) {
         let old = self.held[i].handle;
         if handle > old {
@@ -439,13 +441,13 @@ impl LockCache {
         }
     }
 
-    /// The place of a lock that we have.
+    /// Index of a lock.
     #[inline]
     fn place(&self, cookie: Cookie) -> Option<u32> {
         self.by_cookie.get(&cookie, |i| self.held[i].cookie)
     }
 
-    /// The place of what is held on a resource.
+    /// Index of a resource with locks.
     #[inline]
     fn locks_on(&self, resource: &Resource) -> Option<u32> {
         self.by_resource.get(resource, |r| self.resources[r].key)
@@ -475,15 +477,15 @@ impl LockCache {
         self.resources[self.locks_on(resource)?].list.iter().copied().find(fits)
     }
 
-    /// A usable lock that does for this mode and part, and was now used.
+    /// Finds a usable lock that covers this mode and part, and marks it used.
     pub fn find(&mut self, resource: &Resource, mode: LockMode, policy: &Policy) -> Option<Cookie> {
         let i = self.search(resource, mode, policy, false)?;
         self.touch(i);
         Some(self.held[i].cookie)
     }
 
-    /// The same for a request that the kernel sent before it knew of a callback: a lock that is being given back does,
-    /// until it is gone.
+    /// As [`find`](LockCache::find), for a request that the kernel sent before it could know of a callback: a lock that
+    /// is being cancelled counts until it is gone.
     pub fn find_for_inflight(&mut self, resource: &Resource, mode: LockMode, policy: &Policy) -> Option<Cookie> {
         if let Some(cookie) = self.find(resource, mode, policy) {
             return Some(cookie);
@@ -491,7 +493,7 @@ impl LockCache {
         self.search(resource, mode, policy, true).map(|i| self.held[i].cookie)
     }
 
-    /// Bits of `resource` that usable locks cover in PR or stronger, all together.
+    /// All bits of `resource` that usable locks cover in PR or stronger.
     #[inline]
     pub fn bits_held(&self, resource: &Resource) -> u64 {
         match self.locks_on(resource) {
@@ -504,39 +506,39 @@ impl LockCache {
         }
     }
 
-    /// A lock that we have, usable or not.
+    /// The lock with this cookie, usable or not.
     pub fn get(&self, cookie: Cookie) -> Option<HeldLock> {
         self.place(cookie).map(|i| self.held[i].lock())
     }
 
-    /// A lock that we have, by the server's number: for glimpses.
+    /// The lock with this handle, for glimpses.
     pub fn by_handle(&self, handle: u64) -> Option<HeldLock> {
         self.by_handle.get(&handle, |i| self.held[i].handle).map(|i| self.held[i].lock())
     }
 
-    /// Whether new operations may use it.
+    /// Whether new operations may use the lock.
     pub fn is_usable(&self, cookie: Cookie) -> bool {
         self.place(cookie).is_some_and(|i| self.held[i].state == State::Usable)
     }
 
-    /// Whether it is being given back because the server asked for it.
+    /// Whether the lock is being cancelled because of a callback.
     pub fn is_wanted(&self, cookie: Cookie) -> bool {
         self.place(cookie)
             .map(|i| &self.held[i])
-            .is_some_and(|held| held.state != State::Usable && matches!(held.reason, Why::Wanted(_)))
+            .is_some_and(|held| held.state != State::Usable && matches!(held.reason, PackedReason::Wanted(_)))
     }
 
-    /// Whether somebody holds it.
+    /// Whether the lock has a holder.
     pub fn is_held(&self, cookie: Cookie) -> bool {
         self.place(cookie).is_some_and(|i| self.held[i].refs > 0)
     }
 
-    /// Whether somebody holds any.
+    /// Whether any lock has a holder.
     pub fn any_held(&self) -> bool {
         self.held.iter().any(|(_, lock)| lock.refs > 0)
     }
 
-    /// Every lock on a resource, by cookie; those that are being given back too.
+    /// All locks on a resource, by cookie, including those that are being cancelled.
     pub fn on_resource(&self, resource: &Resource) -> Vec<HeldLock> {
         let mut list: Vec<HeldLock> = self
             .locks_on(resource)
@@ -548,7 +550,8 @@ impl LockCache {
         list
     }
 
-    /// Keeps a lock from being given back until [`release`](LockCache::release). False if we do not have it.
+    /// Adds a holder, which keeps the lock from being cancelled until [`release`](LockCache::release). Returns false if
+    /// there is no such lock.
     pub fn hold(&mut self, cookie: Cookie) -> bool {
         let Some(i) = self.place(cookie) else { return false };
         self.lru.remove(&mut self.held, i);
@@ -556,7 +559,7 @@ impl LockCache {
         true
     }
 
-    /// Ends one [`hold`](LockCache::hold). Nothing, for a lock that was lost meanwhile.
+    /// Removes a holder. Does nothing for a lock that was lost meanwhile.
     pub fn release(&mut self, cookie: Cookie) {
         let Some(i) = self.place(cookie) else { return };
         let lock = &mut self.held[i];
@@ -578,7 +581,7 @@ impl LockCache {
         }
     }
 
-    /// The server wants a lock back.
+    /// Handles a blocking callback.
     pub fn blocking(&mut self, callback: &BlCallback) -> BlockingAction {
         let mode = LockMode::try_from(callback.wanted_mode).unwrap_or(LockMode::Ex);
         let reason = Reason::Wanted(callback.wanted, mode);
@@ -594,11 +597,11 @@ impl LockCache {
         }
         let found = self.place(callback.cookie);
         match found {
-            // The callback may also overtake the answer to a replay, or the one that confirms the lock: its handle is the new
-            // one then, and the lock goes back when the answer has told it.
-            Some(i) if self.held[i].handle == callback.handle || self.held[i].is_nameless() => {
+            // The callback may also overtake the reply to a replay or the confirmation of an assumed lock. Then its
+            // handle is the new one, and the lock is cancelled once the reply has brought that.
+            Some(i) if self.held[i].handle == callback.handle || self.held[i].lacks_handle() => {
                 if self.held[i].state != State::Usable {
-                    self.held[i].reason = Why::of(reason);
+                    self.held[i].reason = PackedReason::of(reason);
                     return BlockingAction::AlreadyCancelling;
                 }
                 self.start_cleanup(i, reason);
@@ -613,7 +616,7 @@ impl LockCache {
 
     fn start_cleanup(&mut self, i: u32, reason: Reason) {
         self.lru.remove(&mut self.held, i);
-        self.held[i].reason = Why::of(reason);
+        self.held[i].reason = PackedReason::of(reason);
         let resource = self.held[i].resource;
         self.emit_cleanup(i);
         self.refresh_bits(&resource);
@@ -625,8 +628,8 @@ impl LockCache {
         self.events.push_back(LockCacheEvent::Cleanup { lock: held.lock(), reason: held.reason.reason() });
     }
 
-    /// What the lock protects was flushed and dropped. If nobody holds it, it goes back to the server; otherwise there
-    /// will be another cleanup when the last holder lets go.
+    /// What the lock protects was flushed and dropped. Cancels the lock if it has no holder; otherwise cleanup is
+    /// repeated after the last release.
     pub fn cleanup_done(&mut self, cookie: Cookie) {
         let Some(i) = self.place(cookie) else { return };
         let lock = &mut self.held[i];
@@ -634,9 +637,9 @@ impl LockCache {
             return;
         }
         lock.state = State::Cleaned;
-        if lock.refs == 0 && !lock.is_nameless() {
+        if lock.refs == 0 && !lock.lacks_handle() {
             let lock = self.remove(i);
-            self.cancel(lock.handle, matches!(lock.reason, Why::Wanted(_)));
+            self.cancel(lock.handle, matches!(lock.reason, PackedReason::Wanted(_)));
         }
     }
 
@@ -660,8 +663,8 @@ impl LockCache {
         lock
     }
 
-    /// The next thing to do. Cancels come last, as many in one as there are by then; those that no callback asked for
-    /// wait until there are some of them, or for [`deadline`](LockCache::deadline).
+    /// The next event. Cancels come last, as many in one as there are by then. Those without a callback are batched
+    /// until there are enough, or until [`deadline`](LockCache::deadline).
     pub fn poll(&mut self) -> Option<LockCacheEvent> {
         if self.events.is_empty() {
             self.shrink();
@@ -677,19 +680,19 @@ impl LockCache {
         Some(LockCacheEvent::Cancel(core::mem::replace(&mut self.cancels, rest)))
     }
 
-    /// How long the cancels that there are may wait for others; `None` if there are none, or they may not.
+    /// Until when the present cancels may wait for more; `None` if there are none or they may not wait.
     fn gather_until(&self) -> Option<Instant> {
         let waits = !self.cancels.is_empty() && !self.urgent && self.cancels.len() < GATHER_MAX;
         waits.then(|| self.gathering + GATHER_TIME)
     }
 
-    /// Gives a lock back at once, as if it had been called back: somebody is interested in what it covers.
+    /// Cancels a lock at once, as if it had been called back, because another client is known to need it.
     pub fn give_back(&mut self, cookie: Cookie) {
-        self.begin_giving_back(cookie, Reason::Wanted(None, LockMode::Nl));
+        self.start_cancel(cookie, Reason::Wanted(None, LockMode::Nl));
     }
 
-    /// Holds a lock in a weaker mode from now on, so that others can have it too: what it covers stays. Not one that an operation
-    /// holds, or that is being given back. Whether it is held so.
+    /// Downgrades a lock, so that others can share it and what it protects stays cached. Not possible for a lock with a
+    /// holder or one that is being cancelled. Returns whether the lock is usable in this mode now.
     pub fn downgrade(&mut self, cookie: Cookie, mode: LockMode) -> bool {
         let Some(i) = self.place(cookie) else { return false };
         let held = &mut self.held[i];
@@ -702,7 +705,7 @@ impl LockCache {
         can
     }
 
-    fn begin_giving_back(&mut self, cookie: Cookie, reason: Reason) {
+    fn start_cancel(&mut self, cookie: Cookie, reason: Reason) {
         if let Some(i) = self.place(cookie)
             && self.held[i].state == State::Usable
         {
@@ -710,15 +713,15 @@ impl LockCache {
         }
     }
 
-    /// Gives every lock on `resource` back.
+    /// Cancels all locks on `resource`.
     pub fn cancel_resource(&mut self, resource: &Resource) {
         for lock in self.on_resource(resource) {
-            self.begin_giving_back(lock.cookie, Reason::Asked);
+            self.start_cancel(lock.cookie, Reason::Asked);
         }
     }
 
-    /// The object is gone, and the server has dropped our locks on it with the same change: they are gone here too, held
-    /// or not, and nothing is sent. What they cover can change no more.
+    /// The object was destroyed, and the server has dropped the client's locks on it with the same change: drops them
+    /// here too, even with holders, without sending anything.
     pub fn forget_resource(&mut self, resource: &Resource) {
         for lock in self.on_resource(resource) {
             stdx::mark!("dlm.forget.gone");
@@ -729,7 +732,8 @@ impl LockCache {
         }
     }
 
-    /// Eviction: everything is gone, requests under way and record locks too. What was held, by cookie.
+    /// Eviction: drops everything, including requests in flight and record locks. Returns the locks that were held, by
+    /// cookie.
     pub fn drop_all(&mut self) -> Vec<HeldLock> {
         let mut list: Vec<HeldLock> = self.held.iter().map(|(_, lock)| lock.lock()).collect();
         list.sort_unstable_by_key(|lock| lock.cookie);
@@ -739,7 +743,7 @@ impl LockCache {
         list
     }
 
-    /// How many locks there are, and how many of them nothing holds.
+    /// Number of locks, and of those without holder.
     pub fn counts(&self) -> (usize, usize) {
         (self.held.len(), self.lru.len())
     }

@@ -1,7 +1,7 @@
-//! Record locks of this client's programs.
+//! The client's record locks.
 //!
-//! The server decides about them. The client keeps its own copy of what was granted, to replay it, and to know whether
-//! a close has to give anything back. It applies a request to the copy when the answer comes, in the server's order.
+//! The server decides about them. The client keeps a copy of the granted ones, to replay them, and to know whether a
+//! close must release any. It applies a request to the copy when the reply arrives, in the server's order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 use super::{Cookie, LockCache};
 use crate::record::{Record, RecordSet};
 
-/// A request under way.
+/// A request in flight.
 struct Sent {
     resource: Resource,
     mode: LockMode,
     flock: Flock,
-    /// It takes nothing away.
+    /// See [`EnqueueReq::keep`].
     keep: bool,
     /// Its owner closed the file meanwhile.
     abandoned: bool,
@@ -23,10 +23,10 @@ struct Sent {
 
 #[derive(Default)]
 pub(super) struct RecordLocks {
-    /// By file and world (`is_flock`).
+    /// By file and kind (`is_flock`).
     files: BTreeMap<(Resource, bool), RecordSet<u64>>,
     sent: BTreeMap<Cookie, Sent>,
-    /// The same by file, world and owner.
+    /// Keys of `sent` by file, kind and owner.
     sent_by: BTreeSet<(Resource, bool, u64, Cookie)>,
     /// Ranges sent for replay.
     replays: BTreeMap<Cookie, (Resource, Flock)>,
@@ -57,7 +57,7 @@ impl RecordLocks {
         Some(sent)
     }
 
-    /// Requests under way of one owner.
+    /// Requests in flight of one owner.
     fn sent_of(&self, resource: Resource, is_flock: bool, owner: u64) -> impl Iterator<Item = (Cookie, &Sent)> {
         let of = self.sent_by.range((resource, is_flock, owner, 0)..=(resource, is_flock, owner, Cookie::MAX));
         of.filter_map(|(.., cookie)| {
@@ -74,15 +74,15 @@ impl RecordLocks {
                 let flock = Flock { start: r.start, end: r.end, owner: r.owner, pid: r.pid, is_flock };
                 self.replays.insert(*cookie, (resource, flock));
                 let mut request = request(resource, r.mode(), flock, *cookie);
-                // Record locks have no handle that matters; any will do to say that it was granted.
+                // Record locks have no handle; any non-zero value marks it as granted.
                 request.granted_handle = *cookie;
                 out.push(request);
             }
         }
     }
 
-    /// What is held whether or not the requests under way were executed: what may have been given back, somebody else may
-    /// have got since, and a replay of it would take it from him.
+    /// Ranges that are held whether or not the requests in flight were executed. A range that may have been released
+    /// may belong to another owner now, and its replay would take it away.
     fn certain(&self, resource: Resource, is_flock: bool, set: &RecordSet<u64>) -> Vec<Record<u64>> {
         let of_file = (resource, is_flock, 0, 0)..=(resource, is_flock, u64::MAX, Cookie::MAX);
         let mut sent = self.sent_by.range(of_file).filter_map(|(.., cookie)| self.sent.get(cookie)).peekable();
@@ -98,7 +98,7 @@ impl RecordLocks {
             for r in set.of_in(sent.flock.owner, start, end) {
                 let rest = match sent.mode {
                     mode if mode == r.mode() => continue,
-                    // A change of a `flock(2)` lock gives the old one back first.
+                    // A change of a `flock(2)` lock releases the old one first.
                     _ if is_flock => None,
                     LockMode::Nl => None,
                     LockMode::Pr => Some(false),
@@ -137,7 +137,7 @@ fn request(resource: Resource, mode: LockMode, flock: Flock, cookie: Cookie) -> 
 }
 
 impl LockCache {
-    /// A record lock or unlock request leaves (not a test). Others are ignored.
+    /// A record lock or unlock request (not a test) is being sent. Other requests are ignored.
     pub fn record_sent(&mut self, req: &EnqueueReq) {
         if let (Some(Policy::Flock(flock)), Ok(mode), false) = (req.policy, LockMode::try_from(req.mode), req.test) {
             let sent = Sent { resource: req.resource, mode, flock, keep: req.keep, abandoned: false };
@@ -145,7 +145,7 @@ impl LockCache {
         }
     }
 
-    /// It succeeded. The unlock to send if its owner has closed the file meanwhile; it counts as sent.
+    /// The request succeeded. Returns the unlock to send if its owner has closed the file meanwhile; it counts as sent.
     pub fn record_granted(&mut self, cookie: Cookie) -> Option<EnqueueReq> {
         let sent = self.records.take_sent(cookie)?;
         if sent.keep {
@@ -160,7 +160,7 @@ impl LockCache {
         self.drop_owner(&sent.resource, sent.flock.owner, sent.flock.is_flock).pop()
     }
 
-    /// It was refused. A refused change of a `flock(2)` lock has lost the old one.
+    /// The request was refused. A refused change of a `flock(2)` lock has lost the old one.
     pub fn record_refused(&mut self, cookie: Cookie) {
         let Some(sent) = self.records.take_sent(cookie) else { return };
         if sent.flock.is_flock {
@@ -171,18 +171,19 @@ impl LockCache {
         }
     }
 
-    /// Whether `owner` has, or may be getting, a record lock on `resource`.
+    /// Whether `owner` has a record lock on `resource`, or has requested one.
     pub fn has_records(&self, resource: &Resource, owner: u64, is_flock: bool) -> bool {
         let held = self.records.files.get(&(*resource, is_flock));
         held.is_some_and(|set| set.of(owner).next().is_some())
             || self.records.sent_of(*resource, is_flock, owner).any(|(_, sent)| sent.mode != LockMode::Nl)
     }
 
-    /// Whether a lock to read would take one to write away from its owner, or might.
+    /// Whether a read lock would, or might, downgrade a write lock of its owner.
     ///
-    /// Such a request can be refused for what else it asks for, and then the owner goes on writing; but if the server is
-    /// killed before it has answered, nobody knows whether another has read there since. So the rest of the range is asked for
-    /// first, with [`EnqueueReq::keep`]. What then takes the lock to write away cannot be refused.
+    /// Such a request can be refused because of the rest of its range, and then the owner keeps writing. But if the
+    /// server fails before it has answered, it is unknown whether another owner has read there since. So the rest of
+    /// the range is requested first, with [`EnqueueReq::keep`]; the request that then downgrades the write lock cannot
+    /// be refused.
     pub fn record_weakens(&self, resource: &Resource, flock: &Flock) -> bool {
         let touches = |f: &Flock| f.start <= flock.end && flock.start <= f.end;
         let held = self.records.files.get(&(*resource, false));
@@ -191,13 +192,13 @@ impl LockCache {
             || sent.any(|(_, sent)| sent.mode == LockMode::Pw && touches(&sent.flock))
     }
 
-    /// Whether this client has any record lock at all.
+    /// Whether the client has, or has requested, any record lock.
     pub fn any_records(&self) -> bool {
         !self.records.files.is_empty() || !self.records.sent.is_empty()
     }
 
-    /// Record lock requests of `owner` on `resource` that have no answer: cancel them when a signal interrupts their
-    /// caller (`CancelReq::waiting_cookies`).
+    /// Unanswered record lock requests of `owner` on `resource`, to be cancelled when a signal interrupts the caller
+    /// (`CancelReq::waiting_cookies`).
     pub fn records_waiting(&self, resource: &Resource, owner: u64, is_flock: bool) -> Vec<Cookie> {
         let sent = self.records.sent_of(*resource, is_flock, owner);
         sent.filter(|(_, sent)| sent.mode != LockMode::Nl).map(|(cookie, _)| cookie).collect()

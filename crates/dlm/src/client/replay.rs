@@ -1,12 +1,12 @@
-//! A server that was restarted: what is held is asked for again.
+//! Replay of locks after a restart of the server.
 
 use proto::msg::EnqueueReq;
 
 use super::{Cookie, HeldLock, LockCache, LockCacheEvent, State};
 
 impl LockCache {
-    /// The server was restarted: everything held must be asked for again; [`next_replays`](LockCache::next_replays) says
-    /// what. From now until its answer no lock is given back.
+    /// Starts the replay of all locks; [`next_replays`](LockCache::next_replays) lists them. No lock is cancelled
+    /// before the answer to its replay.
     pub fn begin_replay(&mut self) {
         let mut cookies: Vec<Cookie> = Vec::with_capacity(self.held.len());
         for lock in self.held.iter_mut().filter(|lock| !lock.assumed) {
@@ -22,7 +22,8 @@ impl LockCache {
         self.record_replays = records.into();
     }
 
-    /// The next replays, at most `max`, by cookie; record locks last, under new cookies. None: that was all.
+    /// The next locks to replay, at most `max`, by cookie; record locks last, under new cookies. Empty when all were
+    /// returned.
     pub fn next_replays(&mut self, max: usize) -> Vec<EnqueueReq> {
         let mut requests = Vec::with_capacity(max.min(self.replays.len() + self.record_replays.len()));
         while requests.len() < max
@@ -48,7 +49,7 @@ impl LockCache {
         requests
     }
 
-    /// A replayed lock was granted again, under a new handle; 0 for a record lock.
+    /// A replayed lock was granted again, with a new handle (0 for a record lock).
     pub fn replayed(&mut self, cookie: Cookie, handle: u64) {
         if self.records.replayed(cookie) {
             return;
@@ -68,8 +69,8 @@ impl LockCache {
         }
     }
 
-    /// The server did not grant a replayed lock again: it is gone; drop what it protected. `None` for one that we no
-    /// longer had, and for a record lock, which nobody can be told about.
+    /// The server refused a replayed lock: it is lost, and the caller drops what it protected. `None` for a lock that
+    /// the client no longer had, and for a record lock, whose program cannot be notified.
     pub fn lost(&mut self, cookie: Cookie) -> Option<HeldLock> {
         if self.records.lost(cookie) {
             return None;

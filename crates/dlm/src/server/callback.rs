@@ -1,17 +1,18 @@
-//! What the target asks of holders: to give a lock back, to say what an object looks like now. And who does not answer.
+//! Blocking and glimpse callbacks to lock holders, and their deadlines.
 //!
-//! At most one glimpse of a lock is on its way to its holder. Whoever asks meanwhile is served by the next one, sent when the
-//! answer comes: an answer that left before the question may be older than something the asker already knows. An answer is for its
-//! connection: over the next one the holder is asked again, and answers as things are then.
+//! At most one glimpse of a lock is in flight. Operations that ask meanwhile are served by the next one, which is sent
+//! when the reply arrives, because a reply that was sent before the question may be older than something that the asker
+//! already knows. A reply is valid on its connection only: after a reconnect the holder is asked again.
 //!
-//! Glimpses of many locks do not all leave at once for one holder: on a new connection [`GLIMPSES_FIRST`] may be on their way, and one
-//! more for each that is answered there, so their number doubles with each turn. A listing may ask a writer about thousands of files. If
-//! the connection breaks under them, those that were answered count, and the rest is asked at the next one. A question that has not left
-//! is due no later than one that has. Blocking callbacks do all leave at once: before a holder gives a lock back it may have to wait for
-//! somebody who waits for another of its locks. A glimpse it answers at once.
+//! Glimpses to one holder are sent with a growing window (slow start): on a new connection [`GLIMPSES_FIRST`] may be in
+//! flight, plus one for each that was answered on it, so the number doubles with each round trip. A listing may ask a
+//! writer about thousands of files. If the connection breaks, answered glimpses count and the rest is sent on the next
+//! connection. The deadline of an unsent glimpse is no later than that of a sent one. Blocking callbacks are all sent
+//! at once: before a holder cancels a lock it may have to wait for another client, which waits for another lock of this
+//! holder. A glimpse is answered immediately.
 //!
-//! A holder that changes nothing any more may answer that it holds its lock to read from now on: then nobody need ask again, and
-//! whoever reads can have a lock of its own.
+//! A holder that no longer modifies the object may downgrade its lock to read in its reply. Then no more glimpses are
+//! needed, and readers can get locks of their own.
 
 use std::collections::BTreeMap;
 
@@ -23,17 +24,17 @@ use crate::mode::{covers, writes};
 use crate::part::Part;
 use crate::{ExportId, WaiterId};
 
-/// However busy a holder shows itself, so many times-out are the longest that it may keep a lock.
+/// Longest time for which a holder that makes progress may keep a lock, in multiples of the timeout.
 const PATIENCE: u32 = 30;
-/// And so many if it only connects again and again.
+/// The same for a holder that only reconnects.
 const PATIENCE_IDLE: u32 = 3;
-/// One that has had no connection for a whole time-out when it is asked gets this part of another.
+/// A holder that had no connection for a whole timeout when it is asked gets one part in this many of another timeout.
 pub(super) const AWAY_PART: u32 = 10;
 
-/// So many glimpses may be on their way to a holder that has answered none on its connection.
+/// Most glimpses in flight to a holder that has answered none on its connection.
 pub(super) const GLIMPSES_FIRST: u32 = 16;
 
-/// A blocking callback without an answer.
+/// An unanswered blocking callback.
 pub(super) struct Call {
     wanted: Part,
     mode: LockMode,
@@ -41,29 +42,29 @@ pub(super) struct Call {
     deadline: Instant,
 }
 
-/// A glimpse without an answer.
-pub(super) struct Asked {
+/// An unanswered glimpse.
+pub(super) struct PendingGlimpse {
     serial: u64,
     first: Instant,
     deadline: Instant,
     waiters: Vec<WaiterId>,
-    /// Who came after the question had left.
+    /// Waiters that came after the callback was sent.
     next: Vec<WaiterId>,
 }
 
-/// The glimpses of one holder's locks that are not answered.
+/// The unanswered glimpses of one holder's locks.
 #[derive(Default)]
-pub(super) struct Questions {
-    /// Those that are on their way.
+pub(super) struct GlimpseWindow {
+    /// Number in flight.
     sent: u32,
-    /// Those that are over since it connected.
+    /// Number completed since it connected.
     over: u32,
-    /// Those that have not left yet: by serial, the lock's handle.
+    /// Those that are unsent: handle of the lock, by serial.
     unsent: BTreeMap<u64, u64>,
 }
 
-impl Questions {
-    /// One is over: it was answered, or its lock is gone.
+impl GlimpseWindow {
+    /// A glimpse is complete: it was answered, or its lock is gone.
     fn end(&mut self, serial: u64) {
         if self.unsent.remove(&serial).is_none() {
             self.sent -= 1;
@@ -71,7 +72,7 @@ impl Questions {
         self.over = self.over.saturating_add(1);
     }
 
-    /// The lock that the next is about, if it may leave now.
+    /// The lock of the next glimpse, if it may be sent now.
     fn next(&mut self) -> Option<u64> {
         let first = self.unsent.first_entry()?;
         if self.sent >= GLIMPSES_FIRST.saturating_add(self.over) {
@@ -83,18 +84,18 @@ impl Questions {
     }
 }
 
-/// What a waiter learned about a resource.
+/// Answers that a waiter has collected about a resource.
 pub(super) struct GlimpseState {
     resource: Resource,
     pending: u32,
-    /// By lock. A holder may answer that it knows nothing better.
+    /// By lock. None: the holder has no newer values.
     answers: Vec<(u64, Option<Lvb>)>,
-    /// It was cut when some answers had come, which may tell what was before.
+    /// The object was truncated after some answers, which may be from before.
     is_cut: bool,
 }
 
 impl Locks {
-    /// Asks for a lock back, once.
+    /// Sends a blocking callback for a lock, once.
     pub(super) fn call_back(&mut self, i: u32, mode: LockMode, wanted: Part) {
         if self.locks[i].call.is_some() {
             return;
@@ -109,8 +110,8 @@ impl Locks {
         self.emit_call(i);
     }
 
-    /// By when a holder must answer what it is asked now. The time since its connection broke counts: a client that died costs
-    /// whoever meets its locks one time-out in all, not one for each target and each lock.
+    /// Deadline of a callback that is sent now. The time since the holder's connection broke counts, so that a dead
+    /// client delays others by one timeout in total, and not by one for each target and each lock.
     fn first_deadline(&self, export: ExportId) -> Instant {
         let timeout = self.settings.lock_timeout;
         let full = self.now + timeout;
@@ -120,7 +121,7 @@ impl Locks {
         }
     }
 
-    /// The export's connection is gone. It may come back ([`resend_callbacks`](Locks::resend_callbacks)).
+    /// The export lost its connection. It may reconnect ([`resend_callbacks`](Locks::resend_callbacks)).
     pub fn disconnected(&mut self, now: Instant, export: ExportId) {
         if let Some(state) = self.exports.get_mut(&export) {
             state.away.get_or_insert(now);
@@ -140,9 +141,9 @@ impl Locks {
         self.events.push_back(LockEvent::Blocking { export: lock.export, callback });
     }
 
-    /// Sends those glimpses of an export's locks that may leave now.
+    /// Sends the glimpses of an export's locks that may be sent now.
     fn emit_glimpses(&mut self, export: ExportId) {
-        while let Some(handle) = self.exports.get_mut(&export).and_then(|state| state.questions.next()) {
+        while let Some(handle) = self.exports.get_mut(&export).and_then(|state| state.glimpse_window.next()) {
             let Some(lock) = self.by_handle(handle).map(|i| &self.locks[i]) else { continue };
             let Some(asked) = &lock.asked else { continue };
             let callback = GlCallback {
@@ -155,8 +156,8 @@ impl Locks {
         }
     }
 
-    /// A lock goes: nothing is expected of its holder any more.
-    pub(super) fn settle_callbacks(&mut self, i: u32) {
+    /// A lock is being removed: ends its callbacks.
+    pub(super) fn end_callbacks(&mut self, i: u32) {
         let lock = &mut self.locks[i];
         let (export, handle, r) = (lock.export, lock.handle, lock.res);
         let call = lock.call.take();
@@ -171,14 +172,15 @@ impl Locks {
         if let Some(state) = self.exports.get_mut(&export) {
             state.calls.remove(&handle);
             if let Some(asked) = &asked {
-                state.questions.end(asked.serial);
+                state.glimpse_window.end(asked.serial);
             }
         }
         if let Some(asked) = asked {
             self.timers.remove(&(asked.deadline, handle, true));
             self.emit_glimpses(export);
-            // What the holder knew of this lock's part, it has written back before it gave the lock up, or it is lost. Of another part
-            // it may know more: then it is asked again, for an answer counts as long as its lock is there.
+            // Before it cancelled the lock, the holder wrote back what it knew about this part, or that is lost. If it
+            // has another write lock, it may know more and is asked again, because an answer is valid only while its
+            // lock exists.
             let resource = self.resources[r].key;
             let knows_more = |&other: &u32| {
                 let other_lock = &self.locks[other];
@@ -191,11 +193,11 @@ impl Locks {
         }
     }
 
-    /// Asks every other export that may be changing the object for what it looks like there: one lock of each, the one
-    /// that reaches highest. Revokes nothing. Called again by the operation's next run, it gives the answers.
+    /// Sends a glimpse to every other export that may be modifying the object, for that of its locks that reaches
+    /// farthest. Revokes nothing. When the operation runs again, the same call returns the answers.
     ///
-    /// An answer is as good as the lock under which it was given, and as the object was then: if the lock is gone, or the object was made
-    /// smaller ([`cut`](Locks::cut)), what its holder knew lies in the object by now, or is lost, and who holds locks now is asked.
+    /// An answer is valid only while its lock exists and the object was not truncated ([`cut`](Locks::cut)). Otherwise
+    /// what the holder knew is in the object by now, or is lost, and the present holders are asked.
     pub fn glimpse(&mut self, now: Instant, waiter: WaiterId, resource: Resource, exclude: ExportId) -> Glimpsed {
         let lists = self.glimpses.get(&waiter);
         if let Some(at) = lists.and_then(|list| list.iter().position(|state| state.resource == resource))
@@ -220,7 +222,7 @@ impl Locks {
         Glimpsed::Waiting
     }
 
-    /// What a waiter has learned; `None`, and forgotten, if it is too old.
+    /// The answers that a waiter has collected; `None` if they are outdated, and then they are dropped.
     fn glimpsed(&mut self, waiter: WaiterId, at: usize) -> Option<Glimpsed> {
         let state = &self.glimpses.get(&waiter)?[at];
         if state.pending > 0 {
@@ -235,16 +237,17 @@ impl Locks {
         None
     }
 
-    /// An object is made smaller: what holders of its locks have answered so far may tell a size from before. They are asked again.
+    /// The object is truncated: answers so far may have the earlier size, so the holders are asked again.
     pub fn cut(&mut self, resource: &Resource) {
         for state in self.glimpses.values_mut().flatten() {
             state.is_cut |= state.resource == *resource && !state.answers.is_empty();
         }
     }
 
-    /// A holder has written back, and says that the object is at least so large with what it has. That counts for requests that wait,
-    /// whether it has answered them with less before, or was not asked, because its lock came later: what it has sent may be
-    /// a part of what it has, and that is a size that nobody has made.
+    /// A holder has written back and reported the least size of the object including its buffered data. This raises its
+    /// answers to waiting requests, and counts as an answer if it was not asked because its lock is newer. Otherwise
+    /// the size of what it has written, which may be only a part of what it has, would be reported, and no program has
+    /// ever set that size.
     ///
     /// ```text
     /// A answers 10 · A's programs write up to 30 · A writes back up to 20 of it · B answers 0: it is 30 large, not 20
@@ -278,12 +281,12 @@ impl Locks {
         }
     }
 
-    /// One lock of each export that may change size or times, by export.
+    /// For each export that may change size or times, one of its locks; ordered by export.
     fn writers(&self, r: u32, exclude: ExportId) -> Vec<u32> {
         let res = &self.resources[r];
         let dom = res.key.kind == ResourceKind::Inode as i32;
         let mut best: BTreeMap<ExportId, ((u64, u64), u32)> = BTreeMap::new();
-        // Who lets others read writes nothing.
+        // A lock that is compatible with readers does not allow writes.
         let all = if res.modes.any_incompatible(LockMode::Pr) { &res.granted[..] } else { &[] };
         for &i in all {
             let lock = &self.locks[i];
@@ -308,16 +311,16 @@ impl Locks {
         let deadline = self.first_deadline(self.locks[i].export);
         let lock = &mut self.locks[i];
         let (export, handle) = (lock.export, lock.handle);
-        lock.asked = Some(Box::new(Asked { serial, first: self.now, deadline, waiters, next: Vec::new() }));
+        lock.asked = Some(Box::new(PendingGlimpse { serial, first: self.now, deadline, waiters, next: Vec::new() }));
         self.timers.insert((deadline, handle, true));
         let state = self.exports.entry(export).or_default();
         state.calls.insert(handle);
-        state.questions.unsent.insert(serial, handle);
+        state.glimpse_window.unsent.insert(serial, handle);
         self.emit_glimpses(export);
     }
 
-    /// A holder's answer. One that answers no open question is ignored. Callers leave out one that was made for an earlier connection: the
-    /// question has been sent again ([`resend_callbacks`](Locks::resend_callbacks)).
+    /// A holder's answer to a glimpse. It is ignored if no such glimpse is unanswered. Callers drop answers from an
+    /// earlier connection, because the glimpse was resent ([`resend_callbacks`](Locks::resend_callbacks)).
     pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
         self.now = now;
         let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };
@@ -330,7 +333,7 @@ impl Locks {
         }
         self.timers.remove(&(asked.deadline, reply.handle, true));
         if let Some(state) = self.exports.get_mut(&export) {
-            state.questions.end(asked.serial);
+            state.glimpse_window.end(asked.serial);
             if asked.next.is_empty() && !called {
                 state.calls.remove(&reply.handle);
             }
@@ -344,13 +347,13 @@ impl Locks {
         }
     }
 
-    /// Whether this is an answer to the question that is open about a lock.
+    /// Whether this answers the current glimpse of a lock.
     fn answers(&self, i: u32, export: ExportId, reply: &GlReply) -> bool {
         let lock = &self.locks[i];
         lock.export == export && lock.asked.as_ref().is_some_and(|asked| asked.serial == reply.serial)
     }
 
-    /// Its holder has a lock in this mode from now on, if that is a weaker one: who waits for no more may have it.
+    /// Downgrades a lock, if the mode is weaker, and grants what that makes possible.
     fn weaken(&mut self, i: u32, mode: LockMode) {
         let lock = &self.locks[i];
         let old = lock.mode;
@@ -363,9 +366,9 @@ impl Locks {
         self.run_queue(r);
     }
 
-    /// One holder's answer to one waiter; `None` if there is no holder any more.
+    /// Passes an answer to one waiter; `None` if the holder has no lock any more.
     fn answer(&mut self, waiter: WaiterId, resource: &Resource, said: Option<(u64, Option<Lvb>)>) {
-        // A waiter that was released meanwhile wants no answers.
+        // The waiter may have been released meanwhile.
         let Some(list) = self.glimpses.get_mut(&waiter) else { return };
         let Some(state) = list.iter_mut().find(|state| state.resource == *resource) else { return };
         if state.pending == 0 {
@@ -378,8 +381,7 @@ impl Locks {
         }
     }
 
-    /// All answers that a waiter's holders gave, which are then forgotten; `None` while some are missing, and if
-    /// nobody was asked.
+    /// Takes all answers that a waiter has collected; `None` while some are missing, and if no holder was asked.
     pub fn take_glimpse(&mut self, waiter: WaiterId) -> Option<Vec<Lvb>> {
         if self.glimpses.get(&waiter)?.iter().any(|state| state.pending > 0) {
             return None;
@@ -388,19 +390,20 @@ impl Locks {
         Some(list.into_iter().flat_map(|state| state.answers).filter_map(|(_, lvb)| lvb).collect())
     }
 
-    /// After a reconnect: sends what is unanswered again. Its holder gets time anew, as the first sending may never have
-    /// reached it, but the time since then counts: who does nothing but connect again loses its locks.
+    /// After a reconnect: resends unanswered callbacks. The deadlines start again, since the first transmission may not
+    /// have reached the holder, but only within a limit from the first one, so that a client that does nothing but
+    /// reconnect loses its locks.
     pub fn resend_callbacks(&mut self, now: Instant, export: ExportId) {
         self.now = now;
         let Some(state) = self.exports.get_mut(&export) else { return };
         state.overdue = false;
         state.away = None;
-        self.tell_limit_again(export);
+        self.resend_limit(export);
         let list = self.extend(export, PATIENCE_IDLE);
         let glimpse = |&i: &u32| Some((self.locks[i].asked.as_ref()?.serial, self.locks[i].handle));
         let unsent = list.iter().filter_map(glimpse).collect();
         if let Some(state) = self.exports.get_mut(&export) {
-            state.questions = Questions { unsent, ..Questions::default() };
+            state.glimpse_window = GlimpseWindow { unsent, ..GlimpseWindow::default() };
         }
         for i in list {
             self.emit_call(i);
@@ -408,7 +411,7 @@ impl Locks {
         self.emit_glimpses(export);
     }
 
-    /// The export is at work under its locks (it writes back what a callback asked for): its deadlines begin anew.
+    /// The export makes progress (it writes back what a callback asked for): extends its deadlines.
     pub fn progress(&mut self, now: Instant, export: ExportId) {
         let Some(state) = self.exports.get_mut(&export) else { return };
         if state.calls.is_empty() || now.since(state.progress) < self.settings.lock_timeout / 8 {
@@ -419,8 +422,8 @@ impl Locks {
         self.extend(export, PATIENCE);
     }
 
-    /// Moves the deadlines of an export's callbacks, to `patience` times-out after their first sending at the latest; which
-    /// locks those are.
+    /// Extends the deadlines of an export's callbacks, up to `patience` timeouts after each was first sent. Returns
+    /// their locks.
     fn extend(&mut self, export: ExportId, patience: u32) -> Vec<u32> {
         let Some(state) = self.exports.get(&export) else { return Vec::new() };
         let list: Vec<u32> = state.calls.iter().filter_map(|handle| self.by_handle(*handle)).collect();
@@ -443,12 +446,12 @@ impl Locks {
         list
     }
 
-    /// When [`tick`](Locks::tick) has something to do.
+    /// When to call [`tick`](Locks::tick).
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|&(at, ..)| at)
     }
 
-    /// Says who is overdue.
+    /// Reports exports whose callbacks are overdue.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         while let Some(&(at, handle, glimpse)) = self.timers.first()

@@ -1,5 +1,5 @@
-//! Many locks on one resource: whose they are, what they cover, and which of them are in the way of a request, found without a look at
-//! all of them. A resource with few locks has none of this.
+//! An index of the locks on a resource with many of them: by export, and by part and mode, so that conflicts are found
+//! without a scan of all locks. Resources with few locks have none.
 
 use std::collections::BTreeSet;
 
@@ -15,26 +15,26 @@ use crate::spans::{Span, Spans};
 /// With more locks than this a resource has a [`Crowd`].
 const CROWD_MIN: usize = if cfg!(test) { 2 } else { 16 };
 
-/// Memory that a lock takes in a [`Crowd`], in bytes: a node of a tree that is two thirds full, and one of the extents.
+/// Memory of a lock in a [`Crowd`], in bytes: an entry of a tree that is two thirds full, and a node of the extents.
 #[cfg(test)]
 pub(super) const LOCK_BYTES: usize = size_of::<(ExportId, u32)>() * 3 / 2 + Spans::<ExportId>::NODE_BYTES;
 
-/// See the module.
+/// The index of a resource's locks.
 #[derive(Default)]
 pub(super) struct Crowd {
     by_export: BTreeSet<(ExportId, u32)>,
-    /// Of inodes: locks on each bit by mode.
+    /// Inodes: number of locks on each bit, by mode.
     bits: Vec<ModeCounts>,
-    /// Of objects. Exclusive is who lets nobody read.
+    /// Objects: the extents. Modes that are incompatible with readers are exclusive.
     extents: Spans<ExportId>,
 }
 
-/// Whether a lock in this mode, or a request for one, gets on with nobody who reads.
+/// Whether a mode is incompatible with readers.
 fn is_exclusive(mode: LockMode) -> bool {
     !compatible(mode, LockMode::Pr)
 }
 
-/// The numbers of the bits that are set.
+/// The indices of the set bits.
 fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let bit = bits.trailing_zeros();
@@ -74,14 +74,14 @@ impl Crowd {
         self.by_export.range((export, 0)..=(export, u32::MAX)).map(|(_, i)| *i)
     }
 
-    /// Locks of others that may be in the way of an extent.
+    /// Locks of other exports that may conflict with an extent.
     fn around(&self, export: ExportId, mode: LockMode, extent: Extent) -> impl Iterator<Item = u32> {
         let Extent { start, end } = extent;
         self.extents.conflicts(export, start, end, is_exclusive(mode)).map(|span| span.id)
     }
 
-    /// The last byte before, and the first after an extent that others have locked so that it gets on with no lock in this mode; and how
-    /// many such locks there are, as far as `most`.
+    /// The last byte before and the first byte after an extent that other exports have locked in an incompatible mode,
+    /// and the number of such locks, up to `most`.
     pub(super) fn gap(
         &self,
         export: ExportId,
@@ -100,8 +100,9 @@ impl Crowd {
     }
 }
 
-/// Whether the extents of a crowd tell exactly which locks get on with none in this mode: they know only who lets others read.
-pub(super) fn tells_apart(res: &Res, mode: LockMode) -> bool {
+/// Whether the extents of a crowd identify exactly the locks that are incompatible with this mode; they only
+/// distinguish whether a lock is compatible with readers.
+pub(super) fn is_exact_for(res: &Res, mode: LockMode) -> bool {
     match mode {
         LockMode::Ex | LockMode::Pr => true,
         LockMode::Pw => !res.modes.has(LockMode::Cr),
@@ -110,7 +111,7 @@ pub(super) fn tells_apart(res: &Res, mode: LockMode) -> bool {
 }
 
 impl Locks {
-    /// A lock is in its resource's list.
+    /// A lock was added to its resource's list.
     pub(super) fn enlist(&mut self, i: u32) {
         let res = &mut self.resources[self.locks[i].res];
         if let Some(crowd) = &mut res.crowd {
@@ -122,7 +123,7 @@ impl Locks {
         }
     }
 
-    /// A lock that is in its resource's list is about to leave it, or to change.
+    /// A lock is about to be removed from its resource's list, or to change.
     pub(super) fn delist(&mut self, i: u32) {
         let res = &mut self.resources[self.locks[i].res];
         match &mut res.crowd {
@@ -141,7 +142,7 @@ impl Locks {
         own.inspect(|_| stdx::steps::add(1))
     }
 
-    /// Granted locks of others that conflict.
+    /// Conflicting locks of other exports.
     pub(super) fn blockers<'a>(
         &'a self,
         res: &'a Res,
@@ -169,7 +170,7 @@ impl Locks {
         }
     }
 
-    /// Which of these bits others have locked so that no lock in this mode can be had on them.
+    /// Those of `bits` that other exports have locked in an incompatible mode.
     pub(super) fn taken_bits(&self, res: &Res, export: ExportId, mode: LockMode, bits: u64) -> u64 {
         if !res.modes.any_incompatible(mode) {
             return 0;
@@ -213,7 +214,7 @@ mod tests {
         Part::Extent(Extent { start, end: start + (rng.range(1, 8) << 12) - 1 })
     }
 
-    /// Locks that come, go and change on one resource, which conflict or not: with the crowd the table says what it says without.
+    /// Random grants, cancels and changes of locks on one resource: the index gives the same results as a scan.
     #[test]
     fn a_crowd_says_what_a_look_at_all_its_locks_says() {
         for seed in 0..60 {
@@ -248,7 +249,7 @@ mod tests {
                 };
                 for mode in MODES {
                     let found = ask(&locks, mode);
-                    // What is granted conflicts with nothing, and modes that clients use are told apart exactly.
+                    // Granted locks do not conflict, and the index is exact for the modes that clients use.
                     let grows = !found.3 && matches!(mode, LockMode::Pr | LockMode::Ex);
                     let grown = grows.then(|| locks.grow(r, export, mode, part));
                     let crowd = locks.resources[r].crowd.take();
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Thousands of clients have a lock each on one object and one directory: who wants another one looks at few of them.
+    /// Thousands of clients hold one lock each on one object and one directory: a further request visits few of them.
     #[test]
     fn a_lock_beside_thousands_costs_a_few_steps() {
         const MANY: u64 = 4000;
@@ -292,7 +293,7 @@ mod tests {
             handles.push((client, locks.locks[i].handle));
             most = most.max(steps);
         }
-        // Between two of them, and beside all.
+        // Requests between the locks of two clients.
         for client in [MANY + 1, MANY + 2] {
             let between =
                 Policy::Extent(Extent { start: (client - MANY) << 20 | 1 << 19, end: (client - MANY) << 20 | 1 << 19 });

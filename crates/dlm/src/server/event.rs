@@ -1,4 +1,4 @@
-//! What goes in and out of [`Locks`](super::Locks).
+//! Events, results and settings of [`Locks`](super::Locks).
 
 use core::time::Duration;
 
@@ -8,119 +8,120 @@ use stdx::Instant;
 
 use crate::{ExportId, WaiterId};
 
-/// What the target has to do next; drained with [`Locks::poll`](super::Locks::poll).
+/// What the target must do next; drained with [`Locks::poll`](super::Locks::poll).
 #[derive(Clone, PartialEq, Debug)]
 pub enum LockEvent {
     /// Send a blocking callback.
     Blocking {
-        /// To whom.
+        /// Receiver.
         export: ExportId,
-        /// What.
+        /// The callback.
         callback: BlCallback,
     },
     /// Send a glimpse callback.
     Glimpse {
-        /// To whom.
+        /// Receiver.
         export: ExportId,
-        /// What.
+        /// The callback.
         callback: GlCallback,
     },
-    /// An enqueue that waited has its lock: answer it.
+    /// A waiting enqueue was granted: answer it.
     Granted {
-        /// Whose.
+        /// Its export.
         export: ExportId,
         /// The enqueue.
         waiter: WaiterId,
         /// Its lock.
         grant: LockGrant,
     },
-    /// An enqueue that waited gets no lock: answer it with the error. `EINTR`: the client cancelled it; `EDEADLK`.
+    /// A waiting enqueue was refused: answer it with the error. `EINTR`: the client cancelled it. `EDEADLK`: it would
+    /// deadlock.
     Refused {
         /// The enqueue.
         waiter: WaiterId,
-        /// Why.
+        /// The error.
         errno: Errno,
     },
-    /// The operation behind an internal waiter may run again.
+    /// The operation of an internal waiter may run again.
     Ready {
-        /// Which.
+        /// The waiter.
         waiter: WaiterId,
     },
-    /// All holders that were asked for `waiter` have answered, or are gone.
+    /// All holders that were asked on behalf of `waiter` have answered or lost their locks.
     GlimpseDone {
-        /// Which.
+        /// The waiter.
         waiter: WaiterId,
     },
-    /// Tell the export how many locks that it does not use it may keep; 0: as many as it likes.
+    /// Send the export its limit of unused locks; 0: no limit.
     Limit {
-        /// Which.
+        /// The export.
         export: ExportId,
-        /// How many.
+        /// Number of unused locks.
         locks: u32,
     },
-    /// The export did not answer a callback in time: evict it. Said once.
+    /// The export did not answer a callback in time: evict it. Emitted once.
     Overdue {
-        /// Which.
+        /// The export.
         export: ExportId,
-        /// What its lock is on.
+        /// Resource of its lock.
         resource: Resource,
-        /// It was only asked what the object looks like, not for the lock.
+        /// The callback was a glimpse, not a blocking callback.
         glimpse: bool,
-        /// When it was asked first.
+        /// When the callback was first sent.
         asked: Instant,
     },
 }
 
-/// What became of an enqueue.
+/// Result of an enqueue.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Enqueued {
-    /// Answer it: here is the lock.
+    /// Granted: answer with the lock.
     Granted(LockGrant),
-    /// It waits: [`LockEvent::Granted`] or [`LockEvent::Refused`] will come with its waiter, unless its export goes.
+    /// Waiting: [`LockEvent::Granted`] or [`LockEvent::Refused`] with its waiter follows, unless the export is removed.
     Waiting,
-    /// Answer it with the error.
+    /// Refused: answer with the error.
     Refused(Errno),
-    /// A record lock was given back: answer it without a lock.
+    /// A record lock was released: answer without a lock.
     Unlocked,
-    /// `F_GETLK`: this lock is in the way.
+    /// `F_GETLK`: this lock conflicts.
     Conflict(Flock, LockMode),
-    /// `F_GETLK`: nothing is in the way.
+    /// `F_GETLK`: no lock conflicts.
     NotFound,
 }
 
-/// What [`Locks::revoke`](super::Locks::revoke) found.
+/// Result of [`Locks::revoke`](super::Locks::revoke).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Revoked {
     /// No other export holds a conflicting lock at this instant.
     Free,
-    /// Holders were called back; [`LockEvent::Ready`] comes when all that the waiter queued for is free.
+    /// Holders were called back. [`LockEvent::Ready`] follows when everything that the waiter queued for is free.
     Waiting,
 }
 
-/// What [`Locks::glimpse`](super::Locks::glimpse) found.
+/// Result of [`Locks::glimpse`](super::Locks::glimpse).
 #[derive(Clone, PartialEq, Debug)]
 pub enum Glimpsed {
-    /// Nobody else can know better than the target itself.
+    /// No other export can have newer values than the target.
     Nothing,
-    /// Holders were asked; [`LockEvent::GlimpseDone`] comes.
+    /// Holders were asked. [`LockEvent::GlimpseDone`] follows.
     Waiting,
-    /// The holders that this waiter asked before have answered so. Kept until
+    /// Answers of the holders that were asked for this waiter. Kept until
     /// [`Locks::take_glimpse`](super::Locks::take_glimpse) or [`Locks::release`](super::Locks::release).
     Done(Vec<Lvb>),
 }
 
-/// A granted lock, as told to administrators and to recovery.
+/// A granted lock, for administrators and for recovery.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LockInfo {
     /// Holder.
     pub export: ExportId,
-    /// On what.
+    /// Locked resource.
     pub resource: Resource,
-    /// Which part.
+    /// Locked part.
     pub policy: Policy,
-    /// How.
+    /// Mode.
     pub mode: LockMode,
-    /// Server's handle; 0 for record locks, which are known by their range.
+    /// The server's handle; 0 for record locks, which are identified by their range.
     pub handle: u64,
     /// Client's cookie; 0 for record locks.
     pub cookie: u64,
@@ -128,44 +129,44 @@ pub struct LockInfo {
     pub called_back: bool,
 }
 
-/// Figures for status files.
+/// Counters for status files.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Granted inode and extent locks.
     pub granted: u64,
     /// Granted record lock ranges.
     pub records: u64,
-    /// Enqueues that wait.
+    /// Waiting enqueues.
     pub waiting: u64,
-    /// Places that internal waiters hold in queues.
+    /// Queue positions of internal waiters.
     pub internal: u64,
-    /// Blocking callbacks without an answer.
+    /// Unanswered blocking callbacks.
     pub called_back: u64,
-    /// Resources with a lock or a waiter: inodes, objects, files with record locks.
+    /// Resources with a lock or a waiter, by kind: inodes, objects, files with record locks.
     pub resources: [u64; 3],
 }
 
-/// What may be set.
+/// Settings of the lock table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// How long a client has to answer a callback.
+    /// Time within which a client must answer a callback.
     pub lock_timeout: Duration,
-    /// Locks and waiting enqueues that one export may have; more are refused with `ENOLCK`.
+    /// Most locks and waiting enqueues of one export; further ones are refused with `ENOLCK`.
     pub locks_per_export_max: u32,
-    /// Granted locks of all exports beyond which they are asked to keep fewer.
+    /// Granted locks of all exports above which exports are asked to keep fewer.
     pub locks_max: usize,
-    /// Locks, ranges of record locks and waiting enqueues of all exports beyond which an export that has its share of them is
-    /// refused more, with `ENOLCK`. In force is at least twice `locks_max`.
+    /// Locks, ranges of record locks and waiting enqueues of all exports above which an export with its share of them
+    /// is refused more, with `ENOLCK`. At least twice `locks_max` applies.
     pub locks_in_all_max: usize,
 }
 
-/// Memory that a granted lock takes, its resource included, in bytes: about, and rather more.
+/// Memory of a granted lock and its resource, in bytes; a generous estimate.
 pub const LOCK_BYTES: usize = 300;
 
-/// The record locks of a file take the memory of so many locks, beside that of each.
+/// Fixed cost of record locks on a file, in locks.
 pub const RECORDS_AS_LOCKS: usize = 3;
 
-/// Memory for locks, in bytes.
+/// Default memory for locks, in bytes.
 const LOCK_MEMORY: usize = 64 << 20;
 
 impl Default for Settings {

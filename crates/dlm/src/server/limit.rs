@@ -1,54 +1,55 @@
-//! How many locks a target holds in all, and who is asked to keep fewer.
+//! Limits of a target's lock memory, and how clients are asked to keep fewer locks.
 //!
-//! Memory is bounded by a setting, not by what clients cache. Beyond [`super::Settings::locks_max`] each export that holds more
-//! than its share is told how many unused locks to keep ([`LockEvent::Limit`]): its longest unused ones go, gathered, and
-//! nobody waits for them. The share of an export is the greater of an equal part and what it holds now, in proportion: who
-//! holds little is left alone, and a client that is alone may have everything.
+//! Memory is bounded by a setting, not by what clients cache. Above [`super::Settings::locks_max`] each export with
+//! more than its share is sent a limit of unused locks ([`LockEvent::Limit`]): it cancels its least recently used ones
+//! in batches, and nobody waits for that. The share of an export is the greater of an equal part and its present part,
+//! reduced in proportion. So an export with few locks is not affected, and a single client may have all of them.
 //!
 //! ```text
 //!   100 locks are too many; A holds 88, B 14, C 0, two exports hold any
-//!   N = 102    A: max(50, 88 * 100 / 102) = 86: told      B: max(50, 13): not told
+//!   N = 102    A: max(50, 88 * 100 / 102) = 86: limited   B: max(50, 13): not limited
 //! ```
 //!
-//! Clients that do not listen are held by [`Locks::is_full`]: well beyond the limit an intent of an export that has its
-//! share gets no lock. It works all the same, and caches nothing. A lock that is asked for by itself is granted up to
-//! [`super::Settings::locks_per_export_max`]: an operation needs it. But beyond [`super::Settings::locks_in_all_max`] an export that
-//! has an equal part of that gets none either ([`Locks::is_at_limit`]), and beyond twice as many nobody who has a few. So memory is
-//! bounded whatever clients do and however many they are, and who holds little goes on.
+//! Clients that ignore the limit are bounded by [`Locks::is_full`]: well above the limit, an intent of an export with
+//! its share gets no lock, so it works but caches nothing. A lock that is requested explicitly is granted up to
+//! [`super::Settings::locks_per_export_max`], because an operation needs it. But above
+//! [`super::Settings::locks_in_all_max`] an export with an equal part of that gets none either
+//! ([`Locks::is_at_limit`]), and above twice as many only exports with very few locks do. So memory is bounded however
+//! many clients there are and whatever they do, and clients with few locks can proceed.
 
 use proto::msg::ResourceKind;
 
 use super::{LockEvent, Locks, RECORDS_AS_LOCKS};
 use crate::ExportId;
 
-/// A limit is looked at again when this part of it has come on top.
+/// Limits are recomputed when the number of locks has grown by one part in this many.
 const STEP: usize = 64;
 
-/// So many locks each export can have, whatever the others hold: its programs go on, if slowly.
+/// Locks that each export can have in any case, so that its programs proceed, if slowly.
 const FEW: usize = 8;
 
-/// What the locks of a target are limited to, as far as it was told.
+/// State of the limits that were sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limit {
-    /// With so many locks it is looked at again.
-    look_at: usize,
-    /// Exports that were told a limit.
-    told: usize,
+    /// Number of locks at which limits are recomputed.
+    recompute_at: usize,
+    /// Number of exports with a limit.
+    limited: usize,
 }
 
 impl Locks {
     /// A lock was granted.
     #[inline]
     pub(super) fn check_limit(&mut self) {
-        if self.locks.len() > self.settings.locks_max.max(self.limit.look_at) {
-            self.share_out();
+        if self.locks.len() > self.settings.locks_max.max(self.limit.recompute_at) {
+            self.send_limits();
         }
     }
 
-    /// Tells those who hold more than their share.
-    fn share_out(&mut self) {
+    /// Sends limits to exports with more than their share.
+    fn send_limits(&mut self) {
         let (all, max) = (self.locks.len(), self.settings.locks_max);
-        self.limit.look_at = all + max.div_ceil(STEP);
+        self.limit.recompute_at = all + max.div_ceil(STEP);
         let mut holders: Vec<(ExportId, u32)> = self
             .exports
             .iter()
@@ -56,53 +57,53 @@ impl Locks {
             .map(|(id, state)| (*id, state.granted))
             .collect();
         holders.sort_unstable();
-        // A step below the limit, so that this is not done again at once.
+        // One step below the limit, so that this does not run again at once.
         let goal = (max - max / STEP) as u64;
         for &(export, granted) in &holders {
             let equal = goal / holders.len() as u64;
             let share = (u64::from(granted) * goal / all as u64).max(equal).max(1) as u32;
             if granted > share {
-                self.tell_limit(export, share);
+                self.send_limit(export, share);
             }
         }
     }
 
-    fn tell_limit(&mut self, export: ExportId, locks: u32) {
+    fn send_limit(&mut self, export: ExportId, locks: u32) {
         let Some(state) = self.exports.get_mut(&export) else { return };
         if state.limit == 0 {
-            self.limit.told += 1;
+            self.limit.limited += 1;
         }
         state.limit = locks;
         stdx::mark!("dlm.limit.told");
         self.events.push_back(LockEvent::Limit { export, locks });
     }
 
-    /// There is room again: who was told a limit is told that there is none. It is shared out anew when it is reached.
+    /// Lifts all limits. They are recomputed when the maximum is reached again.
     pub(super) fn lift_limits(&mut self) {
-        self.limit.look_at = 0;
-        if self.limit.told == 0 {
+        self.limit.recompute_at = 0;
+        if self.limit.limited == 0 {
             return;
         }
-        let mut told: Vec<ExportId> =
+        let mut limited: Vec<ExportId> =
             self.exports.iter().filter(|(_, state)| state.limit != 0).map(|(id, _)| *id).collect();
-        told.sort_unstable();
-        for export in told {
+        limited.sort_unstable();
+        for export in limited {
             if let Some(state) = self.exports.get_mut(&export) {
                 state.limit = 0;
                 self.events.push_back(LockEvent::Limit { export, locks: 0 });
             }
         }
-        self.limit.told = 0;
+        self.limit.limited = 0;
     }
 
-    /// An export with a limit is gone.
+    /// An export was removed; `limit` is its limit.
     pub(super) fn limit_gone(&mut self, limit: u32) {
-        self.limit.told -= usize::from(limit != 0);
+        self.limit.limited -= usize::from(limit != 0);
         self.lift_limits();
     }
 
-    /// An export is connected again: what it was told may be lost.
-    pub(super) fn tell_limit_again(&mut self, export: ExportId) {
+    /// An export reconnected: resends its limit, which may be lost.
+    pub(super) fn resend_limit(&mut self, export: ExportId) {
         if let Some(state) = self.exports.get(&export)
             && state.limit != 0
         {
@@ -110,7 +111,7 @@ impl Locks {
         }
     }
 
-    /// Whether an export gets no locks beside what it asks for: all together have far too many, and it has its share.
+    /// Whether an export gets no locks with intents: the total is far above the limit, and the export has its share.
     pub(super) fn is_full(&self, export: ExportId) -> bool {
         let max = self.settings.locks_max;
         if self.locks.len() < max.saturating_add(max / 4) {
@@ -120,8 +121,8 @@ impl Locks {
         self.exports.get(&export).is_some_and(|state| state.granted as usize >= share)
     }
 
-    /// Whether an export is refused every further lock: it has as many as one may have, or all together have as many as
-    /// there may be and it has its share of them.
+    /// Whether an export is refused every further lock: it has as many as one export may have, or the total is at its
+    /// hard limit and the export has its share.
     pub(super) fn is_at_limit(&self, export: ExportId) -> bool {
         let Some(state) = self.exports.get(&export) else { return false };
         if state.total() >= self.settings.locks_per_export_max {
@@ -163,7 +164,7 @@ mod tests {
             Story { locks: Locks::new(0, Settings { locks_max, ..Settings::default() }), cookie: 0 }
         }
 
-        /// A lock on an object of its own, as an intent gets it.
+        /// Grants a lock on a new object, as for an intent.
         fn get(&mut self, export: ExportId) -> Option<LockGrant> {
             self.cookie += 1;
             let resource = Resource::inode(Fid::new(Fid::SEQ_FIRST, self.cookie as u32));
@@ -179,7 +180,7 @@ mod tests {
             self.locks.cancel(Instant::ZERO, export, &CancelReq { handles, waiting_cookies: vec![] });
         }
 
-        /// Limits that were told.
+        /// The limits that were sent.
         fn told(&mut self) -> Vec<(ExportId, u32)> {
             let limit = |event| match event {
                 LockEvent::Limit { export, locks } => (export, locks),
@@ -201,11 +202,11 @@ mod tests {
         assert_eq!(s.told(), [], "not with every lock");
         s.get_many(A, 2);
         assert_eq!(s.told(), [(A, 118 * 126 / 132)]);
-        // It does as it was told, and stays below.
+        // It obeys, and stays below its limit.
         s.cancel(A, &[&many[..], &[last]].concat());
         s.get_many(A, 50);
         assert_eq!(s.told(), []);
-        // A client alone may have everything; what it was told is told again when it was away.
+        // A single client may have everything. Its limit is sent again after a reconnect.
         s.locks.resend_callbacks(Instant::ZERO, A);
         assert_eq!(s.told(), [(A, 112)]);
         s.locks.export_gone(Instant::ZERO, B);
@@ -219,19 +220,19 @@ mod tests {
         assert!(stdx::marks::count("dlm.limit.told") > 0);
     }
 
-    /// A place in an [`Index`](stdx::Index): its four bytes and the control byte, in a table that is half full.
+    /// An entry of an [`Index`](stdx::Index): its four bytes and the control byte, in a table that is half full.
     const PLACE: usize = 10;
 
     #[test]
     fn a_lock_takes_no_more_memory_than_is_counted_for_it() {
         let alone = size_of::<Option<crate::server::Lock>>() + size_of::<Option<crate::server::Res>>() + 2 * PLACE;
         assert!(alone <= crate::server::LOCK_BYTES * 3 / 4, "{alone} bytes: a lock, its resource, the way to both");
-        // Of many on one resource, there is one resource, and each lock has a place in two trees.
+        // Many locks on one resource share the resource, and each is in two trees.
         let in_crowd = size_of::<Option<crate::server::Lock>>() + PLACE + crate::server::crowd::LOCK_BYTES;
         assert!(in_crowd <= crate::server::LOCK_BYTES * 3 / 4, "{in_crowd} bytes");
     }
 
-    /// A lock that is asked for by itself.
+    /// An explicit request for a lock.
     fn ask(s: &mut Story, export: ExportId, no_wait: bool) -> Result<(), Errno> {
         s.cookie += 1;
         let request = EnqueueReq {

@@ -1,14 +1,14 @@
-//! The server's end: who holds what on one target.
+//! The lock table of one target.
 //!
-//! **Queues.** Each resource has the locks granted on it and a first-in-first-out queue of those that wait. A request
-//! is granted when no lock of *another* export conflicts with it, and no earlier waiter of another export does: a
-//! stream of readers cannot starve a writer. Locks of one export never conflict with each other: one client's caches
-//! are its own affair. So that a client is not made to wait for itself, its request may overtake a waiter that waits
-//! for a lock which the client already held when the waiter came; locks got by overtaking do not excuse more of it.
+//! **Queues.** Each resource has its granted locks and a first-in-first-out queue of waiters. A request is granted when
+//! no lock of *another* export conflicts with it, and no earlier waiter of another export does, so that a stream of
+//! readers cannot starve a writer. Locks of one export never conflict with each other: the client coordinates its own
+//! users. To avoid that a client waits for itself, its request may overtake a waiter that waits for a lock which the
+//! client held before the waiter arrived. Locks granted by overtaking do not justify further overtaking.
 //!
-//! **Waiting for the target's own operations.** An operation [`revoke`](Locks::revoke)s what it is about to change.
-//! It wants other exports' locks gone for the instant that it runs, not a lock: so operations do not exclude each
-//! other, only new grants to clients, and two operations that queue on two resources in opposite order both proceed.
+//! **Operations of the target.** An operation [`revoke`](Locks::revoke)s what it is about to change. It does not take a
+//! lock, but needs other exports' locks to be gone at the moment when it runs. So operations do not exclude each other,
+//! only new grants to clients, and two operations that queue on two resources in opposite order both proceed.
 //!
 //! ```text
 //!   client A holds UPDATE|LOOKUP in PR on a directory; B sends a create in it
@@ -19,15 +19,15 @@
 //!   release(9)                              A's request is granted
 //! ```
 //!
-//! **Callbacks** have a deadline; a holder that lets it pass is [`LockEvent::Overdue`], and the target evicts it.
-//! A callback that was lost with its connection is sent again by [`resend_callbacks`](Locks::resend_callbacks).
+//! **Callbacks** have a deadline. A holder that misses it is reported as [`LockEvent::Overdue`], and the target evicts
+//! it. Callbacks that were lost with a connection are resent by [`resend_callbacks`](Locks::resend_callbacks).
 //!
-//! **Record locks** are a world of their own (`records.rs`): they are never called back, owners within one client do
-//! conflict, and a request waits for granted locks only, as POSIX has it.
+//! **Record locks** are separate (`records.rs`): they are never called back, owners within one client do conflict, and
+//! a request waits for granted locks only, as POSIX requires.
 //!
-//! Invariants: two locks of different exports on one resource whose modes are incompatible do not overlap, except that
-//! a replayed lock is checked against granted locks only; an export's cookie names at most one lock or waiting request;
-//! handles and places in queues come from one counter, so a smaller handle is an older lock.
+//! Invariants: two locks of different exports on one resource with incompatible modes do not overlap, except that a
+//! replayed lock is checked against granted locks only; an export's cookie names at most one lock or waiting request;
+//! handles and queue positions come from one counter, so a smaller handle is an older lock.
 
 mod callback;
 mod crowd;
@@ -49,7 +49,7 @@ use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Reso
 use smallvec::SmallVec;
 use stdx::{Index, Instant, Map, Slab};
 
-use self::callback::{Asked, Call, GlimpseState, Questions};
+use self::callback::{Call, GlimpseState, GlimpseWindow, PendingGlimpse};
 use self::crowd::Crowd;
 use self::records::{Owner, Records};
 use crate::mode::{ModeCounts, compatible, covers};
@@ -66,20 +66,20 @@ struct Lock {
     handle: u64,
     part: Part,
     mode: LockMode,
-    /// Its resource, and its place in the resource's list.
+    /// Index of its resource, and its position in the resource's list.
     res: u32,
     pos: u32,
-    /// The export's list.
+    /// Links of the export's list.
     prev: u32,
     next: u32,
     call: Option<Box<Call>>,
-    asked: Option<Box<Asked>>,
+    asked: Option<Box<PendingGlimpse>>,
 }
 
-/// One that waits.
+/// A waiter in a queue.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// Comparable with handles: locks with smaller ones are older.
+    /// Comparable with handles: locks with smaller handles are older.
     seq: u64,
     export: ExportId,
     mode: LockMode,
@@ -103,32 +103,32 @@ struct Res {
     crowd: Option<Box<Crowd>>,
 }
 
-/// What an export has.
+/// State of an export.
 #[derive(Default)]
 struct Export {
-    /// First of its granted locks, plus one; 0 is none.
+    /// Index of its first granted lock, plus one; 0 is none.
     head: u32,
     granted: u32,
-    /// The greatest cookie of a lock granted so far: a greater one is no resend.
+    /// The highest cookie of a lock granted so far; a higher one cannot be a resend.
     cookie_max: u64,
-    /// Ranges of record locks, by resource.
+    /// Number of record lock ranges, by resource.
     records: BTreeMap<u32, u32>,
     record_count: u32,
-    /// Enqueues that wait, by cookie: on which resource.
+    /// Resource of each waiting enqueue, by cookie.
     waiting: BTreeMap<u64, u32>,
-    /// Handles of its locks with a callback or glimpse unanswered.
+    /// Handles of its locks with an unanswered callback or glimpse.
     calls: BTreeSet<u64>,
-    /// Those of them that are glimpses.
-    questions: Questions,
-    /// [`LockEvent::Overdue`] was said.
+    /// Its unanswered glimpses.
+    glimpse_window: GlimpseWindow,
+    /// [`LockEvent::Overdue`] was emitted.
     overdue: bool,
     /// When its deadlines were last extended.
     progress: Instant,
-    /// Since when it has no connection.
+    /// When it lost its connection.
     away: Option<Instant>,
-    /// How many unused locks it was told to keep at most; 0: nothing.
+    /// Limit of unused locks that was sent to it; 0: none.
     limit: u32,
-    /// Cookies of the record lock requests answered last, and with what those were refused that were: a resend of one is answered, not
+    /// The last answered record lock requests: cookie and, if refused, the error. A resend of one is answered, not
     /// executed again.
     executed: VecDeque<(u64, Option<Errno>)>,
 }
@@ -139,11 +139,11 @@ impl Export {
     }
 }
 
-/// Where an internal waiter stands.
+/// An internal waiter.
 #[derive(Default)]
 struct Internal {
     places: SmallVec<[u32; 4]>,
-    /// [`LockEvent::Ready`] was said since it last found something in its way.
+    /// [`LockEvent::Ready`] was emitted since it last found a conflict.
     ready: bool,
 }
 
@@ -159,9 +159,9 @@ pub struct Locks {
     exports: Map<ExportId, Export>,
     internal: Map<WaiterId, Internal>,
     glimpses: Map<WaiterId, Vec<GlimpseState>>,
-    /// Owners of POSIX locks that wait: on which resources, once per request.
+    /// Owners of waiting POSIX lock requests, with the resource of each request.
     record_waits: BTreeMap<Owner, Vec<u32>>,
-    /// Deadline, handle, and whether it is a glimpse's.
+    /// Deadlines with handle, and whether it is a glimpse's.
     timers: BTreeSet<(Instant, u64, bool)>,
     events: VecDeque<LockEvent>,
     counters: Counters,
@@ -169,7 +169,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// An empty table. Handles are greater than `base`; `instance << 40` makes them unique over restarts.
+    /// An empty table. Handles are greater than `base`; `instance << 40` makes them unique across restarts.
     pub fn new(base: u64, settings: Settings) -> Locks {
         Locks {
             settings,
@@ -195,43 +195,42 @@ impl Locks {
         self.settings
     }
 
-    /// Changes the settings; deadlines that already run stay.
+    /// Changes the settings. Running deadlines are not affected.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
         self.lift_limits();
     }
 
-    /// The next thing to do.
+    /// The next event for the target to handle.
     pub fn poll(&mut self) -> Option<LockEvent> {
         self.events.pop_front()
     }
 
-    /// The place of a resource that has a lock or a waiter.
+    /// Index of a resource that has a lock or a waiter.
     #[inline]
     fn resource(&self, key: &Resource) -> Option<u32> {
         self.by_resource.get(key, |r| self.resources[r].key)
     }
 
-    /// The place of the lock with this handle.
+    /// Index of the lock with this handle.
     #[inline]
     fn by_handle(&self, handle: u64) -> Option<u32> {
         self.by_handle.get(&handle, |i| self.locks[i].handle)
     }
 
-    /// Handles, places and serials, in the order of time.
+    /// The next handle, queue position or serial number; they rise over time.
     fn draw(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Runs an enqueue, or its resend, or its replay. Glimpses (`req.glimpse`) are not for here: see
-    /// [`glimpse`](Locks::glimpse).
+    /// Executes an enqueue, its resend, or its replay. For glimpses (`req.glimpse`) see [`glimpse`](Locks::glimpse).
     ///
-    /// Errors: `EINVAL` for a request that makes no sense, `EAGAIN` if it must not wait and would, `ENOLCK` beyond a
-    /// limit (see `limit.rs`), `EDEADLK` for a record lock that would close a ring of waiters, `ESTALE` for a replay of a lock that
-    /// conflicts with one granted meanwhile.
+    /// Errors: `EINVAL` for an invalid request, `EAGAIN` if it would wait but must not, `ENOLCK` beyond a limit (see
+    /// `limit.rs`), `EDEADLK` for a record lock that would close a cycle of waiters, `ESTALE` for a replay of a lock
+    /// that conflicts with one granted meanwhile.
     ///
-    /// Cookies need not rise, but a resend is found faster in a client whose cookies do.
+    /// Cookies need not rise, but resends are found faster if a client's cookies do.
     pub fn enqueue(&mut self, now: Instant, export: ExportId, req: &EnqueueReq, waiter: WaiterId) -> Enqueued {
         self.now = now;
         if req.glimpse || (req.cookie == 0 && !req.test) {
@@ -245,10 +244,10 @@ impl Locks {
         }
     }
 
-    /// Runs the replay of a lock that was granted: under which handle it is held again (0 for a record lock). It never
-    /// waits, and the same again gives the same.
+    /// Executes the replay of a granted lock. Returns its new handle (0 for a record lock). A replay never waits, and a
+    /// repeated one has the same result.
     ///
-    /// Errors: as [`enqueue`](Locks::enqueue), and `EINVAL` for what is no replay of a granted lock.
+    /// Errors: as [`enqueue`](Locks::enqueue), and `EINVAL` for a request that is no replay of a granted lock.
     pub fn replay(&mut self, now: Instant, export: ExportId, req: &EnqueueReq) -> Result<u64, Errno> {
         let waits = self.exports.get(&export).is_some_and(|state| state.waiting.contains_key(&req.cookie));
         if req.granted_handle == 0 || req.test || waits {
@@ -312,7 +311,7 @@ impl Locks {
         Enqueued::Granted(self.grant_message(i))
     }
 
-    /// The lock on a resource that an export has under a cookie.
+    /// The lock that an export has on a resource under a cookie.
     fn granted_before(&self, r: Option<u32>, export: ExportId, cookie: u64) -> Option<u32> {
         if cookie > self.exports.get(&export)?.cookie_max {
             return None;
@@ -320,13 +319,13 @@ impl Locks {
         self.own(&self.resources[r?], export).find(|&i| self.locks[i].cookie == cookie)
     }
 
-    /// The same enqueue again, when its lock is granted.
+    /// A resend or replay of an enqueue whose lock is granted.
     fn enqueue_again(&mut self, i: u32, req: &EnqueueReq, mode: LockMode, part: Part) -> Enqueued {
         let lock = &self.locks[i];
         let r = lock.res;
         let res = &self.resources[r];
         if req.granted_handle != 0 && (lock.mode, lock.part) != (mode, part) {
-            // The replay of the operation that got this lock granted it in another shape; the client knows better.
+            // The replay of the operation with this lock granted it in another form; the client's form is right.
             if self.has_blocker(res, lock.export, mode, part) {
                 return Enqueued::Refused(Errno::ESTALE);
             }
@@ -337,7 +336,7 @@ impl Locks {
         Enqueued::Granted(self.grant_message(i))
     }
 
-    /// A lock covers another part from now on, or in another mode.
+    /// Changes the part or mode of a lock.
     fn reshape(&mut self, i: u32, mode: LockMode, part: Part) {
         self.delist(i);
         let lock = &mut self.locks[i];
@@ -348,7 +347,7 @@ impl Locks {
         self.enlist(i);
     }
 
-    /// The same enqueue again, while it waits: the answer now goes to the new waiter.
+    /// A resend of a waiting enqueue: the answer goes to the new waiter.
     fn reattach(&mut self, r: u32, export: ExportId, req: &EnqueueReq, new: WaiterId) -> Enqueued {
         let res = &mut self.resources[r];
         if res.key != req.resource {
@@ -368,8 +367,8 @@ impl Locks {
         Enqueued::Waiting
     }
 
-    /// For intents: a lock on what can be had of `want_bits` at once, without calling anybody back. `None` if one of
-    /// `must_bits` cannot be had, or nothing. A lock that the export has under this cookie is returned as it is.
+    /// For intents: grants those of `want_bits` that are free, without any callback. `None` if one of `must_bits` is
+    /// not free, or no bit is. A lock that the export has under this cookie is returned unchanged.
     pub fn try_grant(
         &mut self,
         now: Instant,
@@ -413,8 +412,8 @@ impl Locks {
         Some(self.grant_message(i))
     }
 
-    /// The lock on an object that its export has just made and counts on, however many locks there are. `None` if another
-    /// export has one that conflicts, or at the limit of one export or of all.
+    /// Grants a lock on an object that its export has just created and relies on, regardless of the total number of
+    /// locks. `None` if another export has a conflicting lock, or beyond the hard limits.
     pub fn grant_new(
         &mut self,
         now: Instant,
@@ -440,8 +439,8 @@ impl Locks {
         Some(self.grant_message(i))
     }
 
-    /// Gives locks back. Handles that are unknown or another export's are ignored; enqueues that still wait are
-    /// refused with `EINTR`.
+    /// Cancels locks. Handles that are unknown or another export's are ignored; waiting enqueues are refused with
+    /// `EINTR`.
     pub fn cancel(&mut self, now: Instant, export: ExportId, req: &CancelReq) {
         self.now = now;
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
@@ -461,7 +460,7 @@ impl Locks {
         self.run_queues(touched);
     }
 
-    /// The object is gone, by a change of this export's own: its locks go without a cancel. Record locks stay.
+    /// The object was destroyed by a change of this export: drops its locks without a cancel. Record locks remain.
     pub fn drop_locks(&mut self, now: Instant, export: ExportId, resource: &Resource) {
         self.now = now;
         let Some(r) = self.resource(resource) else { return };
@@ -473,9 +472,9 @@ impl Locks {
         self.run_queues(touched);
     }
 
-    /// Forgets an export: its locks, what it waits for, events meant for it. Whoever waited for it goes on.
+    /// Removes an export: its locks, waiting requests and events. Waiters for its locks proceed.
     ///
-    /// Places in queues that its operations hold on the target stay until [`release`](Locks::release).
+    /// Queue positions of its operations at the target remain until [`release`](Locks::release).
     pub fn export_gone(&mut self, now: Instant, export: ExportId) {
         self.now = now;
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
@@ -503,7 +502,7 @@ impl Locks {
         self.run_queues(touched);
     }
 
-    /// Takes a request out of the queue that it waits in; the resource's queue has not been run yet.
+    /// Removes a waiting request from its queue. The caller runs the queue.
     fn remove_waiting(&mut self, export: ExportId, cookie: u64) -> Option<(u32, WaiterId)> {
         let r = self.exports.get_mut(&export)?.waiting.remove(&cookie)?;
         self.counters.waiting -= 1;
@@ -546,12 +545,12 @@ impl Locks {
         }
     }
 
-    /// How many locks an export holds, ranges of record locks included.
+    /// Number of locks that an export holds, ranges of record locks included.
     pub fn count(&self, export: ExportId) -> u32 {
         self.exports.get(&export).map_or(0, |state| state.granted + state.record_count)
     }
 
-    /// What an export holds, by resource, then handle; record locks by range.
+    /// All locks of an export, by resource and handle; record locks by range.
     pub fn held(&self, export: ExportId) -> Vec<LockInfo> {
         let mut list: Vec<LockInfo> = self.locks_of(export).into_iter().map(|i| self.info(i)).collect();
         list.sort_by_key(|l| (l.resource, l.handle));
@@ -564,13 +563,13 @@ impl Locks {
         list
     }
 
-    /// The inode or extent locks that an export has on a resource.
+    /// The inode or extent locks of an export on a resource.
     pub fn held_on(&self, export: ExportId, resource: &Resource) -> impl Iterator<Item = LockInfo> {
         let res = self.resource(resource).map(|r| &self.resources[r]);
         res.into_iter().flat_map(move |res| self.own(res, export)).map(|i| self.info(i))
     }
 
-    /// What is granted on a resource, by handle; record locks by owner and range.
+    /// All locks on a resource, by handle; record locks by owner and range.
     pub fn granted_on(&self, resource: &Resource) -> Vec<LockInfo> {
         let Some(r) = self.resource(resource) else { return Vec::new() };
         let mut list: Vec<LockInfo> = self.resources[r].granted.iter().map(|&i| self.info(i)).collect();
@@ -579,7 +578,8 @@ impl Locks {
         list
     }
 
-    /// Whether an export has a lock on a resource that does for `mode`: the one with this handle, or one that touches `extent`.
+    /// Whether an export has a lock on a resource that covers `mode`: the one with this handle, or one that overlaps
+    /// `extent`.
     pub fn holds(
         &self,
         export: ExportId,
@@ -595,12 +595,12 @@ impl Locks {
         self.by_handle(handle).is_some_and(does) || self.own(&self.resources[r], export).filter(touches).any(does)
     }
 
-    /// Whether any export has a lock, or anybody waits for one.
+    /// Whether there are neither locks nor waiters.
     pub fn is_idle(&self) -> bool {
         self.resources.is_empty()
     }
 
-    /// Figures for status files.
+    /// Counters for status files.
     pub fn counters(&self) -> Counters {
         Counters { granted: self.locks.len() as u64, ..self.counters }
     }
@@ -617,7 +617,7 @@ impl Locks {
     }
 }
 
-/// A record lock's grant. It has no handle that a cancel would know.
+/// The grant of a record lock. Its handle cannot be used in a cancel.
 fn record_grant(handle: u64, cookie: u64, resource: Resource, mode: LockMode, flock: Flock) -> LockGrant {
     LockGrant { handle, cookie, resource, policy: Some(Policy::Flock(flock)), mode: mode as i32 }
 }

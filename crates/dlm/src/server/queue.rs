@@ -1,24 +1,24 @@
-//! Granting, waiting in line, and the target's own operations in line with the rest.
+//! Queues of a resource: granting, waiting, and revocation for the target's own operations.
 
 use proto::msg::{Extent, LockGrant, LockMode, Policy, Resource};
 use smallvec::SmallVec;
 use stdx::Instant;
 
-use super::crowd::tells_apart;
+use super::crowd::is_exact_for;
 use super::{Entry, LockEvent, Locks, NIL, Res, Revoked, Who};
 use crate::mode::{ModeCounts, compatible};
 use crate::part::Part;
 use crate::{ExportId, WaiterId};
 
-/// With more conflicting locks than this around it, an extent does not grow to the end of the file...
+/// With more conflicting locks than this, an extent does not grow to the end of the file...
 const CONTENDED_LOCKS: usize = 32;
-/// ...but only so far, as in Lustre.
+/// ...but only by this many bytes, as in Lustre.
 const CONTENDED_GROWTH: u64 = 32 << 20;
-/// Ends of grown extents lie at page boundaries.
+/// Grown extents are aligned to pages, in bytes.
 const PAGE: u64 = 4096;
 
 impl Locks {
-    /// The slot of a resource that nobody has or wants yet.
+    /// Creates a resource without locks and waiters.
     pub(super) fn new_resource(&mut self, key: Resource) -> u32 {
         let res = Res {
             key,
@@ -43,7 +43,7 @@ impl Locks {
         }
     }
 
-    /// Whether one of the first `upto` waiters is in the way of a request.
+    /// Whether one of the first `upto` waiters blocks a request.
     pub(super) fn blocked_by_queue(
         &self,
         res: &Res,
@@ -60,7 +60,7 @@ impl Locks {
         })
     }
 
-    /// Whether `entry` waits for a lock that `export` held before `entry` came.
+    /// Whether `entry` waits for a lock that `export` held before `entry` arrived.
     fn may_overtake(&self, res: &Res, export: ExportId, entry: &Entry) -> bool {
         self.own(res, export).any(|i| {
             let lock = &self.locks[i];
@@ -71,14 +71,14 @@ impl Locks {
     pub(super) fn call_back_blockers(&mut self, r: u32, export: ExportId, mode: LockMode, part: Part) {
         let mut list: SmallVec<[u32; 16]> =
             self.blockers(&self.resources[r], export, mode, part).filter(|&i| self.locks[i].call.is_none()).collect();
-        // In the order of the list, whichever way they were found.
+        // In the order of the resource's list, so that the way of searching does not matter.
         list.sort_unstable_by_key(|i| self.locks[*i].pos);
         for i in list {
             self.call_back(i, mode, part);
         }
     }
 
-    /// A new lock is asked back if somebody waits for it already: who came later and conflicts, or was overtaken.
+    /// Calls a new lock back if it conflicts with a waiter, which came later or was overtaken.
     pub(super) fn call_back_for_queue(&mut self, i: u32) {
         let lock = &self.locks[i];
         let waits =
@@ -121,9 +121,9 @@ impl Locks {
         i
     }
 
-    /// Takes a lock away; its resource's queue has not been run yet, nor the resource dropped.
+    /// Removes a lock and returns its resource. The caller runs the queue and drops the resource if it is empty.
     pub(super) fn remove_lock(&mut self, i: u32) -> u32 {
-        self.settle_callbacks(i);
+        self.end_callbacks(i);
         self.by_handle.remove(&self.locks[i].handle, |i| self.locks[i].handle);
         self.delist(i);
         let lock = self.locks.remove(i);
@@ -148,7 +148,7 @@ impl Locks {
         lock.res
     }
 
-    /// The largest extent around the request that conflicts with nobody; other parts as they are.
+    /// Grows a requested extent as far as it conflicts with no lock; other parts are unchanged.
     pub(super) fn grow(&self, r: u32, export: ExportId, mode: LockMode, part: Part) -> Part {
         let Part::Extent(asked) = part else { return part };
         let res = &self.resources[r];
@@ -158,7 +158,7 @@ impl Locks {
             let Part::Extent(other) = other else { return };
             conflicting += 1;
             if other.overlaps(&asked) {
-                // Somebody whom this request overtakes: take no more from them than is needed.
+                // This request overtakes it: take no more of it than needed.
                 extent = Extent { start: extent.start.max(asked.start), end: extent.end.min(asked.end) };
             } else if other.end < asked.start {
                 extent.start = extent.start.max(other.end + 1);
@@ -167,7 +167,7 @@ impl Locks {
             }
         };
         let mut crowded = 0;
-        if let Some(crowd) = res.crowd.as_deref().filter(|_| tells_apart(res, mode)) {
+        if let Some(crowd) = res.crowd.as_deref().filter(|_| is_exact_for(res, mode)) {
             let (before, after, count) = crowd.gap(export, mode, asked, CONTENDED_LOCKS + 1);
             let before = before.map(|end| Extent { start: 0, end });
             let after = after.map(|start| Extent { start, end: u64::MAX });
@@ -207,7 +207,7 @@ impl Locks {
         }
     }
 
-    /// Grants what can be granted, in order, and calls back what is in the way of the rest.
+    /// Grants what is possible, in order, and calls back new locks that block the remaining waiters.
     pub(super) fn run_queue(&mut self, r: u32) {
         if self.resources[r].queue.is_empty() {
             return;
@@ -240,7 +240,7 @@ impl Locks {
                 }
             }
         }
-        // Whoever still waits called back what was in its way when it came; only the new locks are news to it.
+        // The remaining waiters called back conflicting locks when they arrived; only the new locks are left.
         for i in granted {
             self.call_back_for_queue(i);
         }
@@ -249,7 +249,7 @@ impl Locks {
         }
     }
 
-    /// Says Ready if nothing is in the way of an internal waiter any more, anywhere.
+    /// Emits `Ready` if no lock blocks an internal waiter in any queue.
     fn check_ready(&mut self, waiter: WaiterId) {
         let Some(state) = self.internal.get(&waiter) else { return };
         if state.ready {
@@ -277,12 +277,12 @@ impl Locks {
         self.has_blocker(&self.resources[r], export, mode, part)
     }
 
-    /// For an operation of the target, on behalf of `export`: is it true at this instant that no other export holds a
-    /// conflicting lock? If not, holders are called back and the waiter stands in the resource's queue, so that no
-    /// conflicting lock is granted past it; [`LockEvent::Ready`] says when to run the operation again from the start.
+    /// For an operation of the target on behalf of `export`: checks that no other export holds a conflicting lock at
+    /// this moment. Otherwise calls the holders back and queues the waiter, so that no conflicting lock is granted
+    /// before it. [`LockEvent::Ready`] tells when to run the operation again from the start.
     ///
-    /// One waiter may wait for several resources. It stays in their queues until [`release`](Locks::release), which
-    /// must be called when the operation has run or was dropped. A waiter's number must not be used for another
+    /// One waiter may wait for several resources. It remains in their queues until [`release`](Locks::release), which
+    /// must be called when the operation has run or was dropped. The waiter's number must not be used for another
     /// operation before that.
     pub fn revoke(
         &mut self,
@@ -315,8 +315,7 @@ impl Locks {
         Revoked::Waiting
     }
 
-    /// Ends all that `waiter` waits for or keeps free: its places in queues, its glimpses. Nothing, for one that never
-    /// waited.
+    /// Removes a waiter: its queue positions and glimpses. Does nothing for one that never waited.
     pub fn release(&mut self, now: Instant, waiter: WaiterId) {
         if !self.glimpses.is_empty() {
             self.glimpses.remove(&waiter);

@@ -1,16 +1,17 @@
 //! Record locks on the server: `fcntl` and `flock`.
 //!
-//! An owner is a client's number for a process (or an open file, for `flock`); owners of one client conflict like any
-//! others. A request waits for granted locks only, never for other waiters: POSIX programs count on a read lock beside
-//! a read lock. Waiters are tried in the order in which they came.
+//! An owner is a client's identifier of a process (or of an open file, for `flock`). Owners of one client conflict like
+//! any others. A request waits for granted locks only, never for other waiters, because POSIX programs rely on sharing
+//! read locks. Waiters are tried in the order of their arrival.
 //!
-//! A POSIX request that would wait is refused with `EDEADLK` if whom it waits for waits, directly or not, for its own
-//! owner, on whatever files. A grant can close such a ring too (an owner with several threads, or a lock that goes to
-//! another waiter first): those who still wait are looked at again then. `flock` has no such check, as on Linux.
+//! A POSIX request that would wait is refused with `EDEADLK` if an owner that it waits for waits, directly or
+//! indirectly, for the requesting owner, on any file. A grant can close such a cycle too (an owner with several
+//! threads, or a lock that goes to another waiter first), so the remaining waiters are checked again then. `flock` has
+//! no such check, as on Linux.
 //!
-//! Grants are not in the table of handles: record locks are given back by range, and a client replays its own list. Nobody is asked
-//! to give one back, so a copy of a request that comes late must not lock anything that its client does not know of: it gets the
-//! answer that the first one got, a refusal too.
+//! Record locks have no handles: they are released by range, and a client replays its own list. They are never called
+//! back, so a late copy of a request must not lock anything that its client does not know of: it gets the first copy's
+//! result, including a refusal.
 
 use proto::Errno;
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy};
@@ -20,7 +21,7 @@ use super::{Enqueued, LockEvent, LockInfo, Locks, record_grant};
 use crate::record::{Record, RecordSet};
 use crate::{ExportId, WaiterId};
 
-/// How many answered requests of an export are remembered for their resends.
+/// Answered requests that are remembered per export, for resends.
 const EXECUTED: usize = 128;
 
 pub(super) type Owner = (ExportId, u64);
@@ -59,16 +60,16 @@ impl Records {
         self.posix.is_empty() && self.flock.is_empty() && self.queue.is_empty()
     }
 
-    fn world(&self, is_flock: bool) -> &RecordSet<Owner> {
+    fn set_of(&self, is_flock: bool) -> &RecordSet<Owner> {
         if is_flock { &self.flock } else { &self.posix }
     }
 
-    fn world_mut(&mut self, is_flock: bool) -> &mut RecordSet<Owner> {
+    fn set_mut(&mut self, is_flock: bool) -> &mut RecordSet<Owner> {
         if is_flock { &mut self.flock } else { &mut self.posix }
     }
 
     fn conflicts(&self, owner: Owner, mode: LockMode, f: &Flock) -> impl Iterator<Item = Record<Owner>> {
-        self.world(f.is_flock).conflicts(owner, f.start, f.end, mode == LockMode::Pw)
+        self.set_of(f.is_flock).conflicts(owner, f.start, f.end, mode == LockMode::Pw)
     }
 
     pub(super) fn reattach(&mut self, export: ExportId, cookie: u64, waiter: WaiterId) {
@@ -81,7 +82,8 @@ impl Records {
 }
 
 impl Locks {
-    /// How many requests of an export wait for record locks. Their holders are programs, which nobody asks to give them back.
+    /// Number of requests of an export that wait for record locks. These may wait for ever, since record locks are not
+    /// called back.
     pub fn record_waits(&self, export: ExportId) -> usize {
         let Some(state) = self.exports.get(&export) else { return 0 };
         let resources: Set<u32> = state.waiting.values().copied().collect();
@@ -125,7 +127,7 @@ impl Locks {
             return Enqueued::Unlocked;
         }
         let r = found.unwrap_or_else(|| self.new_resource(req.resource));
-        // A flock(2) lock that changes its mode is given up first, and not given back if that fails.
+        // A flock(2) lock that changes its mode is released first, and not restored if the change fails.
         if flock.is_flock && !replay {
             let held =
                 self.resources[r].records.as_ref().and_then(|x| x.flock.of(owner).next()).map(|held| held.mode());
@@ -203,7 +205,7 @@ impl Locks {
         Enqueued::Refused(errno)
     }
 
-    /// A request that was refused is answered with this instead, and so are its copies.
+    /// Changes the error of a refused request, for resends of it.
     pub fn refused_with(&mut self, export: ExportId, cookie: u64, errno: Errno) {
         let Some(state) = self.exports.get_mut(&export) else { return };
         if let Some((_, refused @ Some(_))) = state.executed.iter_mut().find(|(other, _)| *other == cookie) {
@@ -211,21 +213,21 @@ impl Locks {
         }
     }
 
-    /// Changes an owner's ranges, and all counts of them.
+    /// Changes an owner's ranges, and updates all counts.
     fn set_records(&mut self, r: u32, owner: Owner, f: &Flock, write: Option<bool>) {
         let records = self.resources[r].records.get_or_insert_default();
-        let grown = records.world_mut(f.is_flock).set(owner, f.start, f.end, write, f.pid);
+        let grown = records.set_mut(f.is_flock).set(owner, f.start, f.end, write, f.pid);
         self.count_records(r, owner.0, grown as i64);
     }
 
-    /// The same for a lock that is granted; `keep`: what the owner may write it may go on writing.
+    /// Sets the ranges of a granted lock. `keep`: write locks of the owner are kept.
     fn grant_records(&mut self, r: u32, owner: Owner, f: &Flock, write: bool, keep: bool) {
         if write || !keep {
             self.set_records(r, owner, f, Some(write));
             return;
         }
         let records = self.resources[r].records.get_or_insert_default();
-        let grown = records.world_mut(f.is_flock).set_at_least_read(owner, f.start, f.end, f.pid);
+        let grown = records.set_mut(f.is_flock).set_at_least_read(owner, f.start, f.end, f.pid);
         self.count_records(r, owner.0, grown as i64);
     }
 
@@ -240,7 +242,7 @@ impl Locks {
         }
     }
 
-    /// Drops all ranges of an export on a file; the file's queue has not been run yet.
+    /// Drops all ranges of an export on a file. The caller runs the file's queue.
     pub(super) fn drop_records(&mut self, r: u32, export: ExportId) {
         let Some(records) = &mut self.resources[r].records else { return };
         let owners = (export, 0)..=(export, u64::MAX);
@@ -248,7 +250,7 @@ impl Locks {
         self.count_records(r, export, -(gone as i64));
     }
 
-    /// Takes a request that is not wanted any more out of a file's queue.
+    /// Removes a withdrawn request from a file's queue.
     pub(super) fn remove_record_wait(&mut self, r: u32, export: ExportId, cookie: u64) -> Option<WaiterId> {
         let queue = &mut self.resources[r].records.as_mut()?.queue;
         let at = queue.iter().position(|w| w.export == export && w.cookie == cookie)?;
@@ -271,7 +273,7 @@ impl Locks {
         }
     }
 
-    /// Takes a waiter out of a file's queue, and out of everything that knows that it waits.
+    /// Removes a waiter from a file's queue and from all tables of waiters.
     fn take_record_wait(&mut self, r: u32, at: usize) -> Option<Wait> {
         let wait = self.resources[r].records.as_mut()?.queue.remove(at);
         self.forget_record_wait(r, &wait);
@@ -282,7 +284,7 @@ impl Locks {
         Some(wait)
     }
 
-    /// Grants what has become free, in order.
+    /// Grants what has become possible, in order.
     pub(super) fn run_records(&mut self, r: u32) {
         let mut at = 0;
         while let Some(records) = &self.resources[r].records {
@@ -291,11 +293,11 @@ impl Locks {
                 at += 1;
                 continue;
             }
-            // A write lock that becomes a read lock may let others in who came before.
+            // A downgrade from write to read may allow earlier waiters.
             let downgrade = !wait.keep
                 && !wait.write()
                 && records
-                    .world(wait.flock.is_flock)
+                    .set_of(wait.flock.is_flock)
                     .of_in(wait.owner(), wait.flock.start, wait.flock.end)
                     .any(|x| x.write);
             self.take_record_wait(r, at);
@@ -310,8 +312,8 @@ impl Locks {
         }
     }
 
-    /// If the new holder waits elsewhere, the grant may have closed a ring through those who wait here: they
-    /// are refused. Whether any was.
+    /// If the new holder waits for another lock, the grant may have closed a cycle through waiters of this file: these
+    /// are refused. Returns whether any was.
     fn after_record_grant(&mut self, r: u32, owner: Owner) -> bool {
         if !self.record_waits.contains_key(&owner) {
             return false;
@@ -332,7 +334,7 @@ impl Locks {
         refused
     }
 
-    /// Whether one who would wait for this lock would wait for itself.
+    /// Whether an owner that waited for this lock would wait for itself.
     fn would_deadlock(&self, r: u32, owner: Owner, mode: LockMode, flock: &Flock) -> bool {
         let mut seen: Set<Owner> = Set::default();
         let mut todo: Vec<Owner> = Vec::new();
@@ -359,8 +361,8 @@ impl Locks {
     pub(super) fn record_infos(&self, r: u32) -> Vec<LockInfo> {
         let res = &self.resources[r];
         let Some(records) = &res.records else { return Vec::new() };
-        let world = |is_flock: bool| {
-            records.world(is_flock).iter().map(move |x| {
+        let infos = |is_flock: bool| {
+            records.set_of(is_flock).iter().map(move |x| {
                 let flock = Flock { start: x.start, end: x.end, owner: x.owner.1, pid: x.pid, is_flock };
                 LockInfo {
                     export: x.owner.0,
@@ -373,6 +375,6 @@ impl Locks {
                 }
             })
         };
-        world(false).chain(world(true)).collect()
+        infos(false).chain(infos(true)).collect()
     }
 }

@@ -1,62 +1,61 @@
-//! The seam of a target machine: what comes in, what goes out.
+//! The interface of a target machine: its events and effects.
 //!
-//! A driver (the `host`, or the simulator) owns sockets, timers, the store's engine and the data files. It calls
-//! [`crate::Target::handle`] with what happened, then [`crate::Target::poll`] until it gives `None`, and again when
-//! [`crate::Target::deadline`] has passed (with [`Event::Tick`]). There is no fourth door.
+//! A driver (the `host`, or the simulator) owns sockets, timers, the store's engine and the data files. It reports
+//! events to [`crate::Target::handle`], then calls [`crate::Target::poll`] until it returns `None`, and reports
+//! [`Event::Tick`] when [`crate::Target::deadline`] has passed. There is no other interface.
 
 use bytes::Bytes;
 use proto::{Frame, Nid, TargetName};
 use store::{Group, Load, LoadDone, Space};
 
-/// A connection, accepted or dialled: numbered by the driver if accepted, by the machine if dialled (see [`ConnId::DIALLED`]).
+/// A connection. The driver numbers accepted ones, the machine those that it dials (see [`ConnId::DIALLED`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
 
 impl ConnId {
-    /// Bit that is set in the numbers of connections that the machine asked for.
+    /// Bit that is set in the numbers of connections dialled by the machine.
     pub const DIALLED: u64 = 1 << 63;
 }
 
-/// Who is at the other end of an accepted connection, as the transport knows it.
+/// The peer of an accepted connection, as the transport knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Peer {
     /// Address for messages, `127.0.0.1:40312` or `unix:pid 4711`.
     pub address: String,
-    /// Unix sockets: the peer's user.
+    /// Unix sockets: user ID of the peer.
     pub uid: Option<u32>,
-    /// On this machine.
+    /// The peer is on this machine.
     pub local: bool,
-    /// On this machine, and root's or the user's as whom this server runs: it may be another target.
+    /// The peer is on this machine and runs as root or as this server's user, so it may be another target.
     pub ours: bool,
 }
 
-/// A data operation of an object target, beside the store.
+/// An operation on the data files of an object target, which are separate from the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DataOp {
-    /// Read at most `length` bytes; shorter at the end of the file, empty if there is no file.
+    /// Read at most `length` bytes; fewer at the end of the file, none if there is no file.
     Read { file: u64, offset: u64, length: u32 },
-    /// Write; creates the file if need be.
+    /// Write; creates the file if necessary.
     Write { file: u64, offset: u64, data: Bytes },
-    /// Set the length; no file is no error.
+    /// Set the length; a missing file is no error.
     Truncate { file: u64, size: u64 },
-    /// Punch a hole, zero a range or allocate it; the length of the file may grow.
+    /// Punch a hole, zero a range or allocate it; the file may grow.
     Fallocate { file: u64, offset: u64, length: u64, kind: proto::msg::PunchKind, keep_size: bool },
     /// `SEEK_DATA` / `SEEK_HOLE`.
     Seek { file: u64, offset: u64, hole: bool },
-    /// Make these files durable: their bytes, their length, their names. Of a file that is not there: that it is not
-    /// there, so a removal before this is durable too.
+    /// Make these files durable: data, length and name. For a missing file this makes its removal durable.
     Sync { files: Vec<u64> },
-    /// Remove a file; none is no error.
+    /// Remove a file; a missing file is no error.
     Remove { file: u64 },
-    /// Length and space of a file, `None` if there is none.
+    /// Length and space of a file; `None` if it is missing.
     Stat { file: u64 },
-    /// The numbers of the files that there are, from `from` on, ascending, at most `limit` of them. Asked once at start,
-    /// with a `from` beyond nearly all of them: files are laid out so that this does not look at every file.
+    /// The numbers of existing files, ascending from `from`, at most `limit` of them. Requested once at start, with a
+    /// `from` above nearly all of them; the layout of files makes that cheap.
     List { from: u64, limit: u32 },
 }
 
 impl DataOp {
-    /// The files that it names.
+    /// The files that the operation is on.
     pub fn files(&self) -> &[u64] {
         match self {
             DataOp::Read { file, .. }
@@ -72,102 +71,103 @@ impl DataOp {
     }
 }
 
-/// What a [`DataOp`] gave.
+/// Result of a [`DataOp`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DataResult {
     /// Read.
     Data(Bytes),
-    /// Seek: where, `None` if nothing follows. Others: done.
+    /// Seek: the offset; `None` if there is no data or hole after the given one.
     Offset(Option<u64>),
-    /// Write, Truncate, Fallocate, Stat: length in bytes and 512-byte blocks after it; `None` if there is no file.
+    /// Write, Truncate, Fallocate, Stat: the resulting length in bytes and space in 512-byte blocks; `None` if there is
+    /// no file.
     Size(Option<(u64, u64)>),
     /// Sync, Remove.
     Done,
     /// List.
     Files(Vec<u64>),
-    /// It failed: `ENOSPC`, `EIO`, `EROFS`.
+    /// The operation failed: `ENOSPC`, `EIO`, `EROFS`.
     Failed(proto::Errno),
 }
 
-/// Room on the medium of the data files, in bytes. It may be another one than the store's.
+/// Space on the medium of the data files, in bytes. It may differ from the store's medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataSpace {
-    /// The whole.
+    /// Capacity.
     pub total: u64,
-    /// What may be written. What the store of the same medium keeps for removals is already taken off.
+    /// Space that can be written, not counting what the store on the same medium keeps in reserve for removals.
     pub free: u64,
-    /// Which medium it is: the same number for all targets on it, and no other one's anywhere. 0: not known.
+    /// Identifier of the medium: the same for all targets on it and different for all others. 0: not known.
     pub disk: u64,
 }
 
-/// Number of a data operation in flight.
+/// Identifier of a data operation in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DataId(pub u64);
 
-/// What happened in the world.
+/// Events that the driver reports to the machine.
 #[derive(Debug)]
 pub enum Event {
     /// A peer connected.
     Accepted { conn: ConnId, peer: Peer },
-    /// A connection that the machine asked for is there.
+    /// A dialled connection is established.
     Dialled { conn: ConnId },
-    /// A connection that the machine asked for could not be made.
+    /// A dial failed.
     DialFailed { conn: ConnId, reason: String },
-    /// A frame came in.
+    /// A frame arrived.
     Frame { conn: ConnId, frame: Frame },
-    /// A connection is gone; nothing more will come from it.
+    /// A connection was closed; no more events of it follow.
     Closed { conn: ConnId },
-    /// A load from the store is here.
+    /// A load from the store is complete.
     Loaded(LoadDone),
     /// A group is durable.
     Committed { group: u64 },
-    /// The medium had no space for a group, and nothing of it was written: the target tries it again.
+    /// The medium had no space for a group, and nothing of it was written: the target retries.
     CommitDelayed { group: u64, reason: String },
     /// A group could not be written: the target stops.
     CommitFailed { group: u64, reason: String },
-    /// A data operation is done.
+    /// A data operation is complete.
     DataDone { id: DataId, result: DataResult },
-    /// A look at what lies on the medium found damage: a sentence.
+    /// A check of the medium found damage, described by a sentence.
     DamageFound(String),
-    /// The engine's space, told at start and about once a second.
+    /// The engine's space, reported at start and about once a second.
     Space(Space),
-    /// The room for the data files of an object target, told at start and about once a second.
+    /// The space for data files of an object target, reported at start and about once a second.
     DataSpace(DataSpace),
-    /// The wall clock, told at start and about once a second: nanoseconds since 1970.
+    /// The wall clock in nanoseconds since 1970, reported at start and about once a second.
     WallClock(i64),
     /// Time passed.
     Tick,
 }
 
-/// What the machine wants done.
+/// Effects that the driver carries out.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send a frame. To a connection that is gone: drop it.
+    /// Send a frame. Drop it if the connection is closed.
     Send { conn: ConnId, frame: Frame },
     /// Close a connection. `Closed` follows.
     Hangup { conn: ConnId },
-    /// Connect to the first of these addresses that answers.
+    /// Connect to the first address that answers.
     Dial { conn: ConnId, nids: Vec<Nid> },
     /// Load from the store, on a thread of the engine ([`Load::run`]).
     Load(Load),
     /// Write a group, in order, on a thread of the engine ([`Group::run`]).
     Commit(Group),
-    /// Do a data operation, on a thread of the engine. Operations on one file keep their order.
+    /// Run a data operation on a thread of the engine. Operations on one file keep their order.
     Data { id: DataId, op: DataOp },
-    /// The target serves (start-up and recovery of what it needs are done; clients' recovery may go on).
+    /// The target is in service: start-up is complete. Recovery of clients may continue.
     Serving { name: TargetName },
     /// A line for the log.
     Log(LogLevel, String),
-    /// The target stops. With an empty reason it was asked to ([`crate::Target::shutdown`]) and everything is durable;
-    /// otherwise the reason is a sentence for a person: it cannot write, was refused by the MGS, or found a bug. The
-    /// driver ends it; nothing that comes after this matters.
+    /// The target stops. With an empty reason, it was asked to ([`crate::Target::shutdown`]) and everything is durable.
+    /// Otherwise the reason is a sentence for a person: the target cannot write, was refused by the MGS, or found a
+    /// bug. The driver ends the target; later effects do not matter.
     Stop { reason: String },
 }
 
-/// How much a log line matters.
+/// Severity of a log line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LogLevel {
-    /// Somebody should look.
+    /// Needs attention.
     Error,
     /// Unusual.
     Warn,

@@ -1,10 +1,10 @@
-//! Start and stop.
+//! Start-up and shutdown.
 //!
 //! ```text
 //! load header, clients, configuration ─► count the start (durable) ─► the service's start ─► register ─► serve
 //! ```
-//! A target that was registered before serves at once and registers meanwhile: a file system comes back also if its MGS
-//! does not.
+//! A target that was registered before serves at once and registers meanwhile, so that a file system comes up even if
+//! its MGS does not.
 
 use core::hash::Hasher;
 use core::time::Duration;
@@ -28,26 +28,26 @@ use crate::op::{Own, Replay, Work};
 use crate::options::{check_features, format_features};
 use crate::service::{Service, Stop};
 
-/// How far the target is.
+/// Stage of the target's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Stage {
-    /// Loads what it must know.
+    /// Loading its first records.
     Booting,
-    /// Makes the new start durable.
+    /// Making the number of starts durable.
     Counting,
-    /// The service starts.
+    /// Starting the service.
     Starting,
-    /// Waits for the MGS's first word.
+    /// Waiting for the MGS's first configuration.
     Registering,
-    /// The store is an older copy: nobody is served. The target waits to be stopped.
+    /// The store is an older copy: no client is served, and the target waits to be stopped.
     Refusing,
-    /// Clients are served, or recover.
+    /// In service, or in recovery of clients.
     Serving,
-    /// Commits what there is; takes nothing more.
+    /// Committing the last changes; takes no more requests.
     Stopping,
-    /// Everything is durable; says good-bye to the MGS and the others that it talks to, and answers nothing more.
+    /// Everything is durable; disconnecting from the MGS and other targets, and answering nothing more.
     Leaving,
-    /// Over.
+    /// Stopped.
     Stopped,
 }
 
@@ -62,7 +62,7 @@ fn four(versions: &[u64]) -> [u64; 4] {
     four
 }
 
-/// What the store says at start.
+/// Records loaded from the store at start.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     header: Option<Header>,
@@ -73,7 +73,7 @@ pub(crate) struct Loaded {
 }
 
 impl Cx<'_> {
-    /// The machine's own first attempt.
+    /// The first attempt of the machine: loads its records.
     pub(crate) fn boot(&mut self) -> Result<(), Stop> {
         let header = self.get::<Header>(&());
         let progress = self.get::<Progress>(&());
@@ -101,7 +101,7 @@ impl<S: Service> Target<S> {
         self.m.store_effects();
     }
 
-    /// The store's records are there.
+    /// The machine's records are loaded.
     pub(crate) fn booted(&mut self) {
         let Some(loaded) = self.m.loaded.take() else { return };
         if let Err(reason) = self.m.take_over(loaded, self.service.kind()) {
@@ -116,7 +116,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// The start is durable.
+    /// The number of starts is durable.
     pub(crate) fn counted(&mut self) {
         if self.m.stage == Stage::Counting {
             self.m.stage = Stage::Starting;
@@ -125,7 +125,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// The service has started.
+    /// The service is started.
     pub(crate) fn started(&mut self) {
         if self.m.stage != Stage::Starting {
             return;
@@ -152,7 +152,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// Clients may come.
+    /// Enters service.
     pub(crate) fn serve(&mut self) {
         if self.m.stage >= Stage::Serving {
             return;
@@ -165,14 +165,14 @@ impl<S: Service> Target<S> {
         }
         if self.m.is_recovering() {
             let known = self.m.window.status().known;
-            let line = format!("waits for {known} clients that it knew before it stopped");
+            let line = format!("waits for {known} clients from before the restart to reconnect");
             self.m.log(LogLevel::Info, line);
         } else {
             self.outside_attempt(|service, cx| service.recovered(cx));
         }
     }
 
-    /// Everything is to be made durable, then the target stops.
+    /// Starts the shutdown: makes everything durable, then stops.
     pub(crate) fn begin_stop(&mut self) {
         match self.m.stage {
             Stage::Stopping | Stage::Leaving | Stage::Stopped => {}
@@ -188,23 +188,23 @@ impl<S: Service> Target<S> {
     }
 }
 
-/// A target that stops waits this long for the answers to its good-byes.
-const GOODBYE_MAX: Duration = Duration::from_secs(2);
+/// Longest time that a stopping target waits for the replies to its disconnects.
+const DISCONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Machine {
-    /// Everything is durable: ends the sessions that this target has with others, so that they need not wait for it.
+    /// Everything is durable: disconnects from other targets, so that these need not wait for this one.
     pub(crate) fn begin_leave(&mut self) {
         if self.stage < Stage::Leaving {
             self.stage = Stage::Leaving;
-            self.leave_until = self.now + GOODBYE_MAX;
-            self.upstreams_goodbye();
+            self.leave_until = self.now + DISCONNECT_WAIT_MAX;
+            self.disconnect_upstreams();
         }
     }
 
-    /// Stops when all good-byes are answered, or when their time is over.
+    /// Stops when all disconnects are answered, or after a time limit.
     pub(crate) fn leave(&mut self) {
         self.upstream_effects();
-        if self.stage == Stage::Leaving && (self.upstreams.have_parted() || self.now >= self.leave_until) {
+        if self.stage == Stage::Leaving && (self.upstreams.have_ended() || self.now >= self.leave_until) {
             // All sessions at the MGS are lightweight.
             let is_client = |lightweight: bool| !lightweight || self.name.kind == TargetKind::Mgt;
             let clients = self.exports.iter().filter(|e| is_client(e.lightweight) && e.link.is_some()).count();
@@ -217,7 +217,7 @@ impl Machine {
         format!("target '{}' cannot read its first records ({errno}): see the lines above", self.name)
     }
 
-    /// Checks what was loaded and makes it this target's state.
+    /// Checks the loaded records and takes over the state in them.
     fn take_over(&mut self, loaded: Loaded, kind: TargetKind) -> Result<(), String> {
         let Loaded { header, progress, config, clients, replies } = loaded;
         let Some(mut header) = header else {
@@ -285,7 +285,7 @@ impl Machine {
                 self.forget_client(uuid);
             }
         }
-        // What is left belongs to no client.
+        // The remaining records belong to no client.
         for (generation, of_client) in slots {
             for (tag, _) in of_client {
                 self.commits.forget_reply(generation, tag, self.now);
@@ -309,10 +309,10 @@ impl Machine {
     }
 }
 
-/// Bytes of the keys of a target.
+/// Length of a target's keys, in bytes.
 const KEY_LEN: usize = 16;
 
-/// A key that nobody knows, from the seed that the driver has drawn.
+/// Derives a secret key from the driver's random seed.
 fn draw_key(header: &Header, seed: u64, what: &[u8]) -> Bytes {
     let mut drawn = SipHasher24::new_with_keys(seed, header.mount_count);
     drawn.write(what);
@@ -322,12 +322,12 @@ fn draw_key(header: &Header, seed: u64, what: &[u8]) -> Bytes {
     [first.to_be_bytes(), drawn.finish().to_be_bytes()].concat().into()
 }
 
-/// The next recovery epoch: transnos from now on are above all those before. Version 0.1.0 drops `versions_epoch` whenever
-/// it serves the target, so what that version answered is always before it; so it is with the key of handles of open files. Both
-/// keys of a target are drawn here.
+/// Starts the next recovery epoch, so that transnos from now on are above all earlier ones. Version 0.1.0 drops
+/// `versions_epoch` whenever it serves the target, so all requests that it answered precede that epoch; the same
+/// applies to the key of open handles. Both keys of a target are drawn here.
 ///
 /// # Errors
-/// There is none: a sentence for the operator.
+/// If there is no next epoch; a message for the operator.
 pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Result<(), String> {
     header.epoch = next_epoch(header, last)?;
     if header.versions_epoch == 0 {
@@ -352,8 +352,8 @@ fn next_epoch(header: &Header, last: Transno) -> Result<u32, String> {
     })
 }
 
-/// The highest transno that can have been given since the last durable group: those of an epoch begin at its start, and no group
-/// has 2^32 changes.
+/// The highest transno that can have been assigned since the last durable group. Transnos of an epoch begin at its
+/// start, and no group has 2^32 changes.
 fn given_max(header: &Header, committed: Transno) -> Transno {
     let from = committed.max(Transno::start_of(header.epoch));
     Transno(from.0.saturating_add(u64::from(u32::MAX)))

@@ -1,7 +1,8 @@
-//! Groups: when they leave, what goes into them beside the changes, who waits for them.
+//! Group commit: when groups are closed, the machine's own records in them, and the actions that wait for their
+//! durability.
 //!
-//! Client records and the target's progress are not written with each request but once, when a group is closed: they are
-//! part of the same group as all the changes that they speak of, for no group ends anywhere else.
+//! Client records and the target's progress are not written with each request but once, when a group is closed. Groups
+//! are closed nowhere else, so these records are in the same group as the changes that they describe.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,54 +20,54 @@ use crate::boot::Stage;
 use crate::machine::{Machine, Target, Timer};
 use crate::service::Service;
 
-/// The view's name for the attempt that writes the machine's own records.
+/// The view's identifier for the attempt that writes the machine's own records.
 const OWN_ATTEMPT: AttemptId = AttemptId(0);
-/// When so many data files are to be synced with a group, it leaves.
+/// A group with this many data files to sync is closed at once.
 const DIRTY_FILES_MAX: usize = 4096;
 
-/// A group that found the medium full is tried again after that.
+/// Delay before a group that found the medium full is retried.
 pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
 
-/// What happens when a group is durable.
+/// Actions that wait until a group is durable.
 #[derive(Debug)]
 pub(crate) enum Then {
-    /// This reply leaves.
+    /// Send this reply.
     Reply(Handle, Frame),
-    /// This reply leaves over whatever connection the request came from, if it is still there.
-    Say(crate::ConnId, Frame),
-    /// The start was counted: go on.
+    /// Send this reply over the connection that the request came from, if it is still open.
+    SendOn(crate::ConnId, Frame),
+    /// The number of starts is durable: continue the start-up.
     Counted,
-    /// The epoch after recovery is durable.
+    /// The new epoch is durable: continue the recovery.
     Epoch,
-    /// The MGS may be told of the start.
+    /// Register with the MGS.
     Register,
-    /// Everything is durable: stop.
+    /// Everything is durable: stop the target.
     Stop,
 }
 
 /// The state of groups.
 #[derive(Debug)]
 pub(crate) struct Commits {
-    /// Groups that are sealed and not durable, with the highest transno up to each.
+    /// Sealed groups that are not durable, with the highest transno up to each.
     groups: VecDeque<(u64, Transno)>,
-    /// By group.
+    /// Waiting actions, by group.
     then: BTreeMap<u64, Vec<Then>>,
-    /// Something of the machine's own is to be written, since when.
+    /// Since when records of the machine itself are dirty.
     own_since: Option<Instant>,
-    /// Somebody waits for the collecting group.
+    /// The collecting group is to be closed as soon as possible.
     wanted: bool,
     dirty_exports: Vec<Handle>,
-    /// Slots whose reply record differs from the store's.
+    /// Slots with a dirty reply record.
     dirty_replies: Vec<(Handle, Tag)>,
     forgotten: BTreeSet<ClientUuid>,
-    /// Reply records that nobody will ask for.
+    /// Obsolete reply records, to be deleted.
     garbage: BTreeSet<(u32, Tag)>,
     header_dirty: bool,
     config_dirty: bool,
     progress: (Transno, u32),
-    /// Data files written under accepted changes of the collecting group.
+    /// Data files changed by accepted changes of the collecting group.
     dirty_files: BTreeSet<u64>,
-    /// A group that waits for its data files.
+    /// A group that waits for the sync of its data files.
     syncing: Option<(DataId, Group)>,
 }
 
@@ -94,7 +95,7 @@ impl Commits {
         self.own_since.get_or_insert(now);
     }
 
-    /// A reply record that nobody will ask for.
+    /// Deletes an obsolete reply record with the next group.
     pub(crate) fn forget_reply(&mut self, generation: u32, tag: Tag, now: Instant) {
         self.garbage.insert((generation, tag));
         self.own_since.get_or_insert(now);
@@ -104,26 +105,26 @@ impl Commits {
         self.dirty_files.insert(file);
     }
 
-    /// What the store says at start.
+    /// Sets the progress that the store has at start.
     pub(crate) fn set_progress(&mut self, transno: Transno, generation: u32) {
         self.progress = (transno, generation);
     }
 }
 
 impl Machine {
-    /// A client's record differs from the store's.
+    /// Marks a client's record dirty.
     pub(crate) fn export_dirty(&mut self, handle: Handle) {
         self.commits.own_since.get_or_insert(self.now);
         self.commits.dirty_exports.push(handle);
     }
 
-    /// The reply record of a slot differs from the store's.
+    /// Marks the reply record of a slot dirty.
     pub(crate) fn reply_dirty(&mut self, handle: Handle, tag: Tag) {
         self.commits.own_since.get_or_insert(self.now);
         self.commits.dirty_replies.push((handle, tag));
     }
 
-    /// All reply records of a client have new names.
+    /// Marks all reply records of a client dirty, because they got new names.
     pub(crate) fn replies_dirty(&mut self, handle: Handle) {
         let Some(export) = self.exports.get(handle) else { return };
         let tags: Vec<Tag> = export.slots().iter().map(|(tag, _)| tag).collect();
@@ -132,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// The reply records of a session that is gone.
+    /// Deletes the reply records of an ended session.
     pub(crate) fn forget_replies(&mut self, gone: &Gone) {
         if gone.generation != 0 {
             for tag in &gone.tags {
@@ -151,18 +152,19 @@ impl Machine {
         self.commits.config_dirty = true;
     }
 
-    /// A change has a transno to be remembered, also if it wrote nothing (a pure open).
+    /// A change has a transno to be recorded, even if it wrote nothing (a pure open).
     pub(crate) fn progress_dirty(&mut self) {
         self.commits.own_since.get_or_insert(self.now);
     }
 
-    /// The group after which everything up to now is durable.
+    /// The group whose durability makes everything up to now durable.
     pub(crate) fn newest_group(&self) -> u64 {
         let collecting = self.view.collecting_group();
         if self.commits.own_since.is_some() { collecting } else { self.view.newest_group() }
     }
 
-    /// Something is to happen when `group` is durable, and soon. Gives it back if it is durable already.
+    /// Defers an action until `group` is durable, and closes the group soon. Returns the action if the group is durable
+    /// already.
     pub(crate) fn when_durable(&mut self, group: u64, then: Then) -> Option<Then> {
         if group <= self.view.durable_group() {
             return Some(then);
@@ -174,7 +176,7 @@ impl Machine {
         None
     }
 
-    /// The collecting group is to leave as soon as it can.
+    /// Closes the collecting group as soon as possible.
     pub(crate) fn want_commit(&mut self) {
         self.commits.wanted = true;
     }
@@ -189,7 +191,7 @@ impl Machine {
         Some(if self.commits.wanted || files { Instant::ZERO } else { due })
     }
 
-    /// Writes what belongs to the group besides its changes.
+    /// Writes the machine's own records to the group.
     fn write_own(&mut self) {
         let commits = &mut self.commits;
         commits.own_since = None;
@@ -250,7 +252,7 @@ impl Machine {
             let known = KnownConfig { config: Some(self.config.clone()) };
             self.view.put(KnownConfig::key(&()), known.encode_record());
         }
-        // A group that somebody waits for must not be empty.
+        // A group with waiting actions must not be empty.
         let awaited = self.view.collecting_is_empty() && commits.then.contains_key(&self.view.collecting_group());
         let reached = (self.last_transno, self.exports.last_generation());
         if commits.progress != reached || awaited {
@@ -261,7 +263,7 @@ impl Machine {
         self.view.accept(self.now);
     }
 
-    /// What holds at the end of every run. A target in which it does not stops, before anything more is answered or written.
+    /// Assertions at the end of every run. If one fails, the target stops before it answers or writes anything more.
     pub(crate) fn assert_sound(&self) {
         let (durable, newest) = (self.view.durable_group(), self.newest_group());
         assert!(durable <= newest, "group {durable} is durable, and the newest is {newest}");
@@ -270,7 +272,7 @@ impl Machine {
         assert!(!self.sites.faults.hit_once(sites::ASSERTION), "fail_loc asks for it");
     }
 
-    /// Hands the store's wishes on; a group with data files waits for them.
+    /// Passes the store's effects on. A group with data files first waits for their sync.
     pub(crate) fn store_effects(&mut self) {
         while let Some(effect) = self.view.poll() {
             match effect {
@@ -289,7 +291,7 @@ impl Machine {
         }
     }
 
-    /// Whether the result was that of a group's sync.
+    /// Handles the result of a group's sync of data files. Returns whether it was one.
     pub(crate) fn synced(&mut self, id: DataId, result: &DataResult) -> bool {
         let Some((_, group)) = self.commits.syncing.take_if(|(syncing, _)| *syncing == id) else { return false };
         match result {
@@ -305,14 +307,14 @@ impl Machine {
     }
 }
 
-/// Versions without the zeros at their end.
+/// The versions without trailing zeros.
 fn used_versions(record: &SlotRecord) -> Vec<u64> {
     let used = 4 - record.pre_versions.iter().rev().take_while(|version| **version == 0).count();
     record.pre_versions[..used].to_vec()
 }
 
 impl<S: Service> Target<S> {
-    /// Closes the collecting group and sends it, if its time has come.
+    /// Closes and sends the collecting group, if it is due.
     pub(crate) fn commit_if_due(&mut self) {
         let m = &mut self.m;
         if m.commit_deadline().is_none_or(|at| at > m.now) || matches!(m.stage, Stage::Stopped) {
@@ -325,15 +327,15 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// The medium is full. The group waits, with all whose answers it holds; new changes other than removals are refused
-    /// meanwhile, so what waits is bounded by the dirty limit and by the requests that clients may have under way.
+    /// The medium is full. The group and the replies that it holds wait. Meanwhile new changes other than removals are
+    /// refused, so what waits is bounded by the dirty limit and by the clients' requests in flight.
     pub(crate) fn commit_delayed(&mut self, group: u64, reason: String) {
         let first = !self.m.view.is_delayed();
         if !self.m.view.commit_delayed(group) {
             return;
         }
         if self.m.stage == Stage::Stopping {
-            // Nobody waits for space to end a target: clients replay what is not durable.
+            // A stopping target does not wait for space: clients replay what is not durable.
             self.m.stop(reason);
             return;
         }
@@ -346,7 +348,7 @@ impl<S: Service> Target<S> {
         self.release_throttled();
     }
 
-    /// Changes that waited for room look again.
+    /// Retries changes that waited for capacity.
     fn release_throttled(&mut self) {
         for op in core::mem::take(&mut self.m.throttled) {
             self.m.ready.push_back(op.id);
@@ -386,7 +388,7 @@ impl<S: Service> Target<S> {
     pub(crate) fn then(&mut self, then: Then) {
         match then {
             Then::Reply(handle, frame) => self.m.send_reply(handle, frame),
-            Then::Say(conn, frame) => self.m.effects.push_back(Effect::Send { conn, frame }),
+            Then::SendOn(conn, frame) => self.m.effects.push_back(Effect::Send { conn, frame }),
             Then::Counted => self.counted(),
             Then::Epoch => self.epoch_begun(),
             Then::Register => self.m.register(),

@@ -1,4 +1,4 @@
-//! What an attempt may do: read, write, lock, ask others; and what it learns about itself.
+//! The context of an attempt: reading, writing, locking, asking other targets, and facts about the request.
 
 use core::hash::Hasher;
 use core::time::Duration;
@@ -24,28 +24,28 @@ use crate::op::{Op, Replay};
 use crate::service::{Reply, Request, ShareKey, Stop, Task};
 use crate::stats::Count;
 
-/// Bit of a version that says which object it is of; transnos never have it.
+/// Bit of a version that identifies an object instead of its state; transnos never have it.
 pub const IDENTITY: u64 = 1 << 63;
 
-/// Who sent the request, as far as services care.
+/// The sender of a request, as services see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportInfo {
-    /// Its number.
+    /// Its identifier.
     pub id: ExportId,
-    /// The client's identity.
+    /// Identity of the client.
     pub uuid: ClientUuid,
-    /// Name for status output.
+    /// Description of the client, for status output.
     pub description: String,
-    /// Another server: no recovery, no client record.
+    /// Session of another server, without recovery and client record.
     pub lightweight: bool,
-    /// Asked for no changes.
+    /// Read-only session.
     pub read_only: bool,
 }
 
-/// The world of one attempt. Methods that can say [`Stop::Wait`] have noted what is missing.
+/// The context of one attempt. A method that returns [`Stop::Wait`] has registered what is missing.
 ///
-/// In calls that are no attempts (`accepted`, `durable`, ...) reading and writing the store are not allowed; spawning,
-/// looking and logging are.
+/// Calls that are no attempts (`accepted`, `durable`, ...) may not read or write the store; they may spawn tasks,
+/// inspect state and log.
 pub struct Cx<'a> {
     pub(crate) m: &'a mut Machine,
     pub(crate) op: &'a mut Op,
@@ -59,7 +59,8 @@ impl Cx<'_> {
         self.m.now
     }
 
-    /// The wall clock, nanoseconds since 1970, good to about a second. Times of changes come from the clients' requests.
+    /// The wall clock in nanoseconds since 1970, accurate to about a second. Times of changes come from the clients'
+    /// requests.
     pub fn wall_ns(&self) -> i64 {
         self.m.wall_ns
     }
@@ -69,17 +70,17 @@ impl Cx<'_> {
         self.op.export
     }
 
-    /// The identity of the client that sent the request; `None` in a task, or if it is gone.
+    /// The identity of the client that sent the request; `None` in a task, or if its session has ended.
     pub fn client(&self) -> Option<ClientUuid> {
         self.m.exports.get(proto::Handle(self.op.export.0)).map(|export| export.uuid)
     }
 
-    /// More about an export; `None` if it is gone.
+    /// Details of an export; `None` if it has ended.
     pub fn export_info(&self, export: ExportId) -> Option<ExportInfo> {
         self.m.export_info(export)
     }
 
-    /// All exports, by number.
+    /// All exports, by identifier.
     pub fn exports(&self) -> Vec<ExportId> {
         self.m.export_ids()
     }
@@ -94,8 +95,8 @@ impl Cx<'_> {
         self.m.exports.of_client(uuid).is_some()
     }
 
-    /// Whether the sender is still connected, and nobody under this name came after it. A request that has waited may be one of a process
-    /// that has ended meanwhile; the connection of one whose node lost its power ends only later.
+    /// Whether the sender is still connected and is the latest peer with this description. A request that waited may
+    /// come from a process that has ended meanwhile; the connection of a node that lost power is closed only later.
     pub fn sender_is_latest(&self, description: &str) -> bool {
         let link = self.m.exports.get(proto::Handle(self.op.export.0)).and_then(|export| export.link);
         link.is_some_and(|link| {
@@ -104,19 +105,19 @@ impl Cx<'_> {
         })
     }
 
-    /// Whether another peer than the sender is connected under this name.
+    /// Whether a peer other than the sender is connected with this description.
     pub fn is_connected(&self, description: &str) -> bool {
         let sender = proto::Handle(self.op.export.0);
         self.m.exports.iter().any(|e| e.handle != sender && e.link.is_some() && e.description == description)
     }
 
-    /// Whether every client that has an export, connected or not, knows this feature of the protocol.
+    /// Whether every client that has an export, connected or not, supports this protocol feature.
     pub fn all_clients_have(&self, feature: u64) -> bool {
         self.m.exports.iter().all(|export| export.lightweight || export.features & feature == feature)
     }
 
-    /// Sets an incompat flag of the header, in memory at once and with the next group: versions that do not know it refuse the target
-    /// from then on. See [`Cx::needs_feature`] for what only an accepted change needs.
+    /// Sets an incompat flag of the header, in memory at once and with the next group. From then on, versions that do
+    /// not know it refuse the target. For flags that only an accepted change needs see [`Cx::needs_feature`].
     pub fn set_incompat(&mut self, flag: u64) {
         if self.m.header.incompat & flag != flag {
             self.m.header.incompat |= flag;
@@ -124,12 +125,12 @@ impl Cx<'_> {
         }
     }
 
-    /// The target's header as it is stored.
+    /// The target's header.
     pub fn header(&self) -> &Header {
         &self.m.header
     }
 
-    /// What is written needs a version that knows these features: the header says so from the same group on.
+    /// The writes of this attempt need a version that knows these features; the header gets them in the same group.
     pub fn needs_feature(&mut self, incompat: u64) {
         self.m.out.features |= incompat;
     }
@@ -144,50 +145,52 @@ impl Cx<'_> {
         &self.m.name
     }
 
-    /// How often the target was started.
+    /// Number of times that the target was started.
     pub fn instance(&self) -> u64 {
         self.m.header.mount_count
     }
 
-    /// The targets and parameters that the MGS last told. Empty on the MGT itself, and until it was first told.
+    /// The latest configuration from the MGS: targets and parameters. Empty on the MGT itself, and before the first one
+    /// has arrived.
     pub fn config(&self) -> &Config {
         &self.m.config
     }
 
-    /// Room on the medium, as last told.
+    /// Space on the store's medium, as last reported.
     pub fn space(&self) -> Option<Space> {
         self.m.view.space()
     }
 
-    /// What the changes that are not durable can take of that room, at most, in bytes.
+    /// Upper bound of the space that the changes that are not durable will take, in bytes.
     pub fn dirty_room(&self) -> u64 {
         self.m.view.dirty_room()
     }
 
-    /// Room for data files, as last told. Who was told nothing of them has them beside the store.
+    /// Space for data files, as last reported. Without a report, they share the store's medium.
     pub fn data_space(&self) -> Option<DataSpace> {
         let beside = || self.m.view.space().map(|space| DataSpace { total: space.total, free: space.free, disk: 0 });
         self.m.data_space.or_else(beside)
     }
 
-    /// Whether clients' recovery goes on.
+    /// Whether clients are recovering.
     pub fn is_recovering(&self) -> bool {
         self.m.is_recovering()
     }
 
-    /// Whether this is a replay: it was done before, by a server that lost it. What the server chose then is in the request.
+    /// Whether this is a replay: the request was executed before, by a server that lost it. It carries the choices that
+    /// the server made then.
     pub fn is_replay(&self) -> bool {
         self.op.replay != Replay::No
     }
 
-    /// Whether this is a replay whose change is durable: only memory is to be restored. What the attempt writes is dropped.
+    /// Whether this is a replay whose change is durable: it restores memory only, and its writes are dropped.
     pub fn is_committed_replay(&self) -> bool {
         matches!(self.op.replay, Replay::Committed(_))
     }
 
     // --- the store ---
 
-    /// The record of `id`. A damaged one is `EIO` and a line in the log.
+    /// The record of `id`. Errors: `EIO` for a damaged record, which is logged.
     pub fn get<R: Record>(&mut self, id: &R::Id) -> Result<Option<R>, Stop> {
         match self.get_raw(&R::key(id))? {
             Some(body) => Ok(Some(self.decode::<R>(&body)?)),
@@ -206,12 +209,12 @@ impl Cx<'_> {
         self.put_raw(R::key(id), record.encode_record());
     }
 
-    /// Deletes the record of `id`, whether there is one or not.
+    /// Deletes the record of `id`, if there is one.
     pub fn delete<R: Record>(&mut self, id: &R::Id) {
         self.delete_raw(R::key(id));
     }
 
-    /// The first `limit` records of a range, in key order. A first scan always waits for the engine.
+    /// The first `limit` records of a range, in key order. The first scan of a range always waits for the engine.
     pub fn scan<R: Record>(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(R::Id, R)>, Stop> {
         let found = self.scan_raw(range, limit)?;
         let mut records = Vec::with_capacity(found.len());
@@ -249,8 +252,8 @@ impl Cx<'_> {
         self.missed(found)
     }
 
-    /// The transno of this change: a replay's own, otherwise the next one. Asking for it makes a request without writes
-    /// a change. It is also the version of what is changed.
+    /// The transno of this change: a replay's own, otherwise the next one. It is also the new version of the changed
+    /// objects. Calling this makes a request without writes a change.
     pub fn transno(&mut self) -> Transno {
         self.m.out.wants_transno = true;
         match self.op.replay {
@@ -259,9 +262,9 @@ impl Cx<'_> {
         }
     }
 
-    /// The handle of a file that this request opens, or of one that it opens again: nobody who was not given it can know it. It
-    /// follows from the client, the request, the file and the epoch of its transno (`answered`, where the request was answered
-    /// before). `None` if it was, or is, answered without a key.
+    /// The handle of a file that this request opens or reopens, which only the client can know. It is a MAC over the
+    /// client, the request, the file, the access and the epoch of the transno (`answered`, if the request was answered
+    /// before). `None` if the original reply was, or this one is, made without a key.
     pub fn open_handle(&self, fid: Fid, writes: bool, answered: Option<Transno>) -> Option<u64> {
         let header = &self.m.header;
         let transno = match (answered, self.op.replay) {
@@ -281,31 +284,32 @@ impl Cx<'_> {
         Some(mac.finish())
     }
 
-    /// A request that could have changed something changes nothing: it is no change, so its client keeps nothing for replay. What
-    /// it has only seen may be lost with another client, and then there would be nothing to do again.
+    /// Declares that this modifying request changes nothing, so that its client keeps nothing for replay. What it has
+    /// only seen may be lost with another client, and the replay would then fail.
     pub fn changes_nothing(&mut self) {
-        self.m.out.nothing = true;
+        self.m.out.changes_nothing = true;
     }
 
-    /// Notes the version that object `index` (0 to 3) had before the change, for the reply. Nothing depends on it.
+    /// Records the version that object `index` (0 to 3) had before the change, for the reply. It is not checked.
     pub fn note_version(&mut self, index: usize, version: u64) {
         if let Some(slot) = self.m.out.pre_versions.get_mut(index) {
             *slot = version;
         }
     }
 
-    /// The same of an object that this change depends on: a replay that meets another version than the first execution is
-    /// refused with `EOVERFLOW`. That happens if a change in between was another client's, who did not replay it.
+    /// Records the version that object `index` had before the change, and checks it in a replay. Errors: `EOVERFLOW` if
+    /// it differs from that of the original execution, because a change of another client in between was not replayed
+    /// (version-based recovery, as in Lustre).
     ///
-    /// A value with [`IDENTITY`] says which object it is, not what state it is in.
+    /// A version with [`IDENTITY`] identifies the object rather than its state.
     pub fn pre_version(&mut self, index: usize, version: u64) -> Result<(), Stop> {
         self.note_version(index, version);
         let Replay::Fresh(transno) = self.op.replay else { return Ok(()) };
         let first = self.op.asked.pre_versions.get(index).copied().unwrap_or(0);
-        // Version 0.1.0 noted no identities, and other versions of files that were closed.
+        // Version 0.1.0 recorded no identities, and other versions for closed files.
         let since = self.m.header.versions_epoch;
         let by_older = since == 0 || transno.epoch() < since;
-        // 0: nothing was noted.
+        // 0: no version was recorded.
         if first == 0 || first == version || by_older {
             return Ok(());
         }
@@ -313,26 +317,26 @@ impl Cx<'_> {
         Err(Stop::Errno(Errno::EOVERFLOW))
     }
 
-    /// Part of an attempt that can fail by itself: with an error, what it has written and noted is taken back and the attempt
-    /// goes on.
+    /// Runs a part of an attempt that can fail separately. On an error, what the part wrote and noted is rolled back,
+    /// and the attempt continues.
     pub fn apart<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
-        let (written, noted) = (self.m.view.savepoint(), self.m.out.mark());
+        let (written, noted) = (self.m.view.savepoint(), self.m.out.savepoint());
         let result = part(self);
         if let Err(Stop::Errno(_)) = result {
             self.m.view.rollback(written);
-            self.m.out.back_to(noted);
+            self.m.out.rollback(noted);
         }
         result
     }
 
-    /// The versions that this attempt noted say nothing, for several changes noted theirs.
+    /// Clears the recorded versions, because several changes recorded theirs.
     pub fn forget_versions(&mut self) {
         self.m.out.pre_versions = [0; 4];
     }
 
     // --- statistics ---
 
-    /// The body of a request; what it does counts for the job that it names.
+    /// Decodes the body of a request, and counts its operations for the job that it names.
     ///
     /// # Errors
     /// As [`Request::decode`].
@@ -342,7 +346,7 @@ impl Cx<'_> {
         Ok(body)
     }
 
-    /// The operations that are counted from here on are those of this job; an empty name is none.
+    /// Attributes the operations counted from now on to this job; an empty name is none.
     pub fn of_job(&mut self, job: &str) {
         let out = &mut self.m.out;
         out.job = (!job.is_empty()).then(|| {
@@ -353,7 +357,7 @@ impl Cx<'_> {
         });
     }
 
-    /// The request is an operation of this kind; it counts when the attempt is accepted, unless it is a replay.
+    /// Counts an operation of the request once the attempt is accepted, unless it is a replay.
     pub fn count(&mut self, operation: Operation) {
         self.counted(operation, None);
     }
@@ -363,12 +367,12 @@ impl Cx<'_> {
         self.m.out.counted.push(Count { operation, bytes, job });
     }
 
-    /// The same, with the bytes that it moves: `operation` is one of bytes.
+    /// Counts an operation with the bytes that it moved; its unit is bytes.
     pub fn count_bytes(&mut self, operation: Operation, bytes: u64) {
         self.counted(operation, Some(bytes));
     }
 
-    /// Counts a request whose opcode says what it is: attributes, space, and all that is done with data.
+    /// Counts a request whose opcode determines the operation: attributes, space, and data.
     pub fn count_plain(&mut self, request: &Request, reply: &Reply) {
         let operation = match request.opcode {
             Opcode::ObjRead => {
@@ -394,30 +398,30 @@ impl Cx<'_> {
 
     // --- durability ---
 
-    /// This change touches `key`. If another client's change of it is not durable, the reply waits until it is.
+    /// This change modifies `key` and depends on its earlier changes: [`Cx::depends_on`] and [`Cx::touched`].
     pub fn changed(&mut self, key: ShareKey) {
         self.depends_on(key);
         self.m.out.changed.push(key);
     }
 
-    /// This change touches `key`, and does not depend on who did so before.
+    /// This change modifies `key` without depending on its earlier changes.
     pub fn touched(&mut self, key: ShareKey) {
         self.m.out.changed.push(key);
     }
 
-    /// This change depends on `key`: if a change of it is not durable, of another client, or one of this client whose answer it may not
-    /// have, the reply waits until it is.
+    /// This change depends on `key`. The reply waits until changes of it are durable, if they are another client's, or
+    /// this client's that it may not have the answer to.
     pub fn depends_on(&mut self, key: ShareKey) {
         self.depends(key, true);
     }
 
-    /// The same, but for changes of this client, whatever it knows of their answers: if they are lost, so is this one.
+    /// As [`Cx::depends_on`], but ignores all changes of this client: if they are lost, so is this one.
     pub fn depends_on_others(&mut self, key: ShareKey) {
         self.depends(key, false);
     }
 
     fn depends(&mut self, key: ShareKey, own: bool) {
-        // A replay was answered already.
+        // A replay was answered before.
         if self.is_replay() {
             return;
         }
@@ -429,18 +433,18 @@ impl Cx<'_> {
         self.m.out.hold_for = self.m.out.hold_for.max(group);
     }
 
-    /// The reply waits until this change, and all changes before it, are durable.
+    /// Holds the reply until this change and all changes before it are durable.
     pub fn hold_until_durable(&mut self) {
         self.m.out.hold = true;
     }
 
-    /// The group that this attempt's changes will be part of. [`crate::Service::durable`] says when it is durable.
+    /// The group that will contain this attempt's changes. [`crate::Service::durable`] reports when it is durable.
     pub fn group(&self) -> u64 {
         self.m.view.collecting_group()
     }
 
-    /// Whether nothing speaks against this store: no client has seen a later state of it, and the MGS, if there is one, has
-    /// compared its count of starts. What cannot be undone elsewhere waits for that.
+    /// Whether the store is known to be current: no client has seen a later state, and the MGS, if there is one, has
+    /// checked the number of starts. Operations that cannot be undone elsewhere wait for that.
     pub fn store_is_settled(&self) -> bool {
         self.m.store_is_settled()
     }
@@ -457,8 +461,8 @@ impl Cx<'_> {
 
     // --- locks ---
 
-    /// Makes sure that no other export holds a lock that conflicts, as long as this attempt runs: calls them back and waits
-    /// if need be. The requester's own locks stay.
+    /// Makes sure that no other export holds a conflicting lock while this attempt runs: revokes such locks, and waits
+    /// if necessary. The requester keeps its own locks.
     pub fn revoke(&mut self, resource: Resource, mode: LockMode, policy: Policy) -> Result<(), Stop> {
         self.free(self.op.export, resource, mode, policy)
     }
@@ -474,13 +478,13 @@ impl Cx<'_> {
         }
     }
 
-    /// The same, of the requester's own locks, too.
+    /// As [`Cx::revoke`], but also revokes the requester's own locks.
     pub fn revoke_all(&mut self, resource: Resource, mode: LockMode, policy: Policy) -> Result<(), Stop> {
         self.free(ExportId::TARGET, resource, mode, policy)
     }
 
-    /// Grants the requester a lock if it can be had at once: as many of `want_bits` as conflict with nobody, but at least
-    /// `must_bits`. For extents `want_bits` means nothing. `None` for a cookie of 0 and in replays.
+    /// Grants the requester a lock if that is possible at once: as many of `want_bits` as do not conflict, but at least
+    /// `must_bits`. For extents `want_bits` is ignored. `None` for a cookie of 0 and in replays.
     pub fn try_grant(
         &mut self,
         resource: Resource,
@@ -495,8 +499,8 @@ impl Cx<'_> {
         self.m.locks.try_grant(self.m.now, self.op.export, resource, mode, want_bits, must_bits, cookie)
     }
 
-    /// Grants the requester a lock on an object that it has made, and that nobody else can have a lock on: it counts on that.
-    /// `None` for a cookie of 0 and in replays.
+    /// Grants the requester a lock on an object that it has just created, on which no other client can have a lock. The
+    /// requester relies on it. `None` for a cookie of 0 and in replays.
     pub fn grant_new(&mut self, resource: Resource, mode: LockMode, bits: u64, cookie: u64) -> Option<LockGrant> {
         if cookie == 0 || self.is_replay() {
             return None;
@@ -504,7 +508,7 @@ impl Cx<'_> {
         self.m.locks.grant_new(self.m.now, self.op.export, resource, mode, bits, cookie)
     }
 
-    /// Takes the lock that the request (an `LdlmEnqueue`) asks for, replays of locks included.
+    /// Acquires the lock that the request (an `LdlmEnqueue`) asks for; lock replays too.
     pub fn enqueue(&mut self, request: &EnqueueReq) -> Result<EnqueueRep, Stop> {
         let grant = |grant| Ok(EnqueueRep { grant: Some(grant), ..EnqueueRep::default() });
         match self.op.memo().enqueued.clone() {
@@ -516,11 +520,11 @@ impl Cx<'_> {
             return Err(self.wait());
         }
         self.op.used_locks = true;
-        let unwanted = self.op.memo().unwanted;
-        let at_once = unwanted.then(|| EnqueueReq { no_wait: true, ..request.clone() });
+        let withdrawn = self.op.memo().withdrawn;
+        let at_once = withdrawn.then(|| EnqueueReq { no_wait: true, ..request.clone() });
         let request = at_once.as_ref().unwrap_or(request);
         match self.m.locks.enqueue(self.m.now, self.op.export, request, self.op.waiter()) {
-            Enqueued::Refused(Errno::EAGAIN) if unwanted => {
+            Enqueued::Refused(Errno::EAGAIN) if withdrawn => {
                 self.m.locks.refused_with(self.op.export, request.cookie, Errno::EINTR);
                 Err(Stop::Errno(Errno::EINTR))
             }
@@ -534,7 +538,7 @@ impl Cx<'_> {
             }
             Enqueued::Refused(errno) => {
                 if errno == Errno::ENOLCK {
-                    self.m.tell_lock_limit(self.op.export);
+                    self.m.log_lock_refusal(self.op.export);
                 }
                 Err(Stop::Errno(errno))
             }
@@ -545,17 +549,16 @@ impl Cx<'_> {
         }
     }
 
-    /// Whether [`Cx::enqueue`] has run in an earlier attempt: the lock is there, or the request waits for it.
+    /// Whether [`Cx::enqueue`] has run in an earlier attempt, so that the lock is granted or waits.
     pub fn is_enqueued(&mut self) -> bool {
         let memo = self.op.memo();
         memo.enqueued.is_some() || memo.enqueue_waits
     }
 
-    /// Grants locks again that a client replays (an `LdlmReplay`), all in one attempt. `check` says whether the target can
-    /// have such a lock at all, and may look at records: what it misses for one does not keep the others from being had.
+    /// Grants the locks of an `LdlmReplay` again, all in one attempt. `check` decides whether the target can have
+    /// granted such a lock, and may read records; all locks are checked before the attempt waits for missing records.
     ///
-    /// Errors: `EPROTO` for what is no replay or does not decode. A lock that is refused is among those that failed, in
-    /// the reply.
+    /// Errors: `EPROTO` if the request is no replay or does not decode. Refused locks are listed in the reply.
     pub fn replay_locks(
         &mut self,
         request: &ReplayLocksReq,
@@ -590,8 +593,8 @@ impl Cx<'_> {
         Ok(rep)
     }
 
-    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the target's own
-    /// values stand.
+    /// Glimpse: asks the holders of write locks (except the requester) for the object's current size and times. Empty:
+    /// the target's own values are current.
     pub fn glimpse(&mut self, resource: Resource) -> Result<Vec<Lvb>, Stop> {
         if self.is_replay() {
             return Ok(Vec::new());
@@ -604,32 +607,33 @@ impl Cx<'_> {
         }
     }
 
-    /// The object is made smaller: what lock holders have answered to requests that wait is too old.
+    /// The object is truncated: discards glimpse replies that waiting requests have collected.
     pub fn cut(&mut self, resource: Resource) {
         self.m.locks.cut(&resource);
     }
 
-    /// What the requester writes is in the object from now on, and it says that the object is at least so large with what it has: it may
-    /// have answered requests that wait with less.
+    /// The requester wrote to the object and reported its least size including buffered data. Waiting glimpses may have
+    /// got a smaller size from it.
     pub fn wrote(&mut self, resource: Resource, size: u64) {
         self.m.locks.wrote(self.op.export, &resource, size);
     }
 
-    /// The object is gone: the requester's locks on it go with this change, and its client forgets them when it is told.
-    /// Among the last steps of an attempt.
+    /// The object is destroyed: drops the requester's locks on it, which its client discards with the reply. To be
+    /// called among the last steps of an attempt.
     pub fn drop_locks(&mut self, resource: Resource) {
         self.m.locks.drop_locks(self.m.now, self.op.export, &resource);
     }
 
-    /// The lock table, for questions that change nothing.
+    /// The lock table, read-only.
     pub fn locks(&self) -> &dlm::server::Locks {
         &self.m.locks
     }
 
     // --- others ---
 
-    /// Does a data operation, once per request however often the attempt runs: the same operation (all fields equal) gives
-    /// the same result again. Files of writes, truncates and fallocates are synced before the group of this change leaves.
+    /// Runs a data operation, once per request however often the attempt runs: the same operation (with equal fields)
+    /// returns the same result. Files of writes, truncates and fallocates are synced before this change's group is
+    /// committed.
     pub fn data(&mut self, op: DataOp) -> Result<DataResult, Stop> {
         match self.m.data_op(self.op, op) {
             Some(result) => Ok(result),
@@ -637,9 +641,10 @@ impl Cx<'_> {
         }
     }
 
-    /// Asks another target, once per task however often the attempt runs. The reply frame's status may be an error of the
-    /// operation. Lost replies and restarts of the other target are waited out: the request arrives at least once, and what
-    /// it changed is durable there when it is answered. `ENODEV`: the configuration knows no such target.
+    /// Sends a request to another target, once per task however often the attempt runs. The status of the reply may be
+    /// an error. Lost replies and restarts of the other target are handled by retrying: the request is executed at
+    /// least once, and its change is durable when it is answered. Errors: `ENODEV` if the configuration has no such
+    /// target.
     pub fn upstream(
         &mut self,
         target: &TargetName,
@@ -654,33 +659,34 @@ impl Cx<'_> {
         }
     }
 
-    /// Waits once for so long, for example before a task tries again.
+    /// Waits once for this long, for example before a task retries.
     pub fn sleep(&mut self, time: Duration) -> Result<(), Stop> {
         if self.m.slept(self.op, time) { Ok(()) } else { Err(self.wait()) }
     }
 
-    /// Background work, begun when this attempt is accepted and recovery is over.
+    /// Starts background work when this attempt is accepted and recovery is over.
     pub fn spawn(&mut self, task: Task) {
         self.m.out.spawned.push((None, task));
     }
 
-    /// Background work, begun after a while.
+    /// Starts background work after `time`.
     pub fn spawn_after(&mut self, time: Duration, task: Task) {
         let at = self.m.now + time;
         self.m.out.spawned.push((Some(at), task));
     }
 
-    /// Tells a client something, without an answer, when this attempt is accepted. Lost if it is not connected.
+    /// Sends a client a notice when this attempt is accepted. Lost if the client is not connected.
     pub fn notify(&mut self, export: ExportId, opcode: Opcode, body: &impl prost::Message) {
         self.m.out.notices.push((export, opcode, body.encode_to_vec().into()));
     }
 
-    /// Evicts an export when this attempt is accepted: its locks, open files and record go, its client is told `ENOTCONN`.
+    /// Evicts an export when this attempt is accepted: drops its locks, open files and record, and answers its client
+    /// `ENOTCONN`.
     pub fn evict(&mut self, export: ExportId, reason: &str) {
         self.m.out.evicted.push((export, reason.to_owned()));
     }
 
-    /// A line for the log, at once (also if the attempt is not accepted).
+    /// Logs a line at once, even if the attempt is not accepted.
     pub fn log(&mut self, level: LogLevel, line: impl Into<String>) {
         self.m.log(level, line.into());
     }
@@ -690,7 +696,7 @@ impl Cx<'_> {
         Stop::Wait
     }
 
-    /// A miss of the view, or, if what was missing cannot be had, the error for it.
+    /// Turns a miss of the view into a wait, or into an error if the missing record could not be loaded.
     fn missed<T>(&mut self, found: Result<T, store::Miss>) -> Result<T, Stop> {
         found.map_err(|store::Miss| match self.m.view.failure(self.op.attempt()) {
             Some(error) => {

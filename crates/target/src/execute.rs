@@ -1,4 +1,4 @@
-//! Running operations: attempts, what follows from their acceptance, and waking those that wait.
+//! Running operations: attempts, the effects of accepted ones, and waking those that wait.
 
 use core::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::machine::{Machine, Target, Timer};
 use crate::op::{Op, Own, Replay, Work};
 use crate::service::{Executed, Reply, Request, Service, Stop};
 
-/// What one change can write at most beside the request's own bytes, as far as the reservation of space knows.
+/// Upper bound of what one change writes besides the request's own bytes, for reserving space.
 const CHANGE_BYTES: usize = 128 << 10;
 
-/// Whether a request changes something. What has a tag leaves a record of its answer at least.
+/// Whether a request changes something. One with a tag writes at least a reply record.
 fn modifies(header: &Header) -> bool {
     header.tag.0 != 0 || Opcode::from_raw(header.opcode).is_some_and(|opcode| opcode.traits().modifies)
 }
 
-/// Whether there is room for a change.
+/// Whether there is capacity for a change.
 enum Gate {
     Open,
     Later,
@@ -54,7 +54,7 @@ impl<S: Service> Target<S> {
         self.attempt(op);
     }
 
-    /// Answers a request again that was executed before the target restarted.
+    /// Reconstructs the reply to a request that was executed before the target restarted.
     pub(crate) fn reconstruct(&mut self, handle: Handle, frame: Frame, record: &SlotRecord) {
         let Some(opcode) = Opcode::from_raw(frame.header.opcode) else { return };
         stdx::mark!("target.reconstruct");
@@ -67,7 +67,7 @@ impl<S: Service> Target<S> {
         self.attempt(op);
     }
 
-    /// A replay waits for its turn: what it will need is loaded meanwhile, together with what others need.
+    /// Loads what a queued replay will need while it waits for its turn, together with what other replays need.
     pub(crate) fn prefetch(&mut self, handle: Handle, frame: Frame) {
         let Some(opcode) = Opcode::from_raw(frame.header.opcode) else { return };
         let export = ExportId(handle.0);
@@ -97,10 +97,10 @@ impl<S: Service> Target<S> {
         match self.m.view.room(records, bytes, RoomFor::Change { promised }) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
-            // What was answered before the restart must not be refused now, however full the disk has become: at worst the
-            // group waits for space.
+            // A change that was answered before the restart must not be refused now, however full the disk is: at worst
+            // the group waits for space.
             Room::No if op.replay != Replay::No => Gate::Open,
-            // Others may have seen it.
+            // Other clients may have seen it.
             Room::No if self.m.is_unanswered(request) => Gate::Open,
             Room::No if self.service.may_use_reserve(request) => {
                 match self.m.view.room(records, bytes, RoomFor::Removal) {
@@ -114,7 +114,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// One attempt.
+    /// Runs one attempt.
     pub(crate) fn attempt(&mut self, mut op: Op) {
         match self.gate(&op) {
             Gate::Open => {}
@@ -136,7 +136,7 @@ impl<S: Service> Target<S> {
         op.begin();
         self.m.out.clear();
         self.m.view.begin(op.attempt());
-        let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));
+        let work = core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt));
         let mut cx = Cx { m: &mut self.m, op: &mut op };
         let result = match &work {
             Work::Request(request) => self.service.attempt(&mut cx, request),
@@ -145,7 +145,7 @@ impl<S: Service> Target<S> {
             Work::Task(task) => self.service.task(&mut cx, task).map(|()| Reply::default()),
             Work::Own(Own::Boot) => cx.boot().map(|()| Reply::default()),
             Work::Own(Own::Start) => self.service.start(&mut cx).map(|()| Reply::default()),
-            Work::Own(Own::Aside) => Ok(Reply::default()),
+            Work::Own(Own::OutsideAttempt) => Ok(Reply::default()),
         };
         op.work = work;
         match result {
@@ -165,12 +165,12 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// An attempt that changed nothing and never will.
+    /// Ends an operation that failed.
     fn failed(&mut self, mut op: Op, errno: Errno) {
         self.m.view.abandon();
         self.m.end_op(&op);
-        match core::mem::replace(&mut op.work, Work::Own(Own::Aside)) {
-            Work::Request(request) if self.m.comes_last(&request) => {
+        match core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt)) {
+            Work::Request(request) if self.m.is_postponed(&request) => {
                 self.m.postponed.push_back((Handle(op.export.0), request.frame));
             }
             Work::Request(request) => {
@@ -182,16 +182,16 @@ impl<S: Service> Target<S> {
                 self.m.send_reply(Handle(op.export.0), frame);
             }
             Work::Reconstruct(request, _) => {
-                // What was done stays done; its answer cannot be rebuilt.
+                // The change stands, but its reply cannot be reconstructed.
                 let line = format!(
-                    "the answer to {} of {} cannot be rebuilt ({errno}): the client is evicted",
+                    "the reply to {} of {} cannot be reconstructed ({errno}): the client is evicted",
                     request.opcode.name(),
                     self.m.client_name(Handle(op.export.0))
                 );
                 self.m.log(LogLevel::Error, line);
-                self.m.evict_later.push((Handle(op.export.0), "a lost answer cannot be given again".into()));
+                self.m.evict_later.push((Handle(op.export.0), "a lost reply cannot be reconstructed".into()));
             }
-            // When its turn comes, it fails by itself.
+            // It fails when its turn comes.
             Work::Prefetch(_) => {}
             Work::Task(task) => {
                 let line = format!("background work '{}' failed: {errno}", task.name());
@@ -202,21 +202,21 @@ impl<S: Service> Target<S> {
                 let name = &self.m.name;
                 self.m.stop(format!("target '{name}' could not be started ({errno}): see the lines above"));
             }
-            Work::Own(Own::Aside) => {}
+            Work::Own(Own::OutsideAttempt) => {}
         }
     }
 
-    /// An attempt whose changes stand.
+    /// Accepts an attempt: its changes are final.
     fn accept(&mut self, mut op: Op, mut reply: Reply) {
         if self.m.last_transno == Transno(u64::MAX) {
-            // The next change would begin a history of its own from 0.
+            // The next change would start over from 0.
             self.m.view.abandon();
             self.m.stop("the transnos of this target are used up: report this as a bug".to_owned());
             return;
         }
         let now = self.m.now;
         let handle = Handle(op.export.0);
-        let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));
+        let work = core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt));
         let only_memory = matches!(op.replay, Replay::Committed(_)) || matches!(work, Work::Reconstruct(..));
         let group = if only_memory {
             self.m.view.abandon();
@@ -245,8 +245,8 @@ impl<S: Service> Target<S> {
                 let lightweight = self.m.exports.get(handle).is_none_or(|export| export.lightweight);
                 let mut header = reply_header(asked);
                 header.pre_versions = pre_versions;
-                // A version that answered it as a change gets it done again as one.
-                let nothing = self.m.out.nothing && op.replay == Replay::No;
+                // A request that an earlier version answered as a change is replayed as one.
+                let nothing = self.m.out.changes_nothing && op.replay == Replay::No;
                 let change =
                     !only_memory && !nothing && (asked.tag.0 != 0 || self.m.out.wants_transno || group.is_some());
                 if change {
@@ -262,7 +262,7 @@ impl<S: Service> Target<S> {
                         }
                     }
                     if lightweight {
-                        // Its client keeps nothing for replay: the change must be durable when it is answered.
+                        // A lightweight client keeps nothing for replay: the change must be durable before the reply.
                         hold = true;
                     } else {
                         header.transno = transno;
@@ -291,12 +291,12 @@ impl<S: Service> Target<S> {
                 None
             }
         };
-        self.m.spread_out(Some(&op));
+        self.m.apply_collected(Some(&op));
         if let Work::Request(request) = &work {
             self.m.out.clear();
             self.service.accepted(&mut Cx { m: &mut self.m, op: &mut op }, request, &mut reply);
             hold |= self.m.out.hold;
-            self.m.spread_out(Some(&op));
+            self.m.apply_collected(Some(&op));
         }
         match &work {
             Work::Own(Own::Boot) => self.booted(),
@@ -321,7 +321,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// What the lock manager wants.
+    /// Carries out the events of the lock manager.
     pub(crate) fn lock_events(&mut self) {
         while let Some(event) = self.m.locks.poll() {
             let m = &mut self.m;
@@ -341,7 +341,7 @@ impl<S: Service> Target<S> {
                     }
                 }
                 LockEvent::Ready { waiter } | LockEvent::GlimpseDone { waiter } => m.ready.push_back(waiter.0),
-                LockEvent::Limit { export, locks } => m.tell_lru_limit(export, locks),
+                LockEvent::Limit { export, locks } => m.send_lru_limit(export, locks),
                 LockEvent::Overdue { export, resource, glimpse, asked } => {
                     let what = if glimpse { "answer for its lock on" } else { "give back its lock on" };
                     let reason = format!(
@@ -357,7 +357,7 @@ impl<S: Service> Target<S> {
     }
 }
 
-/// The header of a reply, but for its status, transno and versions.
+/// The header of a reply, without status, transno and versions.
 pub(crate) fn reply_header(asked: &Header) -> Header {
     Header {
         opcode: asked.opcode,
@@ -380,7 +380,7 @@ impl Machine {
         transno
     }
 
-    /// A request has its answer: it is remembered where it must be, and counted.
+    /// A request was answered: keeps the reply where necessary, and counts it.
     fn answered(&mut self, op: &Op, asked: &Header, reply: &Frame) {
         let handle = Handle(op.export.0);
         if op.replay != Replay::No {
@@ -402,7 +402,7 @@ impl Machine {
         self.stats.count(asked.opcode, self.now.since(op.started));
     }
 
-    /// An operation is over, one way or another.
+    /// Releases the resources of an operation that has ended.
     pub(crate) fn end_op(&mut self, op: &Op) {
         self.view.finish(op.attempt());
         if op.used_locks {
@@ -410,8 +410,8 @@ impl Machine {
         }
     }
 
-    /// Carries out what an accepted attempt, or a call outside one, has collected.
-    pub(crate) fn spread_out(&mut self, op: Option<&Op>) {
+    /// Applies what an accepted attempt, or a call outside of one, has collected.
+    pub(crate) fn apply_collected(&mut self, op: Option<&Op>) {
         let _ = op;
         for (at, task) in core::mem::take(&mut self.out.spawned) {
             match at {
@@ -427,14 +427,14 @@ impl Machine {
         }
     }
 
-    /// Tasks run while the target serves and no replay may still come.
+    /// Whether tasks may run: in service, not recovering, and below the limit of dirty records.
     pub(crate) fn tasks_may_run(&self) -> bool {
         self.stage == Stage::Serving && !self.is_recovering() && !self.view.over_limit()
     }
 
     // --- needs ---
 
-    /// The result of a data operation, if it is there; it is started if need be.
+    /// The result of a data operation, if there is one. Starts the operation if necessary.
     pub(crate) fn data_op(&mut self, op: &mut Op, data: DataOp) -> Option<DataResult> {
         let id = op.id;
         let memo = op.memo();
@@ -455,7 +455,7 @@ impl Machine {
             let patience_ends = waiting.started + self.options.recovery_hard;
             let refused = matches!(result, DataResult::Failed(Errno::ENOSPC | Errno::EIO | Errno::EROFS));
             if refused && matches!(waiting.replay, Replay::Fresh(_)) && self.now < patience_ends {
-                // It was answered before the restart: it waits for space, or until the disk takes it.
+                // It was answered before the restart, so it waits for space or for the disk to recover.
                 stdx::mark!("target.replay_waits_for_space");
                 self.add_timer(self.now + FULL_RETRY, Timer::Data { op, index });
                 return;
@@ -467,7 +467,7 @@ impl Machine {
         }
     }
 
-    /// A data operation of a replay that found a full or failing disk is tried again.
+    /// Retries a data operation of a replay that found a full or failing disk.
     pub(crate) fn data_again(&mut self, op: u64, index: usize) {
         let asked = self.ops.get_mut(&op).and_then(|waiting| waiting.memo().data.get_mut(index));
         if let Some(data) = asked.map(|(data, _)| data.clone()) {
@@ -475,7 +475,7 @@ impl Machine {
         }
     }
 
-    /// Whether the operation has slept for so long.
+    /// Whether the operation has slept for `time`.
     pub(crate) fn slept(&mut self, op: &mut Op, time: Duration) -> bool {
         let (id, now) = (op.id, self.now);
         match op.memo().sleep {
@@ -488,9 +488,9 @@ impl Machine {
         }
     }
 
-    /// Lock requests that their client does not want any more, and that have not come as far as the lock manager: something that they need is
-    /// being loaded. They do not begin to wait when that is there. But they are executed, as far as that goes: a `flock` that changes its mode
-    /// gives the old lock up, which its client takes for lost.
+    /// Withdraws lock requests that have not reached the lock manager because something that they need is being loaded.
+    /// They will not wait for a lock. They are still executed otherwise: a `flock` that changes its mode releases the
+    /// old lock, which its client considers lost.
     pub(crate) fn refuse_enqueues(&mut self, handle: Handle, cookies: &[u64]) {
         if cookies.is_empty() {
             return;
@@ -501,12 +501,12 @@ impl Machine {
             let Work::Request(request) = &op.work else { continue };
             if request.frame.decode::<EnqueueReq>().is_ok_and(|request| cookies.contains(&request.cookie)) {
                 stdx::mark!("target.enqueue_refused_early");
-                op.memo().unwanted = true;
+                op.memo().withdrawn = true;
             }
         }
     }
 
-    /// Ends the operations of an export that is gone.
+    /// Ends the operations of an export that has ended.
     pub(crate) fn cancel_ops(&mut self, handle: Handle) {
         let mut gone: Vec<u64> = self.ops.iter().filter(|(_, op)| op.export.0 == handle.0).map(|(id, _)| *id).collect();
         gone.sort_unstable();
@@ -534,7 +534,8 @@ impl Machine {
     }
 }
 
-/// Whether two data operations are the same. Written bytes are compared by where they lie: a request's do not move.
+/// Whether two data operations are the same. Written bytes are first compared by address, since a request's bytes do
+/// not move.
 fn same(a: &DataOp, b: &DataOp) -> bool {
     match (a, b) {
         (

@@ -1,15 +1,15 @@
-//! Faults on purpose in a target: requests and answers that are lost at the sites of [`stdx::faults`].
+//! Fault injection in a target: requests and replies that are lost or delayed at the sites of [`stdx::faults`].
 //!
-//! A request is lost after what it tells by the way (`last_xid`) was noted and recovery has let it pass, right before it
-//! would be executed or answered from its record; replays are not lost here. An answer is lost after the change and its
-//! reply record are made. What Lustre sends as an enqueue with an intent (open, lookup) counts as one here: such a change is
-//! hit by the sites of opens and enqueues, not by those of changes.
+//! A request is lost after its `last_xid` was noted and recovery has let it pass, right before it would be executed or
+//! answered from its record; replays are not lost here. A reply is lost after the change and its reply record are made.
+//! Operations that Lustre sends as an enqueue with an intent (open, lookup) count as enqueues: such a change is hit by
+//! the sites of opens and enqueues, not by those of changes.
 //!
-//! A batch of changes is one request, with one xid, tag, transno and reply record. So it is hit as a whole by the sites of
-//! changes, whatever it carries: all of its changes are lost, or the answer to all of them.
+//! A batch of changes is one request, with one xid, tag, transno and reply record. So the sites of changes hit it as a
+//! whole: all of its changes are lost, or the reply to all of them.
 //!
-//! A request (or a connect) that a site delays is held by a timer, which looks every tenth of a second whether the site is
-//! still named: when it is not, the wait is over.
+//! A request (or connect) that a site delays is held by a timer, which checks every tenth of a second whether the site
+//! is still enabled, and ends the delay if not.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::api::ConnId;
 use crate::machine::{Machine, Target, Timer};
 use crate::service::Service;
 
-/// What a site is about.
+/// The kind of request that a site affects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whom {
     /// Every request.
@@ -39,16 +39,16 @@ enum Whom {
     Close,
     /// Locks, opens, lookups.
     Enqueue,
-    /// Signs of life.
+    /// Pings.
     Ping,
 }
 
 /// How often a site strikes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Once, whether that was asked for or not.
+    /// Once, even if it is enabled for more.
     Once,
-    /// While it is set.
+    /// While it is enabled.
     Each,
 }
 
@@ -71,18 +71,18 @@ const REQUESTS: &[Row] =
 /// Sites of all targets at which an answer is lost.
 const REPLIES: &[Row] = &[(sites::LDLM_REPLY, Whom::Enqueue, How::Once), (sites::TGT_REPLY_NET, Whom::All, How::Once)];
 
-/// Sites of metadata targets at which a request waits, and for how long unless `fail_val` says otherwise.
+/// Sites of metadata targets at which a request is delayed, and the default delay unless `fail_val` sets one.
 const DELAYS: &[(Site, Whom, Duration)] = &[
     (sites::MDS_PAUSE_OPEN, Whom::Open, Duration::from_secs(25)),
     (sites::MDS_REINT_DELAY, Whom::Reint, Duration::from_secs(10)),
 ];
 
-/// How long a request waits for its second copy.
+/// Default time that a request waits for its second copy.
 const RACE: Duration = Duration::from_secs(5);
-/// How long a client that comes back waits at the site for that.
+/// Default delay of a reconnecting client.
 const RECONNECT_DELAY: Duration = Duration::from_secs(200);
-/// How often what is held looks whether its site is still named.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval of checks whether the site of a held request is still enabled.
+const HOLD_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Sites of metadata targets at which an answer is lost.
 const MDS_REPLIES: &[Row] = &[
@@ -109,15 +109,15 @@ impl Whom {
     }
 }
 
-/// What a target needs for its sites.
+/// State of the fault injection sites of a target.
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
     pub(crate) faults: Faults,
-    /// Opens in execution, by export and xid: their answers do not tell what they are.
+    /// Opens in execution, by export and xid, because replies do not show that they are for opens.
     opens: Set<(u64, u64)>,
-    /// Requests that came for the second time, by export and xid: their answers may leave.
+    /// Requests that were resent, by export and xid; their replies are not lost.
     again: Set<(u64, u64)>,
-    /// Requests that wait for their second copy.
+    /// Requests that wait for their second copy, by export and xid.
     races: Set<(u64, u64)>,
 }
 
@@ -135,7 +135,7 @@ impl Sites {
         })
     }
 
-    /// The error of a site that has one: `fail_err`, or its own.
+    /// The error of a site: `fail_err`, or its default.
     pub(crate) fn errno(&self, own: Errno) -> Errno {
         match self.faults.err() {
             0 => own,
@@ -150,16 +150,16 @@ impl Sites {
     }
 }
 
-/// What a site holds.
+/// A request that a site delays.
 #[derive(Debug)]
 pub(crate) struct Held {
     site: Site,
     until: Instant,
-    what: Halted,
+    what: HeldRequest,
 }
 
 #[derive(Debug)]
-enum Halted {
+enum HeldRequest {
     Request(Arrival, Handle, Frame),
     Connect(ConnId, Frame),
 }
@@ -175,7 +175,7 @@ impl Machine {
         self.name.kind == TargetKind::Mdt
     }
 
-    /// A request is about to be executed, or answered from its record: whether something else becomes of it.
+    /// A request is about to be executed or answered from its record. Returns whether a site handles it instead.
     pub(crate) fn strikes_request(&mut self, what: Arrival, handle: Handle, frame: &Frame) -> bool {
         if !self.sites.faults.is_allowed()
             || !matches!(what, Arrival::Execute | Arrival::Reconstruct | Arrival::AnswerAgain)
@@ -218,20 +218,20 @@ impl Machine {
         let row = DELAYS.iter().find(|(site, whom, _)| *site == armed && whom.is(frame.header.opcode, opens));
         let Some(time) = row.and_then(|(site, _, usual)| self.sites.faults.delay(*site, *usual)) else { return false };
         self.patience_for(handle, &frame.header);
-        self.hold(armed, self.now + time, Halted::Request(what, handle, frame.clone()));
+        self.hold(armed, self.now + time, HeldRequest::Request(what, handle, frame.clone()));
         true
     }
 
-    /// A request that waits until it comes a second time.
+    /// Holds a request until its second copy arrives.
     fn races(&mut self, what: Arrival, handle: Handle, frame: &Frame) -> bool {
         let Some(time) = self.sites.faults.delay(sites::PTLRPC_RESEND_RACE, RACE) else { return false };
         self.sites.races.insert((handle.0, frame.header.xid.0));
-        self.hold(sites::PTLRPC_RESEND_RACE, self.now + time, Halted::Request(what, handle, frame.clone()));
+        self.hold(sites::PTLRPC_RESEND_RACE, self.now + time, HeldRequest::Request(what, handle, frame.clone()));
         true
     }
 
-    /// A request that is at work came a second time.
-    pub(crate) fn came_again(&mut self, handle: Handle, header: &Header) {
+    /// A second copy of a request in execution arrived.
+    pub(crate) fn note_second_copy(&mut self, handle: Handle, header: &Header) {
         let key = (handle.0, header.xid.0);
         self.sites.races.remove(&key);
         if self.sites.faults.armed() == Some(sites::MDS_RESEND) {
@@ -239,22 +239,22 @@ impl Machine {
         }
     }
 
-    fn hold(&mut self, site: Site, until: Instant, what: Halted) {
-        let at = until.min(self.now + LOOK);
+    fn hold(&mut self, site: Site, until: Instant, what: HeldRequest) {
+        let at = until.min(self.now + HOLD_CHECK_INTERVAL);
         self.add_timer(at, Timer::Held(Box::new(Held { site, until, what })));
     }
 
-    /// A connect request of a client that was here before: whether it waits.
+    /// Whether a site delays the connect request of a reconnecting client.
     pub(crate) fn holds_connect(&mut self, conn: ConnId, frame: &Frame) -> bool {
         if !frame.header.has(flags::CONNECT_RECONNECT) {
             return false;
         }
         let Some(time) = self.sites.faults.delay(sites::TGT_DELAY_RECONNECT, RECONNECT_DELAY) else { return false };
-        self.hold(sites::TGT_DELAY_RECONNECT, self.now + time, Halted::Connect(conn, frame.clone()));
+        self.hold(sites::TGT_DELAY_RECONNECT, self.now + time, HeldRequest::Connect(conn, frame.clone()));
         true
     }
 
-    /// A client wants in: why there is no room for it.
+    /// The error with which a site refuses a new client.
     pub(crate) fn refuses_client(&self, request: &ConnectReq) -> Option<Errno> {
         let site = match self.sites.faults.armed()? {
             sites::MDS_CLIENT_ADD if self.is_mdt() => sites::MDS_CLIENT_ADD,
@@ -268,23 +268,23 @@ impl Machine {
         (!known && self.sites.faults.hit_error(site)).then(|| self.sites.errno(Errno::ENOSPC))
     }
 
-    /// A replay came in: whether it is lost.
+    /// Whether a site loses the next replay.
     pub(crate) fn loses_replay(&self) -> bool {
         self.sites.faults.hit(sites::TGT_REPLAY_DROP)
     }
 
-    /// The next replay, as the window has it, or as a site would have it.
+    /// The next replay to execute, as decided by the window or by a site.
     pub(crate) fn next_replay(&mut self) -> Option<(Handle, Frame)> {
         let faults = &self.sites.faults;
         self.window.next_replay(|| faults.hit(sites::MDS_RECOVERY_ACCEPTS_GAPS))
     }
 
-    /// A client says good-bye: whether its record stays all the same.
+    /// Whether a site keeps the record of a client that disconnects.
     pub(crate) fn keeps_client(&self) -> bool {
         self.sites.faults.hit(sites::TGT_CLIENT_DEL)
     }
 
-    /// An answer is about to leave: whether it is lost instead. Early ones are not asked about.
+    /// Whether a site loses this reply. Not used for early replies.
     pub(crate) fn loses_reply(&mut self, handle: Handle, header: &Header) -> bool {
         if !self.sites.faults.is_allowed() {
             return false;
@@ -299,10 +299,10 @@ impl Machine {
 }
 
 impl<S: Service> Target<S> {
-    /// What was held goes on, if its time has come or its site is not named any more.
+    /// Continues a held request if its time has come or its site is no longer enabled.
     pub(crate) fn held(&mut self, held: Held) {
         let raced = match &held.what {
-            Halted::Request(_, handle, frame) if held.site == sites::PTLRPC_RESEND_RACE => {
+            HeldRequest::Request(_, handle, frame) if held.site == sites::PTLRPC_RESEND_RACE => {
                 !self.m.sites.races.contains(&(handle.0, frame.header.xid.0))
             }
             _ => false,
@@ -312,12 +312,12 @@ impl<S: Service> Target<S> {
             return;
         }
         match held.what {
-            Halted::Connect(conn, frame) => self.connect(conn, &frame),
-            Halted::Request(what, handle, frame) if self.m.exports.get(handle).is_some() => {
+            HeldRequest::Connect(conn, frame) => self.connect(conn, &frame),
+            HeldRequest::Request(what, handle, frame) if self.m.exports.get(handle).is_some() => {
                 self.m.sites.races.remove(&(handle.0, frame.header.xid.0));
                 self.begin_now(what, handle, frame);
             }
-            Halted::Request(..) => {}
+            HeldRequest::Request(..) => {}
         }
     }
 }

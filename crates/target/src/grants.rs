@@ -1,13 +1,13 @@
-//! Space that clients were promised, so that a buffered write does not fail later.
+//! Space grants to clients, so that a buffered write does not fail later.
 //!
-//! The medium says about once a second how much is free. In between, what was written since is taken off. Of the rest, part
-//! is granted to exports; what is neither used nor granted is open to writes that come without a grant. Such a write takes its part of
-//! that when it begins, because others begin before it is done.
+//! The medium reports its free space about once a second; in between, writes are subtracted. Part of the rest is
+//! granted to exports. The remainder is open to writes without a grant. Such a write reserves its part when it starts,
+//! because other writes start before it is done.
 //!
 //! # Invariants
-//! - At the moment of each promise the sum of all grants is at most what is free.
-//! - A grant is never taken back from a client that may have filled it with data: it shrinks as it is used and not renewed,
-//!   and ends when the client is gone.
+//! - Whenever a grant is made, the sum of all grants is at most the free space.
+//! - A grant is never revoked from a client that may have filled it with data. It shrinks as it is used and not
+//!   renewed, and ends with the session.
 //!
 //! # Example
 //! ```text
@@ -15,7 +15,7 @@
 //! A writes 30 on its grant: used 30, A holds 10          20 are open (free 70, granted 50)
 //! the reply renews A's grant from what is open:          A holds 30, 0 are open
 //! C writes 5 without a grant:                            ENOSPC
-//! B goes:                                                40 are open
+//! B's session ends:                                      40 are open
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,50 +23,50 @@ use std::collections::BTreeMap;
 use dlm::ExportId;
 use proto::{Errno, Xid};
 
-/// What one client may hold at most, in bytes.
+/// Largest grant of one client, in bytes.
 pub const GRANT_MAX: u64 = 64 << 20;
-/// What a client gets at connect if there is plenty, in bytes.
+/// Grant of a new client if there is enough space, in bytes.
 pub const GRANT_FIRST: u64 = 8 << 20;
-/// Below this a promise is not worth making, in bytes.
+/// Smallest grant that is worth making, in bytes.
 const GRANT_MIN: u64 = 64 << 10;
-/// A renewal gives at most this part of what is open.
+/// A renewal grants at most one part in this many of the open space.
 const SHARE: u64 = 8;
 
 /// The grants of all exports.
 #[derive(Debug, Default)]
 pub struct Grants {
-    /// Free bytes when the medium was asked last; `None` before the first time: everything goes.
+    /// Free bytes as last reported; `None` before the first report, when everything is allowed.
     free: Option<u64>,
-    /// Bytes written since.
+    /// Bytes written since that report.
     used: u64,
     by_export: BTreeMap<ExportId, Grant>,
     total: u64,
-    /// What writes under way take beyond their grants.
+    /// Bytes that writes in progress take beyond their grants.
     under_way: BTreeMap<(ExportId, Xid), u64>,
     taken: u64,
 }
 
-/// One export's.
+/// Grant of one export.
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     held: u64,
-    /// What it is renewed towards.
+    /// The size that renewals raise it to.
     want: u64,
 }
 
 impl Grants {
-    /// The medium has this many bytes free now.
+    /// Sets the free space that the medium reported.
     pub fn set_free(&mut self, free: u64) {
         self.free = Some(free);
         self.used = 0;
     }
 
-    /// Bytes that are free, granted or not.
+    /// Free bytes, granted or not.
     pub fn free(&self) -> u64 {
         self.free.unwrap_or(u64::MAX / 4).saturating_sub(self.used)
     }
 
-    /// Bytes that are neither used nor promised.
+    /// Free bytes that are neither granted nor reserved.
     pub fn open(&self) -> u64 {
         self.free().saturating_sub(self.total).saturating_sub(self.taken)
     }
@@ -76,18 +76,20 @@ impl Grants {
         self.total
     }
 
-    /// What `export` holds.
+    /// The grant of `export`, in bytes.
     pub fn of(&self, export: ExportId) -> u64 {
         self.by_export.get(&export).map_or(0, |grant| grant.held)
     }
 
-    /// Whether `length` bytes can be written of which the client pays `paid` from its grant. Changes nothing.
+    /// Whether a write of `length` bytes has space, of which `paid` come from the client's grant. Changes nothing.
+    /// Errors: `ENOSPC`.
     pub fn check(&self, export: ExportId, length: u64, paid: u64) -> Result<(), Errno> {
         let paid = paid.min(self.of(export));
         if length.saturating_sub(paid) > self.open() { Err(Errno::ENOSPC) } else { Ok(()) }
     }
 
-    /// The same for a write that begins. What it takes beyond its grant is open to nobody else until it [ends](Grants::end).
+    /// As [`Grants::check`], for a write that starts. What it takes beyond its grant is reserved until it
+    /// [ends](Grants::end).
     pub fn begin(&mut self, export: ExportId, xid: Xid, length: u64, paid: u64) -> Result<(), Errno> {
         self.check(export, length, paid)?;
         self.end(export, xid);
@@ -99,20 +101,20 @@ impl Grants {
         Ok(())
     }
 
-    /// A write that began is done, or came to nothing.
+    /// A write that started is done or has failed.
     pub fn end(&mut self, export: ExportId, xid: Xid) {
         self.taken -= self.under_way.remove(&(export, xid)).unwrap_or(0);
     }
 
-    /// A write took `length` bytes of the medium, and the client pays `paid` for it from its grant.
+    /// A write took `length` bytes of the medium, of which `paid` come from the client's grant.
     pub fn spend(&mut self, export: ExportId, length: u64, paid: u64) {
         let held = self.of(export);
         self.set(export, held - paid.min(held));
         self.used = self.used.saturating_add(length);
     }
 
-    /// The client would like to hold `want`, because it writes so much: its grant is raised towards that from now on, as far
-    /// as there is room. 0 asks for nothing. Gives what it holds now.
+    /// The client wants to hold `want` bytes for what it writes: raises its grant towards that from now on, as far as
+    /// there is space. 0 requests nothing. Returns the grant.
     pub fn raise(&mut self, export: ExportId, want: u64) -> u64 {
         if let Some(grant) = self.by_export.get_mut(&export) {
             grant.want = grant.want.max(want.min(GRANT_MAX));
@@ -120,7 +122,7 @@ impl Grants {
         self.top_up(export)
     }
 
-    /// Renews the grant of a client that has used some of it. Who is no client has none.
+    /// Renews the grant of a client that has used some of it. Other peers have none. Returns the grant.
     pub fn top_up(&mut self, export: ExportId) -> u64 {
         let Some(&Grant { held, want }) = self.by_export.get(&export) else { return 0 };
         let missing = want.saturating_sub(held);
@@ -131,8 +133,8 @@ impl Grants {
         self.of(export)
     }
 
-    /// A client connects and says that it holds `claimed`, which may be from before this target was started: it gets that
-    /// again if there is room, because it has buffered data for it; in any case what a new client gets.
+    /// A client connects and claims a grant of `claimed` bytes, perhaps from before a restart. It has buffered data for
+    /// it, so it gets that again if there is space, and at least the grant of a new client. Returns the grant.
     pub fn connect(&mut self, export: ExportId, claimed: u64) -> u64 {
         self.by_export.entry(export).or_insert(Grant { held: 0, want: GRANT_FIRST });
         let held = self.of(export);
@@ -141,7 +143,7 @@ impl Grants {
         self.top_up(export)
     }
 
-    /// The export is gone; what it held is open again.
+    /// The export has ended: its grant becomes open.
     pub fn gone(&mut self, export: ExportId) {
         self.set(export, 0);
         self.by_export.remove(&export);

@@ -1,7 +1,7 @@
-//! Statistics of jobs: what the processes that belong to one have asked of this target, whichever client they ran on.
+//! Statistics of jobs: operations that the processes of a job have requested of this target, over all clients.
 //!
-//! A client names the job with each request. The table is bounded: of the jobs that did nothing for [`Jobs::cleanup_interval`] it forgets
-//! what they did, and of those that did something the one that has been idle for longest, when there are too many.
+//! A client names the job in each request. The table is bounded: jobs without an operation for
+//! [`Jobs::cleanup_interval`] are dropped, and the job that has been idle longest is dropped when there are too many.
 
 use core::fmt::Write;
 use core::time::Duration;
@@ -12,12 +12,12 @@ use proto::{Operation, TargetKind};
 use stdx::Instant;
 use stdx::tally::Tallies;
 
-/// Jobs that are remembered, of about a kilobyte each.
+/// Most jobs in the table, of about a kilobyte each.
 const JOBS_MAX: usize = 4096;
-/// Jobs that are idle for so long are forgotten, if nothing else is set.
+/// Default time after which an idle job is dropped.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What is told of each job, in Lustre's order.
+/// Operations listed for each job of a metadata target, in Lustre's order.
 const OF_MDT: [Operation; 15] = [
     Operation::Open,
     Operation::Mknod,
@@ -35,7 +35,7 @@ const OF_MDT: [Operation; 15] = [
     Operation::WriteBytes,
     Operation::Punch,
 ];
-/// The same of an object target.
+/// Operations listed for each job of an object target, in Lustre's order.
 const OF_OST: [Operation; 7] = [
     Operation::ReadBytes,
     Operation::WriteBytes,
@@ -46,11 +46,11 @@ const OF_OST: [Operation; 7] = [
     Operation::Sync,
 ];
 
-/// See the module.
+/// The table of jobs.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     by_name: BTreeMap<String, Job>,
-    /// By the number of their last use, the idlest first.
+    /// By the sequence number of the last use, longest idle first.
     by_use: BTreeMap<u64, String>,
     uses: u64,
     cleanup_interval: Duration,
@@ -72,7 +72,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// The tallies of a job that does something now.
+    /// The tallies of a job, which now performs an operation.
     pub(crate) fn of(&mut self, name: &str, now: Instant, wall_ns: i64) -> &mut Tallies<Operation> {
         let name = shown(name);
         self.forget_idle(now);
@@ -107,17 +107,17 @@ impl Jobs {
         }
     }
 
-    /// After how long an idle job is forgotten; 0: never for that.
+    /// Time after which an idle job is dropped; 0: never.
     pub(crate) fn cleanup_interval(&self) -> Duration {
         self.cleanup_interval
     }
 
-    /// Sets that.
+    /// Sets the time after which an idle job is dropped; 0: never.
     pub(crate) fn set_cleanup_interval(&mut self, interval: Duration) {
         self.cleanup_interval = interval;
     }
 
-    /// Forgets one job, or all (`clear`). Whether there was one.
+    /// Drops one job, or all of them (`clear`). Returns whether there was one.
     pub(crate) fn forget(&mut self, name: &str) -> bool {
         if name == "clear" {
             self.by_name.clear();
@@ -128,13 +128,13 @@ impl Jobs {
         self.by_use.remove(&job.used).is_some()
     }
 
-    /// As YAML, as Lustre prints it.
+    /// Text in YAML, in Lustre's format.
     pub(crate) fn text(&self, kind: TargetKind, now: Instant, wall_ns: i64) -> String {
         let operations: &[Operation] = if kind == TargetKind::Ost { &OF_OST } else { &OF_MDT };
         let mut text = "job_stats:\n".to_owned();
         let time = |ns: i64| format!("{}.{:09} secs.nsecs", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
         for (name, job) in self.by_name.iter().filter(|(_, job)| !self.is_idle(job, now)) {
-            // A string takes all that is written to it.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "- {:<16} {name}", "job_id:");
             for (what, ns) in
                 [("snapshot_time:", wall_ns), ("start_time:", job.since_ns), ("elapsed_time:", wall_ns - job.since_ns)]
@@ -149,7 +149,7 @@ impl Jobs {
     }
 }
 
-/// A name as it is kept: what could break a line of YAML is a `?`.
+/// A job's name as it is kept: truncated, and with `?` in place of characters that could break the YAML.
 fn shown(name: &str) -> String {
     let end = (0..=name.len().min(JOB_MAX)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
     let fit = |c: char| if c.is_alphanumeric() || "._-/@%+=#~".contains(c) { c } else { '?' };

@@ -1,19 +1,20 @@
-//! What every target is: requests run exactly once over a store view and locks, group commit, exports, recovery.
+//! The common part of every target: exactly-once requests over a store view and locks, group commit, exports, recovery.
 //!
-//! [`Target`] is the machine; a [`Service`] (crates `mgt`, `mdt`, `ost`) is what it is a target *of*. The machine has three
-//! verbs (see [`api`]); the service has attempts (see [`service`] for their rules) and does everything through [`Cx`].
+//! [`Target`] is the machine. A [`Service`] (crates `mgt`, `mdt`, `ost`) implements the operations of one kind of
+//! target. The machine has three verbs (see [`api`]); the service has attempts (see [`service`] for their rules) and
+//! does everything through [`Cx`].
 //!
-//! # Who does what
-//! - `rpc` decides what a request is (new, resent, replayed, from the past) and runs the recovery window; this crate executes.
-//! - `store` collects changes in groups; this crate ends the groups and holds replies until their groups are durable.
-//! - `dlm` decides who waits for whom; this crate sends the callbacks and evicts those who do not answer.
+//! # Division of work
+//! - `rpc` classifies each request (new, resent, replayed, outdated) and runs the recovery window; this crate executes.
+//! - `store` collects changes in groups; this crate closes the groups and holds replies until their groups are durable.
+//! - `dlm` decides which locks are granted; this crate sends the callbacks and evicts clients that do not answer.
 //!
 //! # Invariants
-//! - A reply record and the change it stands for are in one group. It is replaced only by that of a later request of its
-//!   slot, and none is written for the replay of a change that is durable.
-//! - Transnos rise in the order in which changes are accepted, and groups take whole ranges of them.
-//! - `last_committed`, as any client sees it, never falls.
-//! - Nothing is answered from a group that may still be refused: a commit that fails stops the target.
+//! - A reply record and its change are in the same group. The record is replaced only by that of a later request of its
+//!   slot, and none is written for the replay of a durable change.
+//! - Transnos rise in the order in which changes are accepted, and each group contains a contiguous range of them.
+//! - `last_committed`, as reported to any client, never falls.
+//! - If a commit fails, the target stops, so no change is answered that could not be written.
 
 pub mod api;
 mod boot;

@@ -1,11 +1,11 @@
-//! The machine: its state, and the three verbs.
+//! The state of the target machine, and its three verbs.
 //!
-//! One call of [`Target::handle`] takes an event in and runs everything that can run: requests, operations whose needs are
-//! met, steps of recovery. Nothing in here waits.
+//! One call of [`Target::handle`] takes one event and runs everything that can run: requests, operations whose needs
+//! are met, steps of recovery. Nothing in the machine blocks.
 //!
-//! Where to find what: `boot` start-up and stop · `session` connections, arrival, replies, eviction · `execute` attempts ·
-//! `commit` groups · `recover` the recovery window · `status` what it shows of itself ·
-//! `upstream` the MGS and other targets · `params` parameters.
+//! Modules: `boot` start-up and stop · `session` connections, arrival, replies, eviction · `execute` attempts ·
+//! `commit` groups · `recover` the recovery window · `status` the text of `recovery_status` · `upstream` the MGS and
+//! other targets · `params` parameters.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,27 +32,27 @@ use crate::sharing::Sharing;
 use crate::stats::Stats;
 use crate::upstream::Upstreams;
 
-/// How many operations run in one call, so that an event is never kept waiting for long; the rest runs in the next.
+/// Most operations that run in one call, so that events are not delayed for long; the others run in the next call.
 const TURN: usize = 1024;
 
-/// What a timer is for.
+/// Purpose of a timer.
 #[derive(Debug)]
 pub(crate) enum Timer {
     /// Run this operation again.
     Wake(u64),
-    /// Begin this task.
+    /// Start this task.
     Spawn(Task),
-    /// Try this group again.
+    /// Retry this group.
     Commit(u64),
-    /// Try this data operation of a replay again.
+    /// Retry this data operation of a replay.
     Data { op: u64, index: usize },
     /// Register with the MGS again.
     Register,
-    /// A site of fault injection holds this.
+    /// Check a request that a fault injection site delays.
     Held(Box<Held>),
 }
 
-/// Everything but the service.
+/// The state of a target without its service.
 pub(crate) struct Machine {
     pub(crate) now: Instant,
     pub(crate) wall_ns: i64,
@@ -65,83 +65,83 @@ pub(crate) struct Machine {
     pub(crate) locks: Locks,
     pub(crate) exports: Exports,
     pub(crate) window: Window,
-    /// When the first client came, by the wall clock.
+    /// When the first client connected, by the wall clock.
     pub(crate) recovery_start_ns: i64,
     pub(crate) commits: Commits,
     pub(crate) upstreams: Upstreams,
     pub(crate) sharing: Sharing,
     pub(crate) stats: Stats,
     pub(crate) sites: Sites,
-    /// The last transno that was given.
+    /// The last transno that was assigned.
     pub(crate) last_transno: Transno,
-    /// What was durable when the target was started.
+    /// The highest transno that was durable when the target was started.
     pub(crate) started_from: Transno,
     pub(crate) last_committed: Transno,
-    /// What the current attempt has collected.
+    /// What the current attempt has collected so far.
     pub(crate) out: Out,
     pub(crate) effects: VecDeque<Effect>,
-    /// Operations that wait.
+    /// Waiting operations.
     pub(crate) ops: Map<u64, Op>,
-    /// How many of them make an open again whose change is durable.
+    /// Number of waiting operations that replay a durable open.
     pub(crate) reopening: usize,
     pub(crate) next_op: u64,
-    /// Operations whose needs may be met.
+    /// Waiting operations whose needs may be met.
     pub(crate) ready: VecDeque<u64>,
-    /// Changes that wait for room in the collecting group.
+    /// Changes that wait for capacity in the collecting group.
     pub(crate) throttled: VecDeque<Op>,
     /// Requests that wait for the end of recovery.
     pub(crate) deferred: VecDeque<(Handle, Frame)>,
-    /// Changes from before the restart that were never answered, and are done before anybody is served.
+    /// Changes that were unanswered before the restart and are executed before any client is served.
     pub(crate) unanswered: Vec<(Handle, proto::Xid)>,
-    /// Those of them that failed, until the others are done.
+    /// Unanswered changes that failed, to be retried when the others are done.
     pub(crate) postponed: VecDeque<(Handle, Frame)>,
-    /// The others are not done yet.
+    /// Failed unanswered changes are postponed, because others are not done yet.
     pub(crate) postpones: bool,
-    /// Tasks to begin.
+    /// Tasks to start.
     pub(crate) tasks: VecDeque<Task>,
     pub(crate) timers: BTreeMap<(Instant, u64), Timer>,
     pub(crate) next_timer: u64,
-    /// Requests without a reply so far, by when their clients are told to be patient.
+    /// Requests without a reply so far, by the time of their next early reply.
     pub(crate) early: BTreeSet<(Instant, u64, u64)>,
     pub(crate) early_of: Map<(u64, u64), Early>,
-    /// How long requests take.
+    /// Estimate of the service time.
     pub(crate) service_time: Estimate,
     /// Pings that are answered when a gate of recovery opens.
     pub(crate) held_pings: Vec<(Handle, proto::Header)>,
-    /// Data operations in flight: whose, and which of its.
+    /// Data operations in flight: the operation that started each, and the index in its memo.
     pub(crate) data: Map<DataId, (u64, usize)>,
     pub(crate) next_data: u64,
     pub(crate) data_space: Option<DataSpace>,
     pub(crate) peers: Map<ConnId, Peer>,
     pub(crate) next_silence_check: Instant,
-    /// While it leaves: it stops then at the latest.
+    /// Deadline of the disconnects from other targets, after which the target stops.
     pub(crate) leave_until: Instant,
-    /// How often clients were refused that are not in yet, by their uuid (`None`: it was none).
+    /// Number of refused connects of clients that are not connected yet, by uuid (`None`: invalid uuid).
     pub(crate) refused: Map<Option<[u8; 16]>, u64>,
-    /// Locks that were refused because there are too many, and when that was last logged.
+    /// Number of lock requests refused because of limits, and when that was last logged.
     pub(crate) locks_refused: u64,
     pub(crate) locks_refused_logged: Option<Instant>,
-    /// Why clients were evicted that have not come back yet.
+    /// Reasons of evictions, for clients that have not reconnected yet.
     pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
-    /// Damage that was found on the medium, the first finds of this start.
+    /// Damage found on the medium since the start, up to a limit.
     pub(crate) damage: Vec<String>,
-    /// What a client said that this store cannot explain.
+    /// Claim of a client that contradicts this store.
     pub(crate) doubt: Option<String>,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
 }
 
-/// A request whose client will be told to be patient.
+/// A request whose client will get an early reply.
 #[derive(Debug)]
 pub(crate) struct Early {
     pub(crate) at: Instant,
     pub(crate) asked: proto::Header,
-    /// When it came.
+    /// Time of arrival.
     pub(crate) since: Instant,
 }
 
-/// How often exports are looked at for signs of life.
+/// Interval of checks for silent clients.
 pub(crate) const SILENCE_CHECK: Duration = Duration::from_secs(1);
 
 impl Machine {
@@ -238,8 +238,8 @@ impl Machine {
         }
     }
 
-    /// A lock was refused because there are too many: a line now and then.
-    pub(crate) fn tell_lock_limit(&mut self, export: ExportId) {
+    /// A lock was refused because of a limit: logs a line now and then.
+    pub(crate) fn log_lock_refusal(&mut self, export: ExportId) {
         const INTERVAL: Duration = Duration::from_secs(10);
         self.locks_refused += 1;
         if self.locks_refused_logged.is_some_and(|at| self.now.since(at) < INTERVAL) {
@@ -263,13 +263,13 @@ impl Machine {
         Op::new(id, export, replay, work, self.now)
     }
 
-    /// An operation waits.
+    /// Stores an operation that waits.
     pub(crate) fn park(&mut self, op: Op) {
         self.reopening += usize::from(op.reopens());
         self.ops.insert(op.id, op);
     }
 
-    /// An operation that waited goes on, or ends.
+    /// Takes out an operation that waited, to continue or end it.
     pub(crate) fn unpark(&mut self, id: u64) -> Option<Op> {
         let op = self.ops.remove(&id)?;
         self.reopening -= usize::from(op.reopens());
@@ -281,7 +281,7 @@ impl Machine {
         self.timers.insert((at, self.next_timer), timer);
     }
 
-    /// The target must not go on: it stops, and whoever waits for an answer will ask its next start.
+    /// Stops the target. Clients that wait for an answer will resend to its next start.
     pub(crate) fn stop(&mut self, reason: String) {
         if self.stage != Stage::Stopped {
             self.stage = Stage::Stopped;
@@ -289,21 +289,21 @@ impl Machine {
         }
     }
 
-    /// The store's key for the client record, for those who delete it.
+    /// Deletes a client's record with the next group.
     pub(crate) fn forget_client(&mut self, uuid: ClientUuid) {
         self.commits.forget(uuid, self.now);
     }
 }
 
-/// A target: the machine around a service.
+/// A target: a machine with its service.
 pub struct Target<S: Service> {
     pub(crate) service: S,
     pub(crate) m: Machine,
 }
 
 impl<S: Service> Target<S> {
-    /// A target over an engine whose last durable group is `last_group` (its store was made with [`crate::format`]). It
-    /// begins to load at once.
+    /// Creates a target over an engine whose last durable group is `last_group` (its store was made with
+    /// [`crate::format`]). It starts loading at once.
     pub fn new(service: S, options: Options, last_group: u64, now: Instant) -> Target<S> {
         let name = options.name.clone().unwrap_or(TargetName {
             fsname: String::new(),
@@ -315,8 +315,8 @@ impl<S: Service> Target<S> {
         target
     }
 
-    /// Tells what happened. Deadlines act at [`Event::Tick`] only: a driver takes in what has arrived before, so that nobody is
-    /// evicted whose answer is there already.
+    /// Handles an event. Deadlines take effect at [`Event::Tick`] only: the driver reports everything that has arrived
+    /// before that, so that no client is evicted whose answer has arrived.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.m.now = now.max(self.m.now);
         if self.m.stage == Stage::Stopped {
@@ -351,12 +351,12 @@ impl<S: Service> Target<S> {
         self.run();
     }
 
-    /// What is to be done next.
+    /// The next effect for the driver to carry out.
     pub fn poll(&mut self) -> Option<Effect> {
         self.m.effects.pop_front()
     }
 
-    /// When [`Event::Tick`] wants to be told at the latest.
+    /// When [`Event::Tick`] is due at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let m = &self.m;
         match m.stage {
@@ -382,20 +382,20 @@ impl<S: Service> Target<S> {
         .min()
     }
 
-    /// Commits everything, says good-bye to other targets and stops: [`Effect::Stop`] with an empty reason follows. Clients and their records are kept, so
-    /// they reconnect when the target is started again.
+    /// Commits everything, disconnects from other targets and stops: [`Effect::Stop`] with an empty reason follows.
+    /// Clients and their records are kept, so that they reconnect when the target is started again.
     pub fn shutdown(&mut self, now: Instant) {
         self.m.now = now.max(self.m.now);
         self.begin_stop();
         self.run();
     }
 
-    /// The service, to look at.
+    /// The service, read-only.
     pub fn service(&self) -> &S {
         &self.service
     }
 
-    /// The process's faults.
+    /// Fault injection of the process.
     pub fn faults(&self) -> &stdx::Faults {
         &self.m.sites.faults
     }
@@ -405,12 +405,12 @@ impl<S: Service> Target<S> {
         &self.m.name
     }
 
-    /// Whether the target serves clients that are new to it: started, and not recovering.
+    /// Whether the target serves new clients: started, and not recovering.
     pub fn is_serving(&self) -> bool {
         self.m.stage == Stage::Serving && !self.m.is_recovering()
     }
 
-    /// Runs all that can run.
+    /// Runs everything that can run.
     pub(crate) fn run(&mut self) {
         if self.m.stage == Stage::Leaving {
             self.m.leave();
@@ -452,7 +452,7 @@ impl<S: Service> Target<S> {
         self.m.assert_sound();
     }
 
-    /// What is due by now.
+    /// Handles everything that is due.
     fn time(&mut self) {
         let now = self.m.now;
         if self.m.stage == Stage::Leaving {
@@ -461,7 +461,7 @@ impl<S: Service> Target<S> {
         }
         self.evict_late();
         if self.m.locks.deadline().is_some_and(|at| at <= now) {
-            self.m.waiting_is_work();
+            self.m.count_waiting_as_progress();
             self.m.locks.tick(now);
         }
         while let Some(entry) = self.m.timers.first_entry() {
@@ -492,18 +492,18 @@ impl<S: Service> Target<S> {
 
     /// Calls the service outside of an attempt.
     pub(crate) fn outside_attempt(&mut self, call: impl FnOnce(&mut S, &mut Cx<'_>)) {
-        let mut op = Op::new(0, ExportId::TARGET, Replay::No, Work::Own(Own::Aside), self.m.now);
+        let mut op = Op::new(0, ExportId::TARGET, Replay::No, Work::Own(Own::OutsideAttempt), self.m.now);
         self.m.out.clear();
         call(&mut self.service, &mut Cx { m: &mut self.m, op: &mut op });
-        self.m.spread_out(None);
+        self.m.apply_collected(None);
     }
 }
 
-/// So many finds of damage are kept to be shown.
+/// Most reports of damage that are kept.
 const DAMAGE_MAX: usize = 100;
 
 impl Machine {
-    /// The same find comes with each walk over the store; it is told once.
+    /// Each walk over the store reports the same damage again; it is logged once.
     fn damage_found(&mut self, what: String) {
         if self.damage.contains(&what) || self.damage.len() >= DAMAGE_MAX {
             return;
@@ -512,9 +512,10 @@ impl Machine {
         self.damage.push(what);
     }
 
-    /// What a client does before it gives a lock back may wait here for a lock that another client keeps: it is at work as long
-    /// as it is there. A record lock that a program waits for is no such thing, for it may wait for ever.
-    fn waiting_is_work(&mut self) {
+    /// Extends lock callbacks of clients whose requests are waiting. A request that a client needs before it can cancel
+    /// a lock may wait for another client's lock, so a connected client with requests in execution is making progress.
+    /// Record locks do not count, since they may wait for ever.
+    fn count_waiting_as_progress(&mut self) {
         let (now, timeouts) = (self.now, &self.options.timeouts);
         let silence = timeouts.ping_interval() + self.options.lock_timeout / 4;
         for export in self.exports.iter() {

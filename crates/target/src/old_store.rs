@@ -1,19 +1,20 @@
-//! Older copies of a store: how one is found out, and what follows.
+//! Detection of a store that was replaced by an older copy of itself, and what follows.
 //!
-//! A copy of a target's directory that was made earlier and put back has lost what came after it, and nothing in it says so.
-//! Two others know more:
+//! A copy of a target's directory that was made earlier and put back has lost later changes, and the copy itself does
+//! not show it. Two other parties know more:
 //!
-//! - **The MGS** keeps how often a target was started. A start is counted durably before it registers, so a store that counts
-//!   fewer starts than were registered, or as many with another last one, is an older copy. It is not served: sessions are
-//!   ended, connects are refused with `ESTALE`, no task runs. That is written into the header, because each further start
-//!   would bring the count nearer to the MGS's. The MGS is never waited for; a target that it knows serves meanwhile.
-//! - **A client** keeps which transno it was told to be durable, and of which store. A copy that was made since the target's last start
-//!   is known to clients alone. But nothing proves what a client says, and one that lies must not stop a target
-//!   for all. So what it says holds for itself: it is refused, which keeps its own memory of the later state from meeting this one.
-//!   The target shows the doubt and removes nothing from other targets that it merely does not know of.
+//! - **The MGS** records the number of starts of each target. A start is counted durably before it registers, so a
+//!   store is an older copy if it counts fewer starts than were registered, or as many with a different last one. Such
+//!   a store is not served: sessions are ended, connects are refused with `ESTALE`, no task runs. This is recorded in
+//!   the header, because each further start would bring the count nearer to the MGS's. The target never waits for the
+//!   MGS; a target that the MGS knows serves meanwhile.
+//! - **A client** remembers the highest transno that was reported durable, and the store. Only clients can detect a
+//!   copy that was made since the target's last start. But a client's claim is not proven, and a lying client must not
+//!   stop a target for all. So the claim only affects this client: it is refused, which keeps its memory of the later
+//!   state apart from this one.
 //!
-//! An administrator ends it by putting the right store back, or with the option `accept_old_store`: clients are forgotten, so
-//! that they come as new ones, and counts and transnos go to where the lost ones did not come.
+//! An administrator resolves it by putting the right store back, or with the option `accept_old_store`: client records
+//! are dropped, so that clients connect as new ones, and counts and transnos skip what the lost ones can have reached.
 
 use core::hash::Hasher;
 
@@ -29,18 +30,18 @@ use crate::commit::Then;
 use crate::machine::{Machine, Target};
 use crate::service::Service;
 
-/// Recovery epochs that are skipped when an older copy is accepted: more than a target has starts after a copy.
+/// Recovery epochs that are skipped when an older copy is accepted: more than the number of starts since the copy.
 const EPOCHS_SKIPPED: u32 = 1 << 16;
 
 const WAY_OUT: &str = "stop the target and put the newest copy of its store back, or start it once with '-o accept_old_store' \
                        to give up what came after the copy";
 
 impl<S: Service> Target<S> {
-    /// The MGS knows of more starts.
+    /// The MGS has recorded more starts than the store.
     pub(crate) fn found_old(&mut self, newer_count: u64) {
         stdx::mark!("target.old_store");
         if self.m.options.accept_old_store {
-            // This start becomes the one after the last that the MGS knows.
+            // This start gets the number after the last one that the MGS knows.
             self.m.header.mount_count = newer_count.saturating_add(1);
         } else {
             self.m.header.newer_count = newer_count;
@@ -56,7 +57,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// Serves nobody from here on.
+    /// Stops serving clients.
     pub(crate) fn refuse_store(&mut self) {
         if self.m.stage >= Stage::Stopping {
             return;
@@ -78,14 +79,14 @@ impl Machine {
         )
     }
 
-    /// Which start this is, for the MGS. It tells nothing of the seed.
+    /// Identity of this start, for the MGS. It does not reveal the seed.
     pub(crate) fn start_id(&self) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.options.seed, !self.header.mount_count);
         hasher.write(b"start");
         hasher.finish().max(1)
     }
 
-    /// Why a client is refused that has seen more of this store than there is.
+    /// Reason for refusing a client that has seen a later state of this store; `None` if it has not.
     pub(crate) fn doubts(&mut self, request: &ConnectReq) -> Option<String> {
         let has = self.last_committed.max(Transno::start_of(self.header.epoch));
         let of_this = !request.seen_store.is_empty() && request.seen_store == self.header.uuid;
@@ -112,10 +113,10 @@ impl Machine {
     }
 
     pub(crate) fn store_is_settled(&self) -> bool {
-        self.doubt.is_none() && self.upstreams.is_vouched_for()
+        self.doubt.is_none() && self.upstreams.is_start_checked()
     }
 
-    /// The administrator knows that it is an older copy, if it is one.
+    /// Accepts the store as it is, as the administrator has requested.
     pub(crate) fn accept_store(&mut self, header: &mut Header, last_transno: u64) -> Result<(), String> {
         let epoch = header.epoch.max(Transno(last_transno).epoch());
         header.epoch = epoch.checked_add(EPOCHS_SKIPPED).ok_or_else(|| {
@@ -123,8 +124,8 @@ impl Machine {
         })?;
         header.mount_count = header.mount_count.max(header.newer_count);
         header.newer_count = 0;
-        let line = "takes its store as it is, as accept_old_store asks: its clients are forgotten, and what came after an older \
-                    copy is given up; start it without that option from now on";
+        let line = "accepts its store as it is, as accept_old_store requests: its clients are forgotten, and all changes after an \
+                    older copy was made are given up; start it without that option from now on";
         self.log(LogLevel::Warn, line.to_owned());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! An operation in execution: a request, a task, or work of the machine itself.
+//! Operations in execution: requests, tasks, and work of the machine itself.
 
 use dlm::{ExportId, WaiterId};
 use proto::msg::LockGrant;
@@ -10,14 +10,14 @@ use crate::api::{DataOp, DataResult};
 use crate::service::{Executed, Request, ShareKey, Task};
 use crate::stats::Counted;
 
-/// Whether a request was done before.
+/// Whether a request is a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Replay {
-    /// No.
+    /// No replay.
     No,
-    /// Yes, and it was lost.
+    /// A replay of a lost change.
     Fresh(Transno),
-    /// Yes, and its change is durable.
+    /// A replay whose change is durable.
     Committed(Transno),
 }
 
@@ -26,13 +26,13 @@ pub(crate) enum Replay {
 pub(crate) enum Work {
     /// Execute a request.
     Request(Request),
-    /// Answer a request that was executed before the target restarted.
+    /// Reconstruct the reply to a request that was executed before the target restarted.
     Reconstruct(Request, Executed),
-    /// Have in memory what a replay will need when its turn comes.
+    /// Load what a queued replay will need.
     Prefetch(Request),
     /// A task of the service.
     Task(Task),
-    /// The machine's own.
+    /// Work of the machine itself.
     Own(Own),
 }
 
@@ -43,23 +43,24 @@ pub(crate) enum Own {
     Boot,
     /// The service's start.
     Start,
-    /// No attempt at all: calls into the service that may only spawn and look.
-    Aside,
+    /// No attempt: a call into the service that may only spawn tasks and inspect state.
+    OutsideAttempt,
 }
 
-/// Results that re-runs use again.
+/// Results that later attempts reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     pub(crate) data: Asked<(DataOp, Option<DataResult>)>,
     pub(crate) calls: Asked<Call>,
     pub(crate) enqueue_waits: bool,
     pub(crate) enqueued: Option<Result<LockGrant, Errno>>,
-    /// Whoever wants the lock does not wait for it any more.
-    pub(crate) unwanted: bool,
+    /// The client has withdrawn its lock request.
+    pub(crate) withdrawn: bool,
     pub(crate) sleep: Option<Instant>,
 }
 
-/// What an operation has asked for. Each attempt asks for the same in the same order, so what comes next is looked at first.
+/// Requests that an operation has made. Each attempt makes the same ones in the same order, so the lookup starts at the
+/// next one.
 #[derive(Debug)]
 pub(crate) struct Asked<T> {
     list: Vec<T>,
@@ -73,7 +74,7 @@ impl<T> Default for Asked<T> {
 }
 
 impl<T> Asked<T> {
-    /// Where it is, if it was asked for.
+    /// The request that `is_it` accepts, if it was made.
     pub(crate) fn find(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&T> {
         stdx::steps::add(1);
         let at = match self.list.get(self.next).filter(|known| is_it(known)) {
@@ -87,7 +88,7 @@ impl<T> Asked<T> {
         self.list.get(at)
     }
 
-    /// It is asked for now. Its place.
+    /// Adds a request and returns its index.
     pub(crate) fn push(&mut self, asked: T) -> usize {
         self.list.push(asked);
         self.next = self.list.len();
@@ -112,21 +113,21 @@ pub(crate) struct Call {
     pub(crate) answer: Option<Result<Frame, Errno>>,
 }
 
-/// An operation in execution. It lies on the stack while its first attempt runs; only one that waits is stored.
+/// An operation in execution. It is on the stack during its first attempt; only waiting operations are stored.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) id: u64,
     pub(crate) export: ExportId,
     pub(crate) replay: Replay,
     pub(crate) work: Work,
-    /// Of a request, else empty.
+    /// Header of the request; empty for other work.
     pub(crate) asked: Header,
     pub(crate) started: Instant,
-    /// The current attempt has noted something that it waits for.
+    /// The current attempt has registered something that it waits for.
     pub(crate) waits: bool,
-    /// Something of it is in the lock manager.
+    /// It has state in the lock manager.
     pub(crate) used_locks: bool,
-    /// Of a reconstructed request: versions before the change.
+    /// For a reconstructed request: versions before the change.
     pub(crate) pre_versions: [u64; 4],
     memo: Option<Box<Memo>>,
 }
@@ -151,7 +152,7 @@ impl Op {
         }
     }
 
-    /// Whether it makes an open again whose change is durable.
+    /// Whether it replays an open whose change is durable.
     pub(crate) fn reopens(&self) -> bool {
         matches!(self.replay, Replay::Committed(_))
     }
@@ -168,7 +169,7 @@ impl Op {
         self.memo.get_or_insert_default()
     }
 
-    /// Another attempt begins.
+    /// Prepares for another attempt.
     pub(crate) fn begin(&mut self) {
         self.waits = false;
         if let Some(memo) = &mut self.memo {
@@ -176,7 +177,7 @@ impl Op {
         }
     }
 
-    /// Data files that it changed.
+    /// The data files that it changed.
     pub(crate) fn dirty_files(&self) -> impl Iterator<Item = u64> {
         self.memo.iter().flat_map(|memo| memo.data.iter()).filter_map(|(op, result)| match (op, result) {
             (_, None | Some(DataResult::Failed(_))) => None,
@@ -187,25 +188,25 @@ impl Op {
         })
     }
 
-    /// What it is, for messages.
+    /// Description for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.work {
             Work::Request(request) => format!("request {}", request.opcode.name()),
             Work::Reconstruct(request, _) => format!("the reconstruction of {}", request.opcode.name()),
-            Work::Prefetch(request) => format!("the preparation of {}", request.opcode.name()),
+            Work::Prefetch(request) => format!("the prefetch for {}", request.opcode.name()),
             Work::Task(task) => format!("background work '{}'", task.name()),
             Work::Own(own) => format!("{own:?}"),
         }
     }
 }
 
-/// What the current attempt has collected; takes effect if it is accepted.
+/// Effects that the current attempt has collected; they are applied if it is accepted.
 #[derive(Default)]
 pub(crate) struct Out {
     pub(crate) writes: u32,
     pub(crate) wants_transno: bool,
-    pub(crate) nothing: bool,
-    /// Features of the format that what is written needs.
+    pub(crate) changes_nothing: bool,
+    /// Format features that its writes need.
     pub(crate) features: u64,
     pub(crate) pre_versions: [u64; 4],
     pub(crate) hold: bool,
@@ -215,19 +216,19 @@ pub(crate) struct Out {
     pub(crate) notices: Vec<(ExportId, proto::Opcode, bytes::Bytes)>,
     pub(crate) evicted: Vec<(ExportId, String)>,
     pub(crate) counted: Counted,
-    /// Jobs that were named, and which of them the next operation counts for.
+    /// Jobs that were named, and the one that the next operation counts for.
     pub(crate) jobs: Vec<String>,
     pub(crate) job: Option<usize>,
 }
 
 impl Out {
-    /// How much there is, for [`Out::back_to`].
-    pub(crate) fn mark(&self) -> [usize; 5] {
+    /// A savepoint for [`Out::rollback`].
+    pub(crate) fn savepoint(&self) -> [usize; 5] {
         [self.changed.len(), self.spawned.len(), self.notices.len(), self.evicted.len(), self.counted.len()]
     }
 
-    /// What came since is taken back.
-    pub(crate) fn back_to(&mut self, [changed, spawned, notices, evicted, counted]: [usize; 5]) {
+    /// Drops what was collected after the savepoint.
+    pub(crate) fn rollback(&mut self, [changed, spawned, notices, evicted, counted]: [usize; 5]) {
         self.changed.truncate(changed);
         self.spawned.truncate(spawned);
         self.notices.truncate(notices);
@@ -238,7 +239,7 @@ impl Out {
     pub(crate) fn clear(&mut self) {
         self.writes = 0;
         self.wants_transno = false;
-        self.nothing = false;
+        self.changes_nothing = false;
         self.features = 0;
         self.pre_versions = [0; 4];
         self.hold = false;
@@ -257,7 +258,7 @@ impl Out {
 mod tests {
     use super::*;
 
-    /// An operation that asks a thousand targets runs again at each answer: all its attempts together look at each answer once.
+    /// An operation that asks a thousand targets runs again at each answer; each attempt visits each answer once.
     #[test]
     fn an_attempt_finds_what_it_has_asked_for_in_the_order_in_which_it_asks() {
         const MANY: u64 = 1000;
@@ -273,7 +274,7 @@ mod tests {
             }
         });
         assert_eq!(steps, MANY * MANY);
-        // Another order is found too.
+        // Another order works too.
         asked.next = 0;
         assert_eq!(
             (asked.find(|known| *known == 7).copied(), asked.find(|known| *known == 3).copied()),

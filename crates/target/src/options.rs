@@ -1,4 +1,4 @@
-//! Settings of a target, and making the store of a new one.
+//! Settings of a target, and the format of a new store.
 
 use core::time::Duration;
 
@@ -9,27 +9,27 @@ use schema::{Header, Record};
 use stdx::Faults;
 use store::{Batch, CommitPolicy};
 
-/// Format features, in the header's three words. A version that does not know an `incompat` bit refuses the target, one
-/// that does not know a `rocompat` bit refuses to change it (which here means: refuses it too).
+/// Format features, in three words of the header. A version that does not know an `incompat` bit refuses the target.
+/// One that does not know a `rocompat` bit refuses to change it, which in this version also means refusing the target.
 pub mod format_features {
-    /// Clients with several modifying requests in flight have reply records. Set, durably, before the first such client is
-    /// served; cleared at a start or at the end of a recovery if there is none.
+    /// Clients with several modifying requests in flight have reply records. Set durably before the first such client
+    /// is served; cleared at a start or at the end of a recovery without such clients.
     pub const MULTI_RPCS: u64 = 0x400;
-    /// The hash of names has a key. Set when a metadata target is made, and for good.
+    /// The hash of names has a key. Set permanently when a metadata target is made.
     pub const KEYED_NAMES: u64 = 0x1_0000;
-    /// Files have moved to other objects, which have numbers. Set, durably, before the first copy of a file's data is begun, and
-    /// for good.
+    /// Files have moved to other objects, which have numbers. Set durably and permanently before the first copy of a
+    /// file's data is started.
     pub const LAYOUT_SWAP: u64 = 0x2_0000;
-    /// Names whose chain was full lie in a second one. Set with the first such name, in one group, and for good.
+    /// Names whose chain is full are in a second chain. Set permanently with the first such name, in the same group.
     pub const FULL_CHAINS: u64 = 0x10_0000;
-    /// Names for messages.
+    /// Names of the bits, for messages.
     pub const NAMES: &[(u64, &str)] = &[
         (MULTI_RPCS, "multi_rpcs"),
         (KEYED_NAMES, "keyed_names"),
         (LAYOUT_SWAP, "layout_swap"),
         (FULL_CHAINS, "full_chains"),
     ];
-    /// What an administrator does before an older version can serve a target with a feature.
+    /// Instructions for an administrator who wants to serve a target with an older version.
     pub const WAYS_BACK: &[(u64, &str)] = &[
         (
             MULTI_RPCS,
@@ -61,39 +61,39 @@ pub mod format_features {
 /// Settings of a target, given at start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The target that the store must hold; `None` takes what is there.
+    /// The target that the store must hold; `None` accepts any.
     pub name: Option<TargetName>,
-    /// Where the target listens, told to the MGS.
+    /// Addresses that the target listens on, to be registered with the MGS.
     pub nids: Vec<Nid>,
-    /// Where the MGS is; empty: what the header says. Unused on the MGT.
+    /// Addresses of the MGS; empty: those in the header. Unused on the MGT.
     pub mgs: Vec<Nid>,
-    /// Seed for what needs one: export handles, retry jitter.
+    /// Random seed, for export handles, retry jitter and keys.
     pub seed: u64,
-    /// Memory for clean records, in bytes.
+    /// Memory limit of the cache of clean records, in bytes.
     pub cache_limit: usize,
-    /// When groups leave.
+    /// Policy for closing groups.
     pub commit: CommitPolicy,
-    /// Changes that a client may have in flight, on a metadata target.
+    /// Most changes that a client may have in flight at a metadata target.
     pub max_mod_rpcs: u16,
-    /// How long recovery waits for clients that are missing, from the first that came.
+    /// How long recovery waits for missing clients, from the first connect.
     pub recovery_soft: Duration,
-    /// How long recovery may take at most.
+    /// Longest duration of recovery.
     pub recovery_hard: Duration,
-    /// Tenths of [`Options::recovery_soft`] that recovery waits if the MGS has told the clients to come back.
+    /// Tenths of [`Options::recovery_soft`] that recovery waits if the MGS notifies the clients.
     pub ir_factor: u32,
-    /// Do not count on the MGS to tell them.
+    /// Do not rely on the MGS to notify clients.
     pub noir: bool,
-    /// Evict all known clients instead of waiting for them.
+    /// Evict all known clients instead of recovering.
     pub abort_recovery: bool,
-    /// Serve the store also if it is an older copy; its clients are forgotten.
+    /// Serve the store even if it is an older copy; its client records are dropped.
     pub accept_old_store: bool,
-    /// How long a client has to answer a lock callback.
+    /// Time within which a client must answer a lock callback.
     pub lock_timeout: Duration,
-    /// How long requests may take, and how long an export may be silent.
+    /// Deadlines of requests, and how long an export may be silent.
     pub timeouts: Timeouts,
     /// Version of the program, for messages and status.
     pub version: String,
-    /// The process's faults.
+    /// Fault injection of the process.
     pub faults: Faults,
 }
 
@@ -121,29 +121,29 @@ impl Default for Options {
     }
 }
 
-/// What a new target is.
+/// Properties of a new target.
 #[derive(Clone, Debug)]
 pub struct Format {
     /// Its name.
     pub name: TargetName,
     /// Identity of the store, drawn at random.
     pub uuid: u128,
-    /// Where the MGS is.
+    /// Addresses of the MGS.
     pub mgs: Vec<Nid>,
     /// Version of the program.
     pub version: String,
-    /// The wall clock.
+    /// The wall clock, in nanoseconds since 1970.
     pub wall_ns: i64,
     /// Parameters to set at each start, `PATH=VALUE`.
     pub params: Vec<String>,
-    /// Of a metadata target: the key of its file system's hash of names, drawn at random; none for a file system that
-    /// older versions can serve.
+    /// Metadata target: key of the file system's hash of names, drawn at random; `None` for a file system that older
+    /// versions can serve.
     pub name_key: Option<[u8; 16]>,
-    /// An object target that takes the place of one whose store is lost.
+    /// Object target that replaces one whose store is lost.
     pub replaces: bool,
 }
 
-/// The records that every new store begins with; a kind of target adds its own. Commit them, sealed with
+/// The first records of every new store; each kind of target adds its own. Commit them, sealed with
 /// [`schema::formats`], as group 1 of an empty engine.
 pub fn format(format: &Format) -> Batch {
     let header = Header {
@@ -176,7 +176,7 @@ pub fn format(format: &Format) -> Batch {
     batch
 }
 
-/// Why a store's features keep this version from serving it.
+/// Checks that this version can serve a store with these features. The error is a message.
 pub(crate) fn check_features(header: &Header) -> Result<(), String> {
     use format_features::{INCOMPAT_KNOWN, NAMES, ROCOMPAT_KNOWN};
     for (have, known) in [(header.incompat, INCOMPAT_KNOWN), (header.rocompat, ROCOMPAT_KNOWN)] {

@@ -1,4 +1,4 @@
-//! The recovery window at work; what it decides is in [`rpc::server::Window`].
+//! Runs recovery: carries out the decisions of [`rpc::server::Window`].
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::options::format_features;
 use crate::service::{Request, Service};
 
 impl<S: Service> Target<S> {
-    /// Does what recovery allows by now. Gives whether there was anything.
+    /// Takes all steps of recovery that are possible now. Returns whether there were any.
     pub(crate) fn recovery_steps(&mut self) -> bool {
         if !self.m.window.is_open() || self.m.stage != Stage::Serving {
             return false;
@@ -39,9 +39,10 @@ impl<S: Service> Target<S> {
             }
         }
         if self.m.window.state() == WindowState::Unanswered {
-            any |= self.unanswered_goes_on();
+            any |= self.unanswered_steps();
         }
-        // What is open must be open again before a change asks whether it is: also while records for that are loaded.
+        // All opens must be restored before a change checks for them, including those whose records are still being
+        // loaded.
         while self.m.reopening == 0
             && let Some((handle, frame)) = self.m.next_replay()
         {
@@ -56,7 +57,7 @@ impl<S: Service> Target<S> {
         any
     }
 
-    /// Gives up on clients that recovery has waited for long enough.
+    /// Evicts clients that recovery has waited for long enough.
     pub(crate) fn evict_late(&mut self) {
         if self.m.stage != Stage::Serving {
             return;
@@ -89,7 +90,8 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// The new epoch is durable: what clients had sent before the restart and were never answered is done.
+    /// The new epoch is durable: executes changes that clients had sent before the restart and that were never
+    /// answered.
     pub(crate) fn epoch_begun(&mut self) {
         if !self.m.window.is_open() {
             return;
@@ -108,9 +110,9 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// Looks what is left of that. What failed is tried once more when the others are done: it may have been done after one of them before
-    /// the restart. In which order they were done is not known to anybody any more.
-    fn unanswered_goes_on(&mut self) -> bool {
+    /// Checks which unanswered changes are left. Failed ones are retried once when the others are done, because they
+    /// may have been executed after one of the others before the restart; the original order is not known.
+    fn unanswered_steps(&mut self) -> bool {
         let (exports, postponed) = (&self.m.exports, &self.m.postponed);
         let waits = |handle: Handle, xid| postponed.iter().any(|(whose, f)| *whose == handle && f.header.xid == xid);
         self.m.unanswered.retain(|&(handle, xid)| exports.is_executing(handle, xid) && !waits(handle, xid));
@@ -131,7 +133,7 @@ impl<S: Service> Target<S> {
         true
     }
 
-    /// The target serves.
+    /// Recovery is over: the target enters service.
     fn recovery_over(&mut self) {
         stdx::mark!("target.recovered");
         self.m.unanswered.clear();
@@ -153,7 +155,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// Gives up on all clients that recovery still waits for.
+    /// Evicts all clients that recovery still waits for.
     pub(crate) fn abort_recovery(&mut self) {
         for handle in self.m.window.abort() {
             self.evict(handle, "recovery was aborted");
@@ -162,12 +164,12 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
-    /// Whether the MGS brings the clients back: it is told of each start, and tells them.
+    /// Whether recovery is imperative: the MGS knows of this start and notifies the clients.
     pub(crate) fn is_imperative(&self) -> bool {
         !self.options.noir && self.upstreams.is_registered()
     }
 
-    /// How long recovery waits for who is missing. Clients that were told to come back are back soon.
+    /// How long recovery waits for missing clients. It is shorter for clients that were notified.
     pub(crate) fn soft_time(&self) -> Duration {
         let soft = self.options.recovery_soft;
         if !self.is_imperative() {
@@ -176,13 +178,13 @@ impl Machine {
         (soft * self.options.ir_factor / 10).max(soft.min(2 * RECONNECT_DELAY_MAX))
     }
 
-    /// The parameters or the MGS's word have changed how long recovery lasts.
+    /// Updates the time limits of recovery after a change of parameters or the registration.
     pub(crate) fn set_window_times(&mut self) {
         let (soft, hard) = (self.soft_time(), self.options.recovery_hard);
         self.window.set_times(soft, hard);
     }
 
-    /// What a client did not do in time.
+    /// Reason for evicting a client that ran out of time.
     fn why_given_up(&self, handle: Handle) -> String {
         let missed = match self.window.state() {
             WindowState::Connecting => "it did not come back after the restart",
@@ -197,9 +199,9 @@ impl Machine {
         )
     }
 
-    /// A request failed. If it is a replay that succeeded before, its client replays nothing more: what follows may hang on
-    /// it, and the client is to keep a prefix of its history. It is evicted when the others are through. (A close that
-    /// finds its file closed has nothing to do.)
+    /// Handles a failed request. If it is a replay, its client's further replays are skipped, because they may depend
+    /// on it and the client must keep a prefix of its history. The client is evicted when the others have replayed. (A
+    /// close of a closed file has nothing to do.)
     pub(crate) fn replay_failed(&mut self, op: &Op, opcode: Opcode, errno: Errno) {
         let Replay::Fresh(transno) = op.replay else { return };
         if opcode == Opcode::MdsClose {
@@ -215,30 +217,30 @@ impl Machine {
         );
         self.log(LogLevel::Warn, line);
         let name = opcode.name();
-        self.replays_no_more(
+        self.stop_replays(
             handle,
-            format!("{name} with transno {transno} hangs on a change that was lost with its client"),
+            format!("{name} with transno {transno} depends on a change that was lost with its client"),
         );
     }
 
-    /// A replay that cannot be what it claims. Its client is told, and evicted when the others are through.
+    /// Refuses a replay with an invalid transno. Its client is evicted when the others have replayed.
     pub(crate) fn refuse_replay(&mut self, handle: Handle, asked: &Header, why: String) {
         if self.exports.get(handle).is_some_and(|export| export.replay_failed.is_none()) {
             let line = format!("refuses a replay of {}: {why}", self.client_name(handle));
             self.log(LogLevel::Error, line);
         }
-        self.replays_no_more(handle, why);
+        self.stop_replays(handle, why);
         self.refuse(handle, asked, Errno::EOVERFLOW);
     }
 
-    /// The first reason is the one that counts: what follows fails because of it.
-    fn replays_no_more(&mut self, handle: Handle, why: String) {
+    /// Stops a client's replays. The first reason is kept, since later failures follow from it.
+    fn stop_replays(&mut self, handle: Handle, why: String) {
         if let Some(export) = self.exports.get_mut(handle) {
             export.replay_failed.get_or_insert(why);
         }
     }
 
-    /// The replay of a client that is to be evicted.
+    /// Answers a replay of a client that is to be evicted without executing it.
     fn skip_replay(&mut self, handle: Handle, asked: &Header) {
         let mut header = reply_header(asked);
         header.status = -Errno::EOVERFLOW.raw();
@@ -248,14 +250,14 @@ impl Machine {
         self.send_reply(handle, frame);
     }
 
-    /// Whether a request is one that was never answered before a restart, and is done before anybody is served.
+    /// Whether a request is an unanswered change from before the restart, executed before any client is served.
     pub(crate) fn is_unanswered(&self, request: &Request) -> bool {
         let own = |(handle, xid): &(Handle, Xid)| handle.0 == request.export.0 && *xid == request.frame.header.xid;
         self.window.state() == WindowState::Unanswered && self.unanswered.iter().any(own)
     }
 
-    /// Whether such a request has failed, and others of these are still to be done.
-    pub(crate) fn comes_last(&self, request: &Request) -> bool {
+    /// Whether a failed request is an unanswered change that is to be retried after the others.
+    pub(crate) fn is_postponed(&self, request: &Request) -> bool {
         self.postpones && self.is_unanswered(request)
     }
 
@@ -266,7 +268,7 @@ impl Machine {
         }
     }
 
-    /// Answers the pings that waited for a gate.
+    /// Answers the pings that waited for a gate with these flags.
     fn answer_pings(&mut self, flags: u32) {
         let (now, later) = core::mem::take(&mut self.held_pings).into_iter().partition(|(_, header)| header.has(flags));
         self.held_pings = later;

@@ -1,19 +1,19 @@
-//! What a kind of target implements: its operations, nothing else.
+//! The interface that each kind of target implements: its operations.
 //!
 //! # The rules of an attempt
 //! 1. Check first, write last. An attempt that returns [`Stop::Wait`] or [`Stop::Errno`] has changed nothing: its writes
-//!    to the store are taken back, what it spawned or noted is forgotten.
-//! 2. [`Stop::Wait`] comes only out of a [`Cx`] method, with `?`: that method has noted what is missing, and the attempt
-//!    runs again from the start when it is there. What was loaded, read or answered for it is remembered until then.
+//!    to the store are rolled back, and what it spawned or noted is dropped.
+//! 2. [`Stop::Wait`] comes only from a [`Cx`] method, with `?`: that method has requested what is missing, and the attempt
+//!    runs again from the start when it has arrived. What was loaded, read or answered is kept until then.
 //! 3. `Ok` is final: the machine never refuses a change after it. So memory beside the store (open handles) may be changed
 //!    in `attempt` itself, as the very last step, after every call that has a `?`.
 //! 4. To gather needs, call several `Cx` methods before the first `?`; the attempt then waits once for all of them.
 //!
-//! # Slots, transnos and what a replay is
-//! A request with a tag that returns `Ok` gets a transno and a reply record; without a tag it gets a transno if it wrote to
-//! the store or asked for [`Cx::transno`]. A replay ([`Cx::is_replay`]) keeps its own transno. Replays run in the order of
-//! their transnos over all clients, before anything else; locks are never granted in a replay (the client replays its locks
-//! on its own), and [`Cx::revoke`] finds none.
+//! # Slots, transnos and replays
+//! A request with a tag that returns `Ok` gets a transno and a reply record. One without a tag gets a transno if it
+//! wrote to the store or called [`Cx::transno`]. A replay ([`Cx::is_replay`]) keeps its transno. Replays run in the
+//! order of their transnos over all clients, before anything else. No locks are granted in a replay, because the client
+//! replays its locks separately, and [`Cx::revoke`] finds none to revoke.
 
 use core::any::Any;
 use core::fmt;
@@ -30,9 +30,9 @@ use crate::Cx;
 /// Why an attempt ended without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Answer this error. Nothing was changed.
+    /// Answer with this error. Nothing was changed.
     Errno(Errno),
-    /// Something is missing; it was asked for. The attempt runs again.
+    /// Something is missing and was requested. The attempt runs again when it has arrived.
     Wait,
 }
 
@@ -51,26 +51,26 @@ impl From<Miss> for Stop {
 /// A request of an export.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Who sent it.
+    /// Export that sent it.
     pub export: ExportId,
-    /// What it asks for.
+    /// Opcode.
     pub opcode: Opcode,
-    /// Header, body and bulk as they came.
+    /// Header, body and bulk as received.
     pub frame: Frame,
 }
 
 impl Request {
-    /// The body; bytes that are no such message are `EPROTO`.
+    /// Decodes the body. Errors: `EPROTO` if the bytes are not a valid message of this type.
     pub fn decode<M: Message + Default>(&self) -> Result<M, Stop> {
         self.frame.decode().map_err(|_| Stop::Errno(Errno::EPROTO))
     }
 
-    /// Its identity.
+    /// Its xid.
     pub fn xid(&self) -> Xid {
         self.frame.header.xid
     }
 
-    /// The bytes behind the body.
+    /// Its bulk data.
     pub fn bulk(&self) -> &Bytes {
         &self.frame.bulk
     }
@@ -79,19 +79,19 @@ impl Request {
 /// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reply {
-    /// 0, or positive where an operation says so. Errors are [`Stop::Errno`].
+    /// 0, or a positive result where the operation defines one. Errors are [`Stop::Errno`].
     pub status: i32,
     /// The body, encoded.
     pub body: Bytes,
-    /// Bytes behind it.
+    /// Bulk data.
     pub bulk: Bytes,
-    /// What [`Service::reconstruct`] is given if this reply is lost together with the target's memory; goes into the
-    /// reply record of a request with a tag. An open's disposition, the mode of an object that was changed.
+    /// Data for [`Service::reconstruct`], stored in the reply record of a request with a tag: an open's disposition,
+    /// the mode of a changed object.
     pub record: u64,
 }
 
 impl Reply {
-    /// Success, and no more to say.
+    /// Success without a body.
     pub fn empty() -> Reply {
         Reply::default()
     }
@@ -101,42 +101,42 @@ impl Reply {
         Reply { body: body.encode_to_vec().into(), ..Reply::default() }
     }
 
-    /// With further fields of its body. `more` is of the same type, and has those that the body has not.
+    /// Adds fields to the body. `more` is a message of the same type with fields that the body lacks.
     pub fn and(self, more: &impl Message) -> Reply {
         let body = [&self.body[..], &more.encode_to_vec()].concat().into();
         Reply { body, ..self }
     }
 
-    /// With bytes behind the body.
+    /// Adds bulk data.
     pub fn with_bulk(self, bulk: Bytes) -> Reply {
         Reply { bulk, ..self }
     }
 
-    /// With a word for the reply record.
+    /// Sets the data for the reply record.
     pub fn with_record(self, record: u64) -> Reply {
         Reply { record, ..self }
     }
 }
 
-/// What is known of a request that was executed, whose reply was lost, and with it the target's memory of it.
+/// What the reply record says of a request that was executed before the target restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Executed {
     /// Its transno.
     pub transno: Transno,
     /// Its status.
     pub status: i32,
-    /// [`Reply::record`] of the first answer.
+    /// [`Reply::record`] of the original reply.
     pub record: u64,
 }
 
-/// Background work of a service: any value, kept until it is done.
+/// Background work of a service: any value, kept until the work is done.
 pub struct Task {
     name: &'static str,
     what: Box<dyn Any>,
 }
 
 impl Task {
-    /// A task. `name` is for messages.
+    /// Creates a task. `name` is for messages.
     pub fn new<T: Any>(name: &'static str, what: T) -> Task {
         Task { name, what: Box::new(what) }
     }
@@ -158,8 +158,8 @@ impl fmt::Debug for Task {
     }
 }
 
-/// Something that a change touched and another client's change may depend on: an object, or a name in a directory.
-/// The parent's times and link count are none.
+/// Something that a change modified and that another client's change may depend on: an object, or a name in a
+/// directory. The times and link count of the parent are not tracked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShareKey(pub u64);
 
@@ -169,25 +169,26 @@ impl ShareKey {
         ShareKey(hash(&[&fid.to_key()]))
     }
 
-    /// That a directory has lost a name: who removes the directory hangs on that, creates and other removals do not.
+    /// The removal of a name from a directory. The removal of the directory depends on it; creates and other removals
+    /// do not.
     pub fn emptied(dir: Fid) -> ShareKey {
-        // No name is a slash.
+        // No name contains a slash.
         ShareKey::name(dir, b"/")
     }
 
-    /// Where the data of a file lies: whoever is told so writes there.
+    /// The layout of a file: a client that learns it writes to its objects.
     pub fn layout(file: Fid) -> ShareKey {
-        // Nor a zero.
+        // Nor a NUL.
         ShareKey::name(file, b"\0")
     }
 
-    /// A name in a directory, whether there is an entry or not.
+    /// A name in a directory, whether or not it has an entry.
     pub fn name(parent: Fid, name: &[u8]) -> ShareKey {
         ShareKey(hash(&[&parent.to_key(), name]))
     }
 }
 
-/// Two keys with the same hash make a reply wait for a commit that it need not wait for; nothing worse.
+/// A collision makes a reply wait for a commit unnecessarily, and has no other effect.
 fn hash(parts: &[&[u8]]) -> u64 {
     use core::hash::{BuildHasher, Hasher};
     let mut hasher = stdx::KeyedHash::default().build_hasher();
@@ -197,15 +198,17 @@ fn hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-/// Records that most changes can write at most.
+/// Upper bound of the records that an ordinary change writes.
 pub const CHANGE_RECORDS: usize = 24;
 
-/// Operations of a target. Everything else (connections, exactly-once, recovery, locks, commits) is the machine's.
+/// The operations of a target. Everything else (connections, exactly-once execution, recovery, locks, commits) is the
+/// machine's task.
 pub trait Service {
-    /// What it holds.
+    /// The kind of target.
     fn kind(&self) -> TargetKind;
 
-    /// Work before the target serves: check and load what must be in memory. An attempt; an error stops the target.
+    /// Start-up work before the target serves: checks and loads what must be in memory. An attempt; an error stops the
+    /// target.
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
         let _ = cx;
         Ok(())
@@ -214,107 +217,110 @@ pub trait Service {
     /// One attempt of a request of `cx.export()`.
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop>;
 
-    /// The attempt was accepted: its transno and group stand. Called after each `attempt` that returned `Ok`, replays
-    /// included; the reply has not left yet and may be added to, but nothing may fail here and `cx` may not write.
+    /// The attempt was accepted: its transno and group are final. Called after each `attempt` that returned `Ok`,
+    /// replays included. The reply was not sent yet and may be extended, but nothing may fail here and `cx` may not
+    /// write.
     fn accepted(&mut self, cx: &mut Cx<'_>, request: &Request, reply: &mut Reply) {
         let _ = (cx, request, reply);
     }
 
-    /// The machine refused the request because there is no room for changes; it may have been attempted before. What an
-    /// attempt noted in memory about work under way is to be forgotten.
+    /// The machine refused the request because there is no space for changes. It may have been attempted before; the
+    /// service drops what the attempt noted in memory about work in progress.
     fn refused(&mut self, request: &Request) {
         let _ = request;
     }
 
-    /// The request was executed and its change is durable, but the target restarted and the reply is lost: answer it
-    /// again without doing anything again. An attempt that writes nothing. (A lost reply of a target that did not restart
-    /// is sent again as it was; nobody asks the service.)
+    /// Reconstructs the reply to a request whose change is durable and whose reply was lost in a restart, without
+    /// executing it again. An attempt that writes nothing. (Without a restart the machine resends the kept reply by
+    /// itself.)
     fn reconstruct(&mut self, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
         let _ = (cx, request);
         Ok(Reply { status: executed.status, ..Reply::default() })
     }
 
-    /// Whether a request changes what others see, for sessions that may only read: they are refused it with `EROFS`.
+    /// Whether a request changes what others see. If so, a read-only session is refused it with `EROFS`.
     fn changes(&self, request: &Request) -> bool {
         request.opcode.traits().for_writers
     }
 
-    /// Whether a replay whose change is durable must still run, because it made something in memory: an open. It runs with
-    /// [`Cx::is_committed_replay`] and what it writes is dropped. Others are answered without running.
+    /// Whether a replay whose change is durable must still run, because it restores state in memory: an open. It runs
+    /// with [`Cx::is_committed_replay`] and its writes are dropped. Others are answered without running.
     fn replays_committed(&self, request: &Request) -> bool {
         let _ = request;
         false
     }
 
-    /// A replay waits for its turn: asks for the records that executing it will need, so that they are in memory by then. An
-    /// attempt that writes nothing; what it finds may be out of date when the turn comes and decides nothing. Replays are
-    /// executed one after another: what is not asked for here is waited for by all that come after.
+    /// Loads the records that a queued replay will need, so that they are in memory when its turn comes. An attempt
+    /// that writes nothing; what it finds may be outdated later and decides nothing. Replays are executed one after
+    /// another, so each record that is missing here delays all later replays.
     fn prefetch(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
         let _ = (cx, request);
         Ok(())
     }
 
-    /// How many records one execution of the request writes at most: space for so many is reserved before it runs.
+    /// Upper bound of the records that one execution of the request writes; space for them is reserved before it runs.
     fn records_max(&self, request: &Request) -> usize {
         let _ = request;
         CHANGE_RECORDS
     }
 
-    /// Bytes of the store that clients were promised and have not used: other changes leave them alone.
+    /// Bytes of the store that are granted to clients and unused; other changes do not use them.
     fn promised(&self) -> u64 {
         0
     }
 
-    /// Whether the request may use the space that is kept so that removals still work when the store is full.
+    /// Whether the request may use the space that is reserved for removals when the store is full.
     fn may_use_reserve(&self, request: &Request) -> bool {
         let _ = request;
         false
     }
 
-    /// One attempt of background work. An error ends it with a line in the log.
+    /// One attempt of background work. An error ends it and is logged.
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
         let _ = (cx, task);
         Ok(())
     }
 
-    /// A client is about to be told that it is connected: limits and grants go into the reply.
+    /// A client is about to get its connect reply: adds limits and grants to it.
     fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {
         let _ = (cx, export, request, reply);
     }
 
-    /// An export is gone: it disconnected, was evicted, or (lightweight) lost its connection for good. Not an attempt: spawn
-    /// tasks, for example to close its open files.
+    /// An export has ended: it disconnected, was evicted, or (lightweight) lost its connection for good. Not an
+    /// attempt: spawn tasks, for example to close its open files.
     fn export_gone(&mut self, cx: &mut Cx<'_>, export: ExportId) {
         let _ = (cx, export);
     }
 
-    /// Recovery is over, or none was needed: all opens are replayed. Not an attempt: spawn tasks.
+    /// Recovery is over, or none was needed; all opens are replayed. Not an attempt: spawn tasks.
     fn recovered(&mut self, cx: &mut Cx<'_>) {
         let _ = cx;
     }
 
-    /// The configuration has changed ([`Cx::config`]). Not an attempt: spawn tasks.
+    /// The configuration changed ([`Cx::config`]). Not an attempt: spawn tasks.
     fn configured(&mut self, cx: &mut Cx<'_>) {
         let _ = cx;
     }
 
-    /// The connection to another target that the service asks is lost. Its requests go on when it is back. Not an attempt.
+    /// The connection to another target that the service uses is lost. Its requests continue after a reconnect. Not an
+    /// attempt.
     fn upstream_away(&mut self, cx: &mut Cx<'_>, target: &TargetName) {
         let _ = (cx, target);
     }
 
-    /// Everything up to `group` is durable. Not an attempt: spawn tasks.
+    /// All groups up to `group` are durable. Not an attempt: spawn tasks.
     fn durable(&mut self, cx: &mut Cx<'_>, group: u64) {
         let _ = (cx, group);
     }
 
-    /// Parameters of the service with their values, by full path (`mdt.adamant-MDT0000.dom_size`). `name` is the target's.
+    /// Parameters of the service with their values, by full path (`mdt.adamant-MDT0000.dom_size`). `name` is the
+    /// target's name.
     fn params(&self, name: &str) -> Vec<(String, String)> {
         let _ = name;
         Vec::new()
     }
 
-    /// Sets a parameter by its full path. `None`: not one of the service's.
+    /// Sets a parameter by its full path. `None` if the service has no such parameter.
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
         let _ = (cx, path, value);
         None

@@ -1,4 +1,4 @@
-//! Connections and sessions: what arrives, what leaves, who is given up.
+//! Connections and sessions: arriving frames, replies, connects, evictions, early replies.
 
 use core::time::Duration;
 
@@ -21,25 +21,25 @@ use crate::op::{Op, Replay, Work};
 use crate::options::format_features;
 use crate::service::{Request, Service};
 
-/// Whether a request may be the work that a client does before it gives a lock back. Signs of life alone are not.
+/// Whether a request may be work that a client does before it cancels a lock. Pings are not.
 fn writes_back(header: &Header) -> bool {
     Opcode::from_raw(header.opcode).is_some_and(|opcode| opcode.traits().writes_back)
 }
 
-/// Whether an enqueue that is marked as a replay is that of a lock that was granted. A new one, or a glimpse, would call back the
-/// locks of clients that cannot answer before the recovery is over.
+/// Whether an enqueue flagged as a replay is for a granted lock. A new lock or a glimpse would call back the locks of
+/// clients that cannot answer before recovery is over.
 fn replays_a_grant(frame: &Frame) -> bool {
     frame.decode::<EnqueueReq>().is_ok_and(|lock| lock.granted_handle != 0 && !lock.glimpse && !lock.test)
 }
 
-/// Of how many clients it is known at most that they were refused, or why they were evicted.
+/// Most clients for which refusals or reasons of evictions are remembered.
 const REFUSED_MAX: usize = 1024;
 
-/// Shortest time after which a client is told to be patient.
+/// Shortest time until an early reply.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
 impl<S: Service> Target<S> {
-    /// A frame came in.
+    /// Handles a frame.
     pub(crate) fn frame(&mut self, conn: ConnId, frame: Frame) {
         if conn.0 & ConnId::DIALLED != 0 {
             self.m.upstream_frame(conn, frame);
@@ -60,8 +60,8 @@ impl<S: Service> Target<S> {
             Arrival::Drop => stdx::mark!("target.dropped"),
             Arrival::Attach => {
                 stdx::mark!("target.attached");
-                self.m.came_again(handle, &frame.header);
-                // Its sender waits anew, and not for as long as it was asked to before.
+                self.m.note_second_copy(handle, &frame.header);
+                // Its sender has a new deadline; earlier extensions no longer apply.
                 self.m.no_patience(handle, frame.header.xid.0);
                 self.m.patience_for(handle, &frame.header);
             }
@@ -80,7 +80,7 @@ impl<S: Service> Target<S> {
                 }
             }
             Arrival::Defer => {
-                // Who waits need not be a client: a metadata target's request must not wait for ever either.
+                // The sender need not be a client: a metadata target's request must not wait for ever either.
                 self.m.window.knocked(self.m.now);
                 self.m.exports.begin(handle, &frame);
                 self.m.patience_for(handle, &frame.header);
@@ -96,14 +96,14 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// A request that is to be executed in some way.
+    /// Starts the execution of a request.
     fn begin(&mut self, what: Arrival, handle: Handle, frame: Frame) {
         if !self.m.strikes_request(what, handle, &frame) {
             self.begin_now(what, handle, frame);
         }
     }
 
-    /// The same past the sites of fault injection.
+    /// Starts the execution of a request, bypassing the fault injection sites.
     pub(crate) fn begin_now(&mut self, what: Arrival, handle: Handle, frame: Frame) {
         match what {
             Arrival::Reconstruct => {
@@ -133,8 +133,8 @@ impl<S: Service> Target<S> {
                     self.m.done(handle, &frame.header);
                 }
                 Some(Opcode::LdlmGlReply) => {
-                    // One that is sent again tells what its holder knew before, and the holder was asked again over this connection. No client
-                    // since 0.2.0 does that.
+                    // A resent reply carries outdated values, and the holder was asked again over this connection. No
+                    // client since 0.2.0 resends one.
                     if let (false, Ok(request)) = (frame.header.has(flags::RESENT), frame.decode::<GlReply>()) {
                         self.m.locks.glimpse_reply(self.m.now, ExportId(handle.0), &request);
                     }
@@ -145,7 +145,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// A request that waited for the end of recovery.
+    /// Starts a request that waited for the end of recovery.
     pub(crate) fn begin_deferred(&mut self, handle: Handle, frame: Frame) {
         let Some(export) = self.m.exports.get(handle) else { return };
         let what = match export.slots().found(frame.header.tag, frame.header.xid) {
@@ -216,7 +216,8 @@ impl<S: Service> Target<S> {
         } else if header.has(flags::LOCK_REPLAY_DONE) {
             let unanswered = frame.decode::<PingReq>().unwrap_or_default().unanswered;
             if !unanswered.iter().all(|xid| self.m.exports.has_arrived(handle, Xid(*xid))) {
-                // One of them was lost on the way. The client will miss the answer to this, and send them again.
+                // One of them was lost in transit. The client's deadline for this ping will pass, and it will resend
+                // all of them.
                 stdx::mark!("target.unanswered_missing");
                 let _ = self.m.exports.end(handle, header.xid);
                 return;
@@ -242,10 +243,10 @@ impl<S: Service> Target<S> {
         let Some(link) = link else { return };
         let mut reply = reply_header(header);
         reply.last_committed = self.m.last_committed;
-        // A client that is gone replays nothing: what it did must be durable when it goes.
+        // A client that has disconnected replays nothing: its changes must be durable before the reply.
         let group = self.m.newest_group();
         let frame = Frame { header: reply, ..Frame::default() };
-        if let Some(then) = self.m.when_durable(group, Then::Say(ConnId(link.0), frame)) {
+        if let Some(then) = self.m.when_durable(group, Then::SendOn(ConnId(link.0), frame)) {
             self.then(then);
         }
     }
@@ -280,7 +281,7 @@ impl<S: Service> Target<S> {
             return;
         };
         if let Some(errno) = self.m.refuses_client(&request) {
-            refuse(&mut self.m, quiet(errno, "there is no room for another client (fault injection)".to_owned()));
+            refuse(&mut self.m, quiet(errno, "there is no space for another client (fault injection)".to_owned()));
             return;
         }
         let is_mgs = self.service.kind() == TargetKind::Mgt;
@@ -288,22 +289,22 @@ impl<S: Service> Target<S> {
             stdx::mark!("target.no_server");
             let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
             let reason = format!(
-                "target '{}' takes targets in from root and its own user on this machine, and from the addresses that metadata targets registered, not from {address}",
+                "target '{}' accepts other targets only from root and its own user on this machine, and from addresses that metadata targets registered, not from {address}",
                 self.m.name
             );
-            self.m.tell_refusal(&request, &address, &reason);
+            self.m.log_refusal(&request, &address, &reason);
             refuse(&mut self.m, quiet(Errno::EACCES, reason));
             return;
         }
         if let Some(reason) = self.m.doubts(&request) {
             let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
-            self.m.tell_refusal(&request, &address, &reason);
+            self.m.log_refusal(&request, &address, &reason);
             refuse(&mut self.m, quiet(Errno::ESTALE, reason));
             return;
         }
         if let Some(reason) = self.m.too_old(&request) {
             let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
-            self.m.tell_refusal(&request, &address, &reason);
+            self.m.log_refusal(&request, &address, &reason);
             refuse(&mut self.m, quiet(Errno::EPROTO, reason));
             return;
         }
@@ -322,12 +323,12 @@ impl<S: Service> Target<S> {
                     self.m.window.knocked(now);
                 }
                 if refusal.tell {
-                    self.m.tell_refusal(&request, &address, &refusal.reason);
+                    self.m.log_refusal(&request, &address, &refusal.reason);
                 }
                 refuse(&mut self.m, refusal);
             }
             Connected::Yes(mut accepted) => {
-                self.m.tell_admission(&request);
+                self.m.log_admission(&request);
                 let handle = accepted.handle;
                 if let Some(old) = accepted.replaced {
                     self.m.forget_replies(&old);
@@ -371,9 +372,9 @@ impl<S: Service> Target<S> {
                 }
                 let reply = if accepted.new && !lightweight {
                     let group = self.m.newest_group();
-                    self.m.when_durable(group, Then::Say(conn, reply))
+                    self.m.when_durable(group, Then::SendOn(conn, reply))
                 } else {
-                    Some(Then::Say(conn, reply))
+                    Some(Then::SendOn(conn, reply))
                 };
                 if let Some(then) = reply {
                     self.then(then);
@@ -383,7 +384,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// A connection is gone.
+    /// Handles a closed connection.
     pub(crate) fn closed(&mut self, conn: ConnId) {
         if conn.0 & ConnId::DIALLED != 0 {
             self.m.upstream_closed(conn);
@@ -395,7 +396,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// Gives a client up.
+    /// Evicts a client.
     pub(crate) fn evict(&mut self, handle: Handle, reason: &str) {
         let Some(export) = self.m.exports.get(handle) else { return };
         stdx::mark!("target.evict");
@@ -413,13 +414,13 @@ impl<S: Service> Target<S> {
         self.m.eviction_count += 1;
         self.m.note_eviction(uuid, reason);
         self.drop_export(handle, false);
-        // So it comes back at once and learns of it.
+        // The client reconnects at once and learns of the eviction.
         if let Some(link) = link {
             self.m.effects.push_back(Effect::Hangup { conn: ConnId(link.0) });
         }
     }
 
-    /// Ends a session and forgets its client, unless its record stays.
+    /// Ends a session and deletes its client record, unless that is to be kept.
     fn drop_export(&mut self, handle: Handle, keeps: bool) {
         if let Some(export) = self.m.exports.remove(handle)
             && !export.lightweight
@@ -431,7 +432,7 @@ impl<S: Service> Target<S> {
         self.export_is_gone(handle);
     }
 
-    /// What hangs on a session that is not in the table any more.
+    /// Cleans up after a session that was removed from the table.
     fn export_is_gone(&mut self, handle: Handle) {
         self.m.cancel_ops(handle);
         self.m.window.gone(handle);
@@ -449,16 +450,17 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
-    /// Whether a peer that calls itself a target can be one: it is on another machine, where a metadata target listens, or it is root's
-    /// or this server's user's on this one. Targets have rights that clients have not: they are not waited for in a recovery, and
-    /// remove the objects of any file.
+    /// Whether a peer that claims to be a target can be one: it is on another machine at an address of a metadata
+    /// target, or on this machine and runs as root or as this server's user. Targets have more rights than clients:
+    /// recovery does not wait for them, and they may remove the objects of any file.
     fn may_be_target(&self, conn: ConnId) -> bool {
         let Some(peer) = self.peers.get(&conn) else { return false };
         let address = peer.address.parse::<core::net::SocketAddr>().map(|address| address.ip().to_canonical());
         peer.ours || !peer.local && address.is_ok_and(|address| self.listens_at(address))
     }
 
-    /// Whether a metadata target of the file system has registered this address. One that is told by a name registers its addresses too.
+    /// Whether a metadata target of the file system has registered this address. One with a host name registers its
+    /// addresses too.
     fn listens_at(&self, address: core::net::IpAddr) -> bool {
         let is_mdt = |name: &str| name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt);
         let nids = self.config.targets.iter().filter(|entry| is_mdt(&entry.target)).flat_map(|entry| &entry.nids);
@@ -468,7 +470,7 @@ impl Machine {
         })
     }
 
-    /// A client, not another target, came or went.
+    /// Logs that a client (not another target) connected or disconnected.
     fn log_client(&mut self, handle: Handle, what: &str) {
         if let Some(export) = self.exports.get(handle).filter(|export| !export.lightweight) {
             let line = format!("client {} at {} {what}", self.client_name(handle), export.address);
@@ -476,7 +478,7 @@ impl Machine {
         }
     }
 
-    /// Keeps the reason until the client comes back and asks.
+    /// Keeps the reason of an eviction until the client reconnects.
     fn note_eviction(&mut self, uuid: ClientUuid, reason: &str) {
         if self.evicted.len() >= REFUSED_MAX {
             self.evicted.clear();
@@ -484,7 +486,7 @@ impl Machine {
         self.evicted.insert(uuid, reason.to_owned());
     }
 
-    /// Why a client cannot be served whatever it asks for: this target has what it would take for something else.
+    /// Why a client cannot be served: it would misread what this target has. `None` if it can.
     fn too_old(&self, request: &ConnectReq) -> Option<String> {
         let swapped = self.header.incompat & format_features::LAYOUT_SWAP != 0;
         if !swapped || request.lightweight || request.features & features::LAYOUT_SWAP != 0 {
@@ -496,8 +498,8 @@ impl Machine {
         ))
     }
 
-    /// A client was refused: a line for the first time and for each tenth, hundredth, thousandth … after.
-    fn tell_refusal(&mut self, request: &ConnectReq, address: &str, reason: &str) {
+    /// A client was refused: logs the first refusal, and then the tenth, hundredth, thousandth and so on.
+    fn log_refusal(&mut self, request: &ConnectReq, address: &str, reason: &str) {
         let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();
         if self.refused.len() >= REFUSED_MAX && !self.refused.contains_key(&client) {
             self.refused.clear();
@@ -513,16 +515,16 @@ impl Machine {
         self.log(LogLevel::Warn, line);
     }
 
-    /// A client is in that may have been refused before.
-    fn tell_admission(&mut self, request: &ConnectReq) {
+    /// A client was accepted: logs it if it had been refused before.
+    fn log_admission(&mut self, request: &ConnectReq) {
         let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();
         if let Some(count) = self.refused.remove(&client) {
-            let line = format!("{} is in, after it was refused {count} times", request.description);
+            let line = format!("{} is connected, after it was refused {count} times", request.description);
             self.log(LogLevel::Info, line);
         }
     }
 
-    /// What clients may have now.
+    /// Features that clients may have now.
     fn offered_features(&self) -> u64 {
         let off = |bit: u64, off: bool| if off { bit } else { 0 };
         let timeouts = &self.options.timeouts;
@@ -538,7 +540,7 @@ impl Machine {
         }
     }
 
-    /// Sends a reply to wherever its export is connected now; if it is not, the client will ask again.
+    /// Sends a reply over the export's current connection. Without one, the client will resend the request.
     pub(crate) fn send_reply(&mut self, handle: Handle, mut frame: Frame) {
         if !self.done_with(handle, &frame.header) || self.loses_reply(handle, &frame.header) {
             return;
@@ -554,13 +556,13 @@ impl Machine {
         self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
     }
 
-    /// Nothing more is done for a request: it has its answer, or will never have one. Whether the answer is to be sent.
+    /// Unregisters a request that was answered or dropped. Returns whether to send the answer.
     pub(crate) fn done_with(&mut self, handle: Handle, header: &Header) -> bool {
         self.no_patience(handle, header.xid.0);
         self.exports.end(handle, header.xid)
     }
 
-    /// Success, and nothing to say.
+    /// Answers with success and no body.
     pub(crate) fn done(&mut self, handle: Handle, asked: &Header) {
         let header = reply_header(asked);
         self.send_reply(handle, Frame { header, ..Frame::default() });
@@ -572,13 +574,13 @@ impl Machine {
         self.send_reply(handle, Frame { header, ..Frame::default() });
     }
 
-    /// Tells a client something, if it is connected.
+    /// Sends a client a notice, if it is connected.
     pub(crate) fn notice(&mut self, export: ExportId, opcode: Opcode, body: &impl Message) {
         self.notice_bytes(export, opcode, body.encode_to_vec().into());
     }
 
-    /// Clients that do not know of it keep what they like; see [`dlm::server`] for what holds them.
-    pub(crate) fn tell_lru_limit(&mut self, export: ExportId, locks: u32) {
+    /// Sends a client its limit of unused locks, if it supports that. For other clients see [`dlm::server`].
+    pub(crate) fn send_lru_limit(&mut self, export: ExportId, locks: u32) {
         let knows = |export: &rpc::server::Export| export.features & features::LRU_RESIZE != 0;
         if self.exports.get(Handle(export.0)).is_some_and(knows) {
             self.notice(export, Opcode::LdlmLruLimit, &LruLimit { locks });
@@ -601,7 +603,7 @@ impl Machine {
 
     // --- patience ---
 
-    /// How long requests take at worst, for clients: 0 if that is not estimated.
+    /// The estimate of the service time for clients, in milliseconds; 0 if adaptive timeouts are off.
     fn estimate_ms(&self) -> u32 {
         let timeouts = &self.options.timeouts;
         if timeouts.at_max.is_zero() {
@@ -610,7 +612,8 @@ impl Machine {
         u32::try_from(timeouts.bounded(self.service_time.worst()).as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// A request took so long. What waits for a lock on purpose, or belongs to a recovery, says nothing of the target.
+    /// Measures the service time of a request. Requests that wait for locks on purpose or belong to recovery do not
+    /// count.
     pub(crate) fn learn_time(&mut self, op: &Op, asked: &Header) {
         let ordinary = op.replay == Replay::No && !asked.has(flags::RESENT);
         if ordinary && asked.opcode != Opcode::LdlmEnqueue as u16 {
@@ -619,19 +622,19 @@ impl Machine {
         }
     }
 
-    /// The operation waits: if it is a request, its client will be told to be patient.
+    /// The operation waits: if it is a request, its client will get early replies.
     pub(crate) fn patience(&mut self, op: &Op) {
         if let Work::Request(request) | Work::Reconstruct(request, _) = &op.work {
             self.patience_for(Handle(op.export.0), &request.frame.header);
         }
     }
 
-    /// The request is not answered yet: its client will be told to be patient, again and again, before its time is up.
+    /// Schedules early replies for an unanswered request, each before the client's deadline.
     pub(crate) fn patience_for(&mut self, handle: Handle, asked: &Header) {
         self.patience_again(handle, asked, self.now, Duration::from_millis(u64::from(asked.timeout_ms)));
     }
 
-    /// The same; it came at `since`, and its client waits for so long from now on.
+    /// Schedules the next early reply for a request that arrived at `since`; its client's deadline is `waits` from now.
     fn patience_again(&mut self, handle: Handle, asked: &Header, since: Instant, waits: Duration) {
         let key = (handle.0, asked.xid.0);
         if self.early_of.contains_key(&key) || waits.is_zero() {

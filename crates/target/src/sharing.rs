@@ -1,9 +1,9 @@
-//! Commit on sharing: who changed what in groups that are not durable yet.
+//! Commit on sharing: tracks who changed what in groups that are not durable yet.
 //!
 //! If a client's change depends on another client's change that could still be lost, its reply waits until that one is
-//! durable. So after a crash no client was told of something that hangs on what another client may fail to replay. The same
-//! holds for a change of the same client in another slot that may still be without its answer: such a one is not replayed but
-//! sent again, after the replays.
+//! durable. So after a crash no client has an answer that depends on a change which another client may fail to replay.
+//! The same applies to a change of the same client in another slot that may still be unanswered, since that one is not
+//! replayed but resent, after the replays. (Lustre has the same scheme for its clients.)
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use stdx::Table;
 
 use crate::service::ShareKey;
 
-/// Allocations for more keys than this are not kept for the next group.
+/// Tables with capacity for more keys than this are not reused for the next group.
 const KEEP_KEYS: usize = 1 << 18;
 
 /// A request that changed something.
@@ -23,25 +23,25 @@ struct Change {
     by: (Tag, Xid),
 }
 
-/// Who touched a key. Most are touched once: that is all there is in the table, and small.
+/// Changes of a key. Most keys are changed once; the table is small for these.
 #[derive(Clone, Debug)]
 struct Touched {
-    /// Place among the changes of the group.
+    /// Index of the last change among the changes of the group.
     last: u32,
     others: Option<Box<Others>>,
 }
 
-/// Who touched it before.
+/// Earlier changes of a key.
 #[derive(Clone, Debug)]
 enum Others {
-    /// Another export.
+    /// By another export.
     Exports,
-    /// Other slots of the same one: changes of the key need not hang on each other. In each the last change counts: the
-    /// one before has its answer.
+    /// By other slots of the same export. They need not depend on each other. The last change of each slot counts,
+    /// because the ones before it were answered.
     Slots(Vec<(Tag, Xid)>),
 }
 
-/// What one group has touched.
+/// Changes in one group.
 #[derive(Debug, Default)]
 struct Group {
     number: u64,
@@ -49,13 +49,13 @@ struct Group {
     keys: Table<(ShareKey, Touched)>,
 }
 
-/// The keys that uncommitted groups touched.
+/// Changes of all uncommitted groups.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) off: bool,
-    /// By number; the newest that has a key knows all of it.
+    /// By number. The newest group with a key has all earlier changes of the key.
     groups: VecDeque<Group>,
-    /// An empty one with allocations.
+    /// An empty group whose allocations are reused.
     spare: Option<Group>,
 }
 
@@ -74,7 +74,7 @@ impl Group {
     }
 }
 
-/// Who touched a key before a change, as the change has it.
+/// The earlier changes of a key, as seen by a new change.
 fn others_of(touched: &Touched, last: &Change, change: &Change) -> Option<Box<Others>> {
     let before = match touched.others.as_deref() {
         _ if last.export != change.export => return Some(Box::new(Others::Exports)),
@@ -98,8 +98,8 @@ impl Sharing {
         })
     }
 
-    /// The group that must be durable before a reply that depends on `key` may leave; 0 if none. `unanswered` says whether a
-    /// change of the same export may be without its answer.
+    /// The group that must be durable before a reply that depends on `key` is sent; 0 if none. `unanswered` says
+    /// whether a change of the same export may be unanswered.
     pub(crate) fn depends(&self, key: ShareKey, export: ExportId, unanswered: impl Fn(Tag, Xid) -> bool) -> u64 {
         if self.off {
             return 0;
@@ -117,7 +117,7 @@ impl Sharing {
 
     /// The request `by` of `export` changed `keys` in `group`.
     pub(crate) fn changed(&mut self, keys: &[ShareKey], export: ExportId, by: (Tag, Xid), group: u64) {
-        // Also while it is off: it may be on again before the group is durable.
+        // Recorded even while sharing is off, because it may be turned on before the group is durable.
         if keys.is_empty() {
             return;
         }
@@ -137,7 +137,7 @@ impl Sharing {
         }
     }
 
-    /// Everything up to `group` is durable.
+    /// All groups up to `group` are durable.
     pub(crate) fn durable(&mut self, group: u64) {
         while self.groups.front().is_some_and(|oldest| oldest.number <= group) {
             let Some(mut done) = self.groups.pop_front() else { return };
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(sharing.depends(key, a, answered), 0);
         assert_eq!(sharing.depends(key, a, |tag, xid| (tag, xid) == by), 5, "its own, but not answered yet");
         assert_eq!(sharing.depends(key, b, answered), 5);
-        // One in another slot that came before is no better answered for that.
+        // A change in another slot says nothing about an earlier one.
         sharing.changed(&[key], a, (Tag(2), Xid(12)), 5);
         assert_eq!(sharing.depends(key, a, |tag, xid| (tag, xid) == by), 5);
         sharing.changed(&[key], a, (Tag(1), Xid(13)), 5);
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(sharing.depends(other, b, lacks(first)), 0);
         assert_eq!(sharing.depends(key, a, lacks(first)), 6, "the change before, in another slot, has no answer");
         assert_eq!(sharing.depends(key, a, lacks((Tag(3), Xid(1)))), 0);
-        // Allocations of a group that is done are used again, and nothing of what was in them.
+        // Allocations of a durable group are reused, without their contents.
         sharing.changed(&[ShareKey(9)], b, first, 7);
         assert_eq!((sharing.depends(other, a, lacks(first)), sharing.depends(ShareKey(9), a, lacks(first))), (0, 7));
         sharing.changed(&[ShareKey(9)], a, second, 8);

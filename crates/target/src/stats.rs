@@ -1,8 +1,7 @@
-//! How often what was asked for, and how long it took: of the target, and of each of its clients.
+//! Statistics of requests and operations: counts and times, for the target and for each of its clients.
 //!
-//! A request counts by its opcode, and as the operations that the service says it was ([`crate::Cx::count`]). Times are those
-//! from its arrival to its answer, by the time that the driver gave with what the machine handled then: a request that waited
-//! for nothing took none.
+//! A request counts by its opcode, and as the operations that the service reports for it ([`crate::Cx::count`]). Times
+//! run from arrival to reply by the driver's clock of the handled events, so a request that never waited took no time.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -13,36 +12,36 @@ use stdx::{Instant, Map};
 use crate::jobs::Jobs;
 use stdx::tally::{Tallies, Tally, count_line};
 
-/// An operation that a request was.
+/// An operation that a request performed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     pub(crate) operation: Operation,
-    /// How many bytes it moved, where that is what is counted.
+    /// Bytes moved, for operations that count bytes.
     pub(crate) bytes: Option<u64>,
-    /// For which of the request's jobs.
+    /// Index of its job among the request's jobs.
     pub(crate) job: Option<usize>,
 }
 
-/// All of a request.
+/// All operations of a request.
 pub(crate) type Counted = Vec<Count>;
 
-/// A target's figures.
+/// Statistics of a target.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     by_opcode: BTreeMap<u16, Tally>,
     operations: Tallies<Operation>,
-    /// Those of each client that has done something.
+    /// By client, for clients with any operation.
     clients: Map<Handle, Tallies<Operation>>,
     pub(crate) jobs: Jobs,
     pub(crate) reconstructed: u64,
     pub(crate) answered_again: u64,
-    /// When counting began, by the wall clock; 0: not known yet.
+    /// Start of counting by the wall clock; 0: not known yet.
     pub(crate) since_ns: i64,
     pub(crate) operations_since_ns: i64,
 }
 
 impl Stats {
-    /// The wall clock is known: counting began with it, if it did not before.
+    /// The wall clock became known: it is the start of counting, unless there is one.
     pub(crate) fn began(&mut self, now_ns: i64) {
         for since_ns in [&mut self.since_ns, &mut self.operations_since_ns] {
             if *since_ns == 0 {
@@ -56,7 +55,7 @@ impl Stats {
         self.by_opcode.entry(opcode).or_default().add_time(took);
     }
 
-    /// What it was, and of which jobs, by the wall clock. Several operations in one request share its time.
+    /// Counts the operations of a request, by client and by job. Several operations in one request share its time.
     pub(crate) fn count_operations(
         &mut self,
         client: Handle,
@@ -81,12 +80,12 @@ impl Stats {
         }
     }
 
-    /// A client is gone, or what it did is to count from 0 again.
+    /// Drops a client's statistics.
     pub(crate) fn forget(&mut self, client: Handle) {
         self.clients.remove(&client);
     }
 
-    /// One line for each opcode that occurred.
+    /// Text with one line for each opcode that occurred.
     pub(crate) fn opcodes(&self) -> String {
         let name = |opcode| Opcode::from_raw(opcode).map_or("unknown", Opcode::name);
         let mut text: String =
@@ -96,23 +95,23 @@ impl Stats {
         text
     }
 
-    /// One line for each operation that occurred.
+    /// Text with one line for each operation that occurred.
     pub(crate) fn operations(&self) -> String {
         self.operations.lines()
     }
 
-    /// The same of one client.
+    /// Text with one line for each operation of one client.
     pub(crate) fn operations_of(&self, client: Handle) -> String {
         self.clients.get(&client).map_or_else(String::new, Tallies::lines)
     }
 
-    /// Opcodes count from 0 again.
+    /// Resets the counts of opcodes.
     pub(crate) fn clear(&mut self, now_ns: i64) {
         self.by_opcode.clear();
         (self.reconstructed, self.answered_again, self.since_ns) = (0, 0, now_ns);
     }
 
-    /// Operations do.
+    /// Resets the counts of operations.
     pub(crate) fn clear_operations(&mut self, now_ns: i64) {
         self.operations = Tallies::default();
         self.operations_since_ns = now_ns;

@@ -1,4 +1,4 @@
-//! What a target shows of itself: `recovery_status`.
+//! The text of the parameter `recovery_status`.
 
 use core::fmt::Write;
 
@@ -8,7 +8,7 @@ use stdx::Instant;
 use crate::boot::Stage;
 use crate::machine::Machine;
 
-/// So many of the clients that are missing are named.
+/// The most missing clients that are listed by name.
 const NAMED_MAX: usize = 16;
 
 fn seconds(from: Option<Instant>, to: Option<Instant>) -> u64 {
@@ -16,11 +16,11 @@ fn seconds(from: Option<Instant>, to: Option<Instant>) -> u64 {
 }
 
 impl Machine {
-    /// The text of `recovery_status`, with Lustre's words.
+    /// The text of `recovery_status`, with Lustre's field names.
     pub(crate) fn recovery_status(&self) -> String {
         let status = self.window.status();
         let mut text = String::new();
-        // A string takes all that is written to it.
+        // Writing to a string cannot fail.
         let _ = match status.state {
             _ if self.stage == Stage::Refusing => writeln!(text, "status: REFUSED\nreason: {}", self.why_refusing()),
             WindowState::Inactive => writeln!(text, "status: INACTIVE"),
@@ -34,7 +34,7 @@ impl Machine {
         text
     }
 
-    /// No clock runs before the first client is there.
+    /// No time limit runs before the first client connects.
     fn waiting(&self, text: &mut String, status: &Status) -> core::fmt::Result {
         writeln!(text, "status: WAITING_FOR_CLIENTS")?;
         writeln!(text, "connected_clients: {}/{}", status.connected, status.known)?;
@@ -69,7 +69,7 @@ impl Machine {
         writeln!(text, "IR: {}", word(self.is_imperative()))
     }
 
-    /// Whom everybody waits for.
+    /// Lists the clients that recovery waits for.
     fn missing(&self, text: &mut String) -> core::fmt::Result {
         let absent: Vec<&Export> = self.exports.iter().filter(|export| export.phase == Phase::Absent).collect();
         if absent.is_empty() {

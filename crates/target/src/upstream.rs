@@ -1,7 +1,7 @@
-//! Other targets that this one talks to: the MGS, and those that the service asks.
+//! Upstreams: sessions of this target with others, namely the MGS and the targets that the service uses.
 //!
-//! The imports are lightweight: no recovery on the other side, requests arrive at least once, and what they changed is
-//! durable there when it is answered.
+//! The imports are lightweight: they have no recovery, requests are executed at least once, and their changes are
+//! durable when they are answered.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,10 +20,10 @@ use crate::op::{Call, Op};
 use crate::service::Service;
 
 const INDEX_SHIFT: u32 = 32;
-/// How long a target waits for an MGS whose disk is full.
+/// Delay before registering again with an MGS whose disk is full.
 const REGISTER_AGAIN: Duration = Duration::from_secs(10);
 
-/// Whom an answer is for.
+/// Purpose of a request.
 #[derive(Debug)]
 enum For {
     Op { op: u64, call: usize },
@@ -31,14 +31,14 @@ enum For {
     Config,
 }
 
-/// Something that the service, or the whole target, has to learn.
+/// Events of upstreams that the service or the target must handle.
 #[derive(Debug)]
-enum News {
-    /// The MGS is there (again).
+enum UpstreamEvent {
+    /// The session with the MGS is in service.
     Mgs,
     Registered(Result<Frame, Errno>),
     Config(Result<Frame, Errno>),
-    /// One that the service asks is away.
+    /// The connection to a target that the service uses is lost.
     Away(TargetName),
 }
 
@@ -46,22 +46,22 @@ struct Upstream {
     name: TargetName,
     import: Import,
     calls: Map<RequestId, For>,
-    /// The session has ended for good.
-    parted: bool,
+    /// The session has ended.
+    ended: bool,
 }
 
 /// All imports of the target.
 #[derive(Default)]
 pub(crate) struct Upstreams {
     list: Vec<Upstream>,
-    /// When each wants to be told the time.
+    /// Deadline of each import.
     deadlines: Vec<Instant>,
-    /// The same, the next first.
+    /// Deadlines with the index of the import, ordered.
     due: BTreeSet<(Instant, usize)>,
     by_name: BTreeMap<TargetName, usize>,
-    /// Imports with something to say.
+    /// Imports that may have effects.
     active: Vec<usize>,
-    news: VecDeque<News>,
+    events: VecDeque<UpstreamEvent>,
     registered: bool,
     config_asked: bool,
     config_changed: bool,
@@ -72,7 +72,7 @@ impl Upstreams {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// An import wants to be told the time then.
+    /// Sets the deadline of an import.
     fn set_deadline(&mut self, index: usize, at: Option<Instant>) {
         let Some(known) = self.deadlines.get_mut(index) else { return };
         let at = at.unwrap_or(Instant::FAR);
@@ -85,22 +85,22 @@ impl Upstreams {
         }
     }
 
-    /// Whether all good-byes are over.
-    pub(crate) fn have_parted(&self) -> bool {
-        self.list.iter().all(|up| up.parted)
+    /// Whether all sessions have ended.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.list.iter().all(|up| up.ended)
     }
 
-    /// Whether the MGS has told everybody of this start.
+    /// Whether this start is registered with the MGS, which notifies the clients.
     pub(crate) fn is_registered(&self) -> bool {
         self.registered
     }
 
-    /// Whether the MGS has compared this start with those that it knows, if there is an MGS.
-    pub(crate) fn is_vouched_for(&self) -> bool {
+    /// Whether the MGS has checked this start against those that it knows, or there is no MGS.
+    pub(crate) fn is_start_checked(&self) -> bool {
         self.registered || !self.by_name.contains_key(&mgs())
     }
 
-    /// Name and `import` figures of each.
+    /// Name and status of each import.
     pub(crate) fn status(&self) -> impl Iterator<Item = (&TargetName, client::ImportStatus)> {
         self.by_name.values().filter_map(|index| self.list.get(*index)).map(|up| (&up.name, up.import.status()))
     }
@@ -115,7 +115,7 @@ fn parse_nids<'a>(nids: impl IntoIterator<Item = &'a String>) -> Vec<Nid> {
 }
 
 impl Machine {
-    /// Begins to talk to the MGS; a sentence if it is not known where that is.
+    /// Connects to the MGS. Fails with a message if its address is not known.
     pub(crate) fn connect_mgs(&mut self) -> Result<(), String> {
         let nids = match self.options.mgs.is_empty() {
             true => parse_nids(&self.header.mgs_nids),
@@ -130,7 +130,7 @@ impl Machine {
 
     fn add_upstream(&mut self, name: TargetName, nids: Vec<Nid>) -> usize {
         let index = self.upstreams.list.len();
-        // Another identity at each start: nothing that it asked before is confused with what it asks now.
+        // A new identity at each start, so that requests of earlier starts are not confused with new ones.
         let own = <[u8; 16]>::try_from(&self.header.uuid[..]).map_or(0, u128::from_be_bytes);
         let uuid = own ^ u128::from(self.header.mount_count) << 64 ^ (index as u128 + 1);
         let seed = self.options.seed ^ index as u64;
@@ -142,22 +142,22 @@ impl Machine {
             ..client::Config::new(ClientUuid(uuid), name.to_string(), nids, seed)
         };
         let import = Import::new(config, self.now);
-        self.upstreams.list.push(Upstream { name: name.clone(), import, calls: Map::default(), parted: false });
+        self.upstreams.list.push(Upstream { name: name.clone(), import, calls: Map::default(), ended: false });
         self.upstreams.deadlines.push(Instant::FAR);
         self.upstreams.by_name.insert(name, index);
         self.upstreams.active.push(index);
         index
     }
 
-    /// How long requests may take has changed.
+    /// Passes new timeouts to all imports.
     pub(crate) fn upstream_timeouts(&mut self) {
         for up in &mut self.upstreams.list {
             up.import.set_timeouts(&self.options.timeouts);
         }
     }
 
-    /// Ends all sessions; what was asked there is not waited for.
-    pub(crate) fn upstreams_goodbye(&mut self) {
+    /// Disconnects from all targets. Requests in flight are not waited for.
+    pub(crate) fn disconnect_upstreams(&mut self) {
         for (index, up) in self.upstreams.list.iter_mut().enumerate() {
             up.import.disconnect(self.now);
             self.upstreams.active.push(index);
@@ -197,7 +197,7 @@ impl Machine {
         }
     }
 
-    /// The answer to a call, if it is there; the call is made if need be.
+    /// The reply to a request, if there is one. Sends the request if necessary.
     pub(crate) fn upstream_call(
         &mut self,
         op: &mut Op,
@@ -236,7 +236,7 @@ impl Machine {
         self.upstreams.active.push(index);
     }
 
-    /// Carries out what the imports want.
+    /// Carries out the effects of the imports.
     pub(crate) fn upstream_effects(&mut self) {
         while let Some(index) = self.upstreams.active.pop() {
             while let Some(effect) = self.upstreams.list.get_mut(index).and_then(|up| up.import.poll()) {
@@ -265,16 +265,16 @@ impl Machine {
                             self.ready.push_back(op);
                         }
                     }
-                    Some(For::Register) => self.upstreams.news.push_back(News::Registered(result)),
-                    Some(For::Config) => self.upstreams.news.push_back(News::Config(result)),
+                    Some(For::Register) => self.upstreams.events.push_back(UpstreamEvent::Registered(result)),
+                    Some(For::Config) => self.upstreams.events.push_back(UpstreamEvent::Config(result)),
                     None => {}
                 }
             }
             ImportEffect::Away if !is_mgs => {
                 let name = self.upstreams.list.get(index).map(|up| up.name.clone());
-                self.upstreams.news.extend(name.map(News::Away));
+                self.upstreams.events.extend(name.map(UpstreamEvent::Away));
             }
-            ImportEffect::Full { .. } if is_mgs => self.upstreams.news.push_back(News::Mgs),
+            ImportEffect::Full { .. } if is_mgs => self.upstreams.events.push_back(UpstreamEvent::Mgs),
             ImportEffect::Notice(frame) if is_mgs && frame.header.opcode == Opcode::MgsConfigChanged as u16 => {
                 self.ask_config();
             }
@@ -285,7 +285,7 @@ impl Machine {
             }
             ImportEffect::Disconnected => {
                 if let Some(up) = self.upstreams.list.get_mut(index) {
-                    up.parted = true;
+                    up.ended = true;
                 }
             }
             ImportEffect::Refused { reason, .. } => self.log(LogLevel::Error, reason),
@@ -298,7 +298,7 @@ impl Machine {
     fn ask_config(&mut self) {
         let Some(&index) = self.upstreams.by_name.get(&mgs()) else { return };
         if core::mem::replace(&mut self.upstreams.config_asked, true) {
-            // The answer under way may be older than what we were just told of.
+            // The reply in flight may be older than this notification.
             self.upstreams.config_changed = true;
             return;
         }
@@ -322,14 +322,14 @@ impl Machine {
         self.submit_upstream(index, out, For::Register);
     }
 
-    /// A registration that found the disk of the MGS full is tried again.
+    /// Registers again, after the disk of the MGS was full.
     pub(crate) fn register_again(&mut self) {
         if !self.upstreams.registered {
             self.register();
         }
     }
 
-    /// The configuration says where the other targets are.
+    /// Passes the addresses and starts in the configuration to the imports.
     fn move_upstreams(&mut self) {
         let targets = self.config.targets.clone();
         for entry in targets {
@@ -345,17 +345,17 @@ impl Machine {
 }
 
 impl<S: Service> Target<S> {
-    /// Takes in what other targets said. Gives whether there was anything.
+    /// Handles the events of upstreams. Returns whether there were any.
     pub(crate) fn upstream_events(&mut self) -> bool {
         let mut any = false;
-        while let Some(news) = self.m.upstreams.news.pop_front() {
+        while let Some(event) = self.m.upstreams.events.pop_front() {
             any = true;
-            match news {
-                News::Mgs if self.m.upstreams.registered => self.m.ask_config(),
-                News::Mgs => self.m.register(),
-                News::Registered(result) => self.registered(result),
-                News::Config(result) => self.config_told(result),
-                News::Away(name) => self.outside_attempt(|service, cx| service.upstream_away(cx, &name)),
+            match event {
+                UpstreamEvent::Mgs if self.m.upstreams.registered => self.m.ask_config(),
+                UpstreamEvent::Mgs => self.m.register(),
+                UpstreamEvent::Registered(result) => self.registered(result),
+                UpstreamEvent::Config(result) => self.config_received(result),
+                UpstreamEvent::Away(name) => self.outside_attempt(|service, cx| service.upstream_away(cx, &name)),
             }
         }
         any
@@ -370,7 +370,7 @@ impl<S: Service> Target<S> {
                 return;
             }
             if errno == Errno::ENOSPC && reason.is_empty() {
-                // Its disk is full, which is no fault of this target's.
+                // The MGS's disk is full, which is no reason to stop this target.
                 stdx::mark!("target.mgs_is_full");
                 let name = &self.m.name;
                 let line = format!("the MGS has no space to register target '{name}': tried again in ten seconds");
@@ -399,7 +399,7 @@ impl<S: Service> Target<S> {
         self.m.ask_config();
     }
 
-    fn config_told(&mut self, result: Result<Frame, Errno>) {
+    fn config_received(&mut self, result: Result<Frame, Errno>) {
         self.m.upstreams.config_asked = false;
         let config = match result {
             Ok(frame) if frame.header.status == 0 => frame.decode::<Config>().ok(),
@@ -419,7 +419,7 @@ impl<S: Service> Target<S> {
         if core::mem::take(&mut self.m.upstreams.config_changed) {
             self.m.ask_config();
         }
-        // The first word of the MGS is there, and what it knows.
+        // The MGS's first configuration has arrived.
         if self.m.stage == Stage::Registering {
             self.serve();
         }

@@ -44,9 +44,9 @@
 //! others want to read. A lock is never upgraded, so the server may learn of it late: until then it treats the lock as
 //! the stronger one.
 //!
-//! After a restart of the server [`next_replays`](LockCache::next_replays) lists the locks to replay. Until its answer
-//! ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is cancelled: the old handle means
-//! nothing to the new server, which would keep the new lock for ever.
+//! After a restart of the server [`next_replays`](LockCache::next_replays) lists the locks to replay. Until its replay
+//! is answered ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is cancelled: the old handle
+//! means nothing to the new server, which would keep the new lock for ever.
 
 mod assumed;
 mod lru;

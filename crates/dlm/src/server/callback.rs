@@ -28,7 +28,7 @@ use crate::{ExportId, WaiterId};
 const PATIENCE: u32 = 30;
 /// The same for a holder that only reconnects.
 const PATIENCE_IDLE: u32 = 3;
-/// A holder that had no connection for a whole timeout when it is asked gets one part in this many of another timeout.
+/// A holder that had no connection for a whole timeout when it is asked gets this fraction of another timeout (1/n).
 pub(super) const AWAY_PART: u32 = 10;
 
 /// Most glimpses in flight to a holder that has answered none on its connection.

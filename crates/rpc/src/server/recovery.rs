@@ -15,6 +15,7 @@
 //! but it gets no other support. A change that waits for more than that was either not executed before the restart or
 //! not visible to anybody, so the target waits for it no longer than [`UNANSWERED_MAX`].
 //!
+//! # Order of replays
 //! The next replay is the queued one with the lowest transno, once no client can still send a lower one: every client
 //! that still replays has something queued, and clients send their replays in order. A gap is thus a change that nobody
 //! replays, because its client is gone or never got the answer.
@@ -34,9 +35,9 @@
 //! Only the client knows its changes that were not durable, so it can claim changes that it never made. A replay runs
 //! with the rights of its sender and is checked against the versions of the objects, so it can do no more than a new
 //! request of the same client. The window ensures that such a claim takes nothing from others. If two clients claim the
-//! same transno, both replays run in direct succession, and it does not matter which claim is true; if a group ended
-//! between them, the other would count as durable and be lost in a crash. A transno above all that this target can have
-//! assigned since its last durable group is refused, because the transnos of all later changes follow it.
+//! same transno, both replays run in direct succession, whichever claim is true: if a group ended between the two, the
+//! second one would count as durable, and a crash could lose it. A transno above all that this target can have assigned
+//! since its last durable group is refused, because the transnos of all later changes follow it.
 //!
 //! Left to the target: executing, answering held pings, evicting, the epoch.
 

@@ -358,6 +358,11 @@ impl Cluster {
         self.servers[at].machine.as_mut().unwrap().set_param(now, path, value).unwrap();
     }
 
+    pub(crate) fn try_server_param(&mut self, server: &str, path: &str, value: &str) -> Result<(), Errno> {
+        let (at, now) = (self.server(server), self.now);
+        self.servers[at].machine.as_mut().unwrap().set_param(now, path, value)
+    }
+
     pub(crate) fn server_params(&self, server: &str, pattern: &str) -> Vec<(String, String)> {
         self.servers[self.server(server)].machine.as_ref().unwrap().get_params(pattern)
     }

@@ -1,0 +1,125 @@
+//! What the machines of a cluster answer about their parameters, word for word, and what they say to values.
+
+mod cluster;
+
+use core::time::Duration;
+use std::fmt::Write;
+
+use bytes::Bytes;
+use client::api::Call;
+use cluster::Cluster;
+use proto::connect::{PROTOCOL_VERSION, features};
+use proto::msg::{ConnectReq, SetPoolKind, SetPoolReq};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Xid};
+
+const SERVERS: [&str; 3] = ["MGS", "fs-OST0000", "fs-MDT0000"];
+
+/// Makes a pool with an object target, as `lctl pool_new` and `pool_add` do.
+fn make_pool(c: &mut Cluster) {
+    let raw = c.raw(c.server("MGS"));
+    let connect = ConnectReq {
+        client_uuid: ClientUuid(77).0.to_be_bytes().to_vec().into(),
+        target: "MGS".into(),
+        features: features::SUPPORTED,
+        version: PROTOCOL_VERSION,
+        lightweight: true,
+        ..ConnectReq::default()
+    };
+    let mut export = Handle(0);
+    let pool = |kind, osts| SetPoolReq { fsname: "fs".into(), kind: kind as i32, pool: "some".into(), osts };
+    let header =
+        |opcode: Opcode| Header { opcode: opcode as u16, conn_cnt: 1, timeout_ms: 10_000, ..Header::default() };
+    let steps = [
+        Frame::new(header(Opcode::Connect), &connect, Bytes::new()),
+        Frame::new(header(Opcode::MgsSetPool), &pool(SetPoolKind::New, vec![]), Bytes::new()),
+        Frame::new(header(Opcode::MgsSetPool), &pool(SetPoolKind::Add, vec![1]), Bytes::new()),
+    ];
+    for (at, mut frame) in steps.into_iter().enumerate() {
+        (frame.header.xid, frame.header.export) = (Xid(1 + at as u64), export);
+        frame.header.tag = Tag(u16::from(at > 0));
+        c.raw_send(raw, frame);
+        c.pass(Duration::from_secs(2));
+        let answer = c.raws[raw].inbox.pop().unwrap();
+        assert_eq!(answer.header.status, 0);
+        export = answer.header.export;
+    }
+    c.raw_close(raw);
+}
+
+/// A cluster with a pool and a mount, through which something was done.
+fn begin() -> (Cluster, usize) {
+    let mut c = Cluster::new(2);
+    make_pool(&mut c);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let (_, fh) = c.create(a, dir, "f").unwrap();
+    c.write(a, fh, 0, &[7; 300_000]).unwrap();
+    c.call(a, Call::Syncfs).unwrap();
+    c.unlink(a, dir, "f").unwrap();
+    c.pass(Duration::from_secs(30));
+    (c, a)
+}
+
+/// All parameters of all machines, with the machine's name.
+fn all(c: &Cluster, mount: usize) -> Vec<(&'static str, String, String)> {
+    let mut found = Vec::new();
+    for server in SERVERS {
+        found.extend(c.server_params(server, "**").into_iter().map(|(name, value)| (server, name, value)));
+    }
+    let of_mount = c.nodes[mount].machine.get_params("**");
+    found.extend(of_mount.into_iter().map(|(name, value)| ("mount", name, value)));
+    found
+}
+
+fn set(c: &mut Cluster, mount: usize, machine: &str, name: &str, value: &str) -> Result<(), Errno> {
+    let now = c.now;
+    match machine {
+        "mount" => c.nodes[mount].machine.set_param(now, name, value),
+        server => c.try_server_param(server, name, value),
+    }
+}
+
+/// Compares a text with a file beside this test. Built with `BLESS` set it writes the file instead.
+#[track_caller]
+fn is_golden(text: &str, golden: &str, file: &str) {
+    if option_env!("BLESS").is_some() {
+        write(&format!("{}/tests/params/{file}", env!("CARGO_MANIFEST_DIR")), text);
+    } else if text != golden {
+        let apart = text.lines().zip(golden.lines()).find(|(now, before)| now != before);
+        panic!("tests/params/{file} is not what the machines say now; the first line that differs: {apart:#?}");
+    }
+}
+
+#[expect(clippy::disallowed_methods)] // a person asked for it
+fn write(path: &str, text: &str) {
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn every_machine_shows_its_parameters() {
+    let (c, a) = begin();
+    let mut text = String::new();
+    for (machine, name, value) in all(&c, a) {
+        let _ = writeln!(text, "{machine} {name}={}", value.replace('\n', "\n  |"));
+    }
+    is_golden(&text, include_str!("params/values.txt"), "values.txt");
+}
+
+#[test]
+fn values_are_taken_or_refused_by_number() {
+    let (mut c, a) = begin();
+    let values = ["x", "", "0", "1", "2", " 3 ", "7%", "101", "128k", "1048576", "70000000000", "99999999999999999999"];
+    let mut text = String::new();
+    for (machine, name, _) in all(&c, a) {
+        // These end the mount's session, or what the list is about.
+        if name.ends_with("evict_client") || name.ends_with("abort_recovery") {
+            continue;
+        }
+        let answers = values.map(|value| match set(&mut c, a, machine, &name, value) {
+            Ok(()) => "ok".to_owned(),
+            Err(errno) => format!("{errno:?}"),
+        });
+        let _ = writeln!(text, "{machine} {name}: {}", answers.join(" "));
+    }
+    is_golden(&text, include_str!("params/answers.txt"), "answers.txt");
+}

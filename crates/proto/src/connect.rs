@@ -90,3 +90,5 @@ pub const LINK_MAX: u32 = 65000;
 pub const DIR_SIZE: u64 = 4096;
 /// Default limit for files whose data lies on the metadata target, in bytes.
 pub const DOM_SIZE_DEFAULT: u32 = 64 << 10;
+/// At most this size, in bytes: what a record may hold.
+pub const DOM_SIZE_MAX: u32 = 1 << 20;

@@ -10,7 +10,9 @@ use client::api::Call;
 use cluster::Cluster;
 use proto::connect::{PROTOCOL_VERSION, features};
 use proto::msg::{ConnectReq, SetPoolKind, SetPoolReq};
+use proto::params::{self, Access, Declared, Metric, OfFaults, OfLog, OfMedium, OfMountCommand, OfProcess, Values};
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Xid};
+use stdx::wildcard;
 
 const SERVERS: [&str; 3] = ["MGS", "fs-OST0000", "fs-MDT0000"];
 
@@ -122,4 +124,37 @@ fn values_are_taken_or_refused_by_number() {
         let _ = writeln!(text, "{machine} {name}: {}", answers.join(" "));
     }
     is_golden(&text, include_str!("params/answers.txt"), "answers.txt");
+}
+
+/// What is declared and only processes have: `e2e` looks for it.
+fn is_of_a_process(declared: &Declared) -> bool {
+    let others = [OfLog::LogLevel.declared(), OfMountCommand::MountOptions.declared(), OfMedium::Readonly.declared()];
+    let of_process = OfProcess::ALL.iter().map(|one| one.declared());
+    of_process.chain(OfFaults::ALL.iter().map(|one| one.declared())).chain(others).any(|one| one == declared)
+}
+
+#[test]
+fn machines_have_what_is_declared_and_nothing_else() {
+    let (mut c, a) = begin();
+    let all = all(&c, a);
+    let is_form = |form: &str, name: &str| wildcard::matches(form, name);
+    for declared in params::all().filter(|declared| !is_of_a_process(declared)) {
+        for form in declared.forms().filter(|form| !form.starts_with("osd-")) {
+            assert!(all.iter().any(|(_, name, _)| is_form(&form, name)), "nobody has {form}");
+        }
+    }
+    for (machine, name, value) in all {
+        let declared = params::all().find(|declared| declared.forms().any(|form| is_form(&form, &name)));
+        let declared = declared.unwrap_or_else(|| panic!("{name} is not declared"));
+        let is_number = match declared.metric {
+            Metric::Gauge | Metric::Counter => true,
+            Metric::Setting => declared.values != Values::Text,
+            Metric::Histogram | Metric::Text => false,
+        };
+        assert!(!is_number || value.trim_end_matches('%').parse::<u64>().is_ok(), "{name} is no number: {value}");
+        if declared.access != Access::Set {
+            let refused = matches!(set(&mut c, a, machine, &name, "?"), Err(Errno::EACCES | Errno::EPERM));
+            assert_eq!(refused, !declared.access.can_set(), "{name}");
+        }
+    }
 }

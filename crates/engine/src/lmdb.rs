@@ -498,10 +498,6 @@ impl Engine for LmdbEngine {
         })
     }
 
-    fn kind(&self) -> &'static str {
-        "lmdb"
-    }
-
     fn space(&self) -> Result<Space, EngineError> {
         let medium = medium(&self.dir)?;
         let (records, unused) = self.reading(|txn| {

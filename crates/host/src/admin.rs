@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use proto::Errno;
 use proto::frame::BODY_MAX;
 use proto::msg::{AdminRep, AdminReq};
+use proto::params::{Component, OfProcess, Served};
 use serde::{Deserialize, Serialize};
 use stdx::wildcard::{self, PATTERN_MAX};
 
@@ -159,9 +160,15 @@ fn parse(text: &str) -> Result<Request, Response> {
 pub(crate) fn of_process<'a>(pattern: &str, stopped: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let mut health: String = stopped.map(|name| format!("device {name} reported unhealthy\n")).collect();
     health.push_str(if health.is_empty() { "healthy" } else { "NOT HEALTHY" });
-    let all = [("health_check", health), ("version", env!("CARGO_PKG_VERSION").to_owned())];
-    let found = all.into_iter().filter(|(name, _)| wildcard::matches(pattern, name));
-    found.map(|(name, value)| (name.to_owned(), value)).collect()
+    let mut served = Served::new();
+    served.add(Component::Process, &[], |which: OfProcess| which);
+    served.values(
+        |name| wildcard::matches(pattern, name),
+        |which| match which {
+            OfProcess::HealthCheck => health.clone(),
+            OfProcess::Version => env!("CARGO_PKG_VERSION").to_owned(),
+        },
+    )
 }
 
 /// Where the sockets are.

@@ -4,6 +4,7 @@
 //! looked at (0) and not set.
 
 use proto::Errno;
+use proto::params::{Component, OfFaults, Served};
 use stdx::{Faults, wildcard};
 
 use crate::admin::Response;
@@ -11,11 +12,17 @@ use crate::admin::Response;
 type Read = fn(&Faults) -> u32;
 type Set = fn(&Faults, u32);
 
-const PARAMS: [(&str, Read, Set); 3] = [
-    ("fail_err", Faults::err, Faults::set_err),
-    ("fail_loc", Faults::loc, Faults::set_loc),
-    ("fail_val", Faults::val, Faults::set_val),
-];
+const fn bound(which: OfFaults) -> (Read, Set) {
+    match which {
+        OfFaults::Loc => (Faults::loc, Faults::set_loc),
+        OfFaults::Val => (Faults::val, Faults::set_val),
+        OfFaults::Err => (Faults::err, Faults::set_err),
+    }
+}
+
+fn named(name: &str) -> Option<OfFaults> {
+    OfFaults::ALL.iter().copied().find(|which| which.declared().leaf == name)
+}
 
 /// What a process answers that does not allow faults.
 pub const NOT_ALLOWED: &str =
@@ -23,31 +30,32 @@ pub const NOT_ALLOWED: &str =
 
 /// Whether a parameter is one of the table.
 pub fn is_one(name: &str) -> bool {
-    PARAMS.iter().any(|(own, ..)| *own == name)
+    named(name).is_some()
 }
 
 /// Those that match a pattern, with their values.
 pub fn get(faults: &Faults, pattern: &str) -> Vec<(String, String)> {
-    let show = |name: &str, value: u32| match name {
-        "fail_loc" => format!("{value:#x}"),
-        _ => value.to_string(),
+    let show = |which: &OfFaults| {
+        let value = bound(*which).0(faults);
+        if *which == OfFaults::Loc { format!("{value:#x}") } else { value.to_string() }
     };
-    let found = PARAMS.iter().filter(|(name, ..)| wildcard::matches(pattern, name));
-    found.map(|(name, read, _)| ((*name).to_owned(), show(name, read(faults)))).collect()
+    let mut served = Served::new();
+    served.add(Component::Process, &[], |which: OfFaults| which);
+    served.values(|name| wildcard::matches(pattern, name), show)
 }
 
 /// Sets one; `None`: it is not one of these.
 pub fn set(faults: &Faults, name: &str, value: &str) -> Option<Response> {
-    let (name, _, set) = PARAMS.iter().find(|(own, ..)| *own == name)?;
+    let which = named(name)?;
     if !faults.is_allowed() {
         return Some(Response::Failed(Errno::EPERM.raw(), NOT_ALLOWED.to_owned()));
     }
     let Some(number) = number(value) else {
         return Some(Response::Failed(Errno::EINVAL.raw(), format!("'{value}' is no number of 32 bits")));
     };
-    set(faults, number);
+    bound(which).1(faults, number);
     tracing::warn!("fault injection: {name}={number:#x}");
-    Some(Response::Params(vec![((*name).to_owned(), value.to_owned())]))
+    Some(Response::Params(vec![(name.to_owned(), value.to_owned())]))
 }
 
 /// Sets one before anything runs.

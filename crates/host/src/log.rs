@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use proto::Errno;
+use proto::params::OfLog;
 use stdx::wildcard;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -20,7 +21,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use crate::admin::Response;
 
 /// The parameter that says which lines are logged.
-const PARAM: &str = "log_level";
+const PARAM: &str = OfLog::LogLevel.declared().leaf;
 /// Which lines are logged if nobody says.
 const DEFAULT: &str = "info";
 /// Longest value of the parameter.

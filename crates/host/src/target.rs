@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Buf;
 use proto::frame::flags;
 use proto::msg::{AdminRep, AdminReq};
+use proto::params::{Component, OfMedium, OfSpace, Served};
 use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue};
 use stdx::wildcard;
 use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
@@ -385,28 +386,31 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// The parameter that makes the medium read only, as the engine's device has it.
+    /// The parameter that makes the medium read only.
     fn readonly_param(&self) -> String {
-        format!("osd-{}.{}.readonly", self.workers.engine().kind(), self.name)
+        OfMedium::Readonly.declared().name(Component::Osd, &[&self.name])
     }
 
-    /// Those of the engine's device, and among them the space of the target.
+    /// Those of the medium's device, and among them the space of the target.
     fn medium_params(&self, pattern: &str) -> Vec<(String, String)> {
-        let name = self.readonly_param();
-        let value = u8::from(self.withheld.borrow().is_some()).to_string();
-        let mut found = vec![(name, value)];
-        if pattern.starts_with(['o', '*', '?']) {
-            let device = format!("osd-{}.{}", self.workers.engine().kind(), self.name);
-            let of_target = self.run(|machine| machine.get_params(&format!("*.{}.*", self.name)));
-            for (name, value) in of_target.into_iter().flatten() {
-                let leaf = name.rsplit_once('.').map_or("", |(_, leaf)| leaf);
-                if leaf.starts_with("kbytes") || leaf.starts_with("files") {
-                    found.push((format!("{device}.{leaf}"), value));
-                }
-            }
-        }
-        found.retain(|(name, _)| wildcard::matches(pattern, name));
-        found
+        let mut served = Served::new();
+        served.add(Component::Osd, &[&self.name], |OfMedium::Readonly| None);
+        served.add(Component::Osd, &[&self.name], |space: OfSpace| Some(space));
+        let found = served.matching(|name| wildcard::matches(pattern, name));
+        let of_target = match found.iter().any(|(_, space)| space.is_some()) {
+            true => self.run(|machine| machine.get_params(&format!("*.{}.*", self.name))).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        // A management target has none.
+        let of_space = |which: OfSpace| {
+            let is_it = |name: &str| name.rsplit_once('.').is_some_and(|(_, leaf)| leaf == which.declared().leaf);
+            of_target.iter().find(|(name, _)| is_it(name)).map(|(_, value)| value.clone())
+        };
+        let value = |space| match space {
+            None => Some(u8::from(self.withheld.borrow().is_some()).to_string()),
+            Some(which) => of_space(which),
+        };
+        found.into_iter().filter_map(|(name, space)| Some((name, value(space)?))).collect()
     }
 
     fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
@@ -417,13 +421,11 @@ impl<S: Service + 'static> World<S> {
         if self.run(|machine| machine.faults().is_allowed()) != Some(true) {
             return Err(Errno::EPERM);
         }
-        match value.trim() {
-            "1" => drop(self.withheld.borrow_mut().get_or_insert_default()),
-            "0" => {
-                let late = self.withheld.borrow_mut().take();
-                late.into_iter().flatten().for_each(|group| self.workers.commit(group));
-            }
-            _ => return Err(Errno::EINVAL),
+        if OfMedium::Readonly.declared().values.read(value)? == 1 {
+            drop(self.withheld.borrow_mut().get_or_insert_default());
+        } else {
+            let late = self.withheld.borrow_mut().take();
+            late.into_iter().flatten().for_each(|group| self.workers.commit(group));
         }
         Ok(())
     }
@@ -766,9 +768,6 @@ mod tests {
         }
         fn space(&self) -> Result<Space, EngineError> {
             self.0.space()
-        }
-        fn kind(&self) -> &'static str {
-            "failing"
         }
     }
 

@@ -340,7 +340,7 @@ impl Service for Mdt {
     }
 
     fn params(&self, name: &str) -> Vec<(String, String)> {
-        params::get(self, name)
+        name.parse().map_or_else(|_| Vec::new(), |name| params::get(self, &name))
     }
 
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {

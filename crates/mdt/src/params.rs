@@ -1,10 +1,14 @@
 //! Settings and statistics, under Lustre's names.
 
+use proto::connect::DOM_SIZE_DEFAULT;
+use proto::msg::StatfsRep;
+use proto::params::{Bound, Component, OfLod, OfMdt, OfOsp, OfOspSpace, OfPool, OfSpace, Served};
+use proto::{Errno, TargetIndex, TargetKind, TargetName, bound_as_declared};
+use target::{Cx, device_of, space_text};
+
 use crate::Mdt;
 use crate::ops::statfs;
-use proto::connect::DOM_SIZE_DEFAULT;
-use proto::{Errno, TargetIndex, TargetKind, TargetName};
-use target::{Cx, device_of};
+use crate::osts::Ost;
 
 /// Settings of a metadata target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,68 +19,151 @@ pub struct Settings {
     pub open_files_max: usize,
 }
 
-/// Greatest `max_open_files`: about a gigabyte of memory for one client.
-const OPEN_FILES_MAX: usize = 1 << 22;
-
-/// Greatest `dom_size`: what a record may hold.
-pub(crate) const DOM_SIZE_MAX: u32 = 1 << 20;
-
 impl Default for Settings {
     fn default() -> Settings {
         Settings { dom_size: DOM_SIZE_DEFAULT, open_files_max: 1 << 18 }
     }
 }
 
-/// All parameters of the target of this name.
-pub(crate) fn get(mdt: &Mdt, name: &str) -> Vec<(String, String)> {
-    let param = |leaf: &str, value: String| (format!("mdt.{name}.{leaf}"), value);
-    let mut all = vec![
-        param("destroys_in_flight", mdt.destroys.in_flight().to_string()),
-        param("dom_stripesize", mdt.settings.dom_size.to_string()),
-        param("max_open_files", mdt.settings.open_files_max.to_string()),
-        param("open_files", mdt.opens.total().to_string()),
-    ];
-    if let Some(space) = &mdt.space {
-        let figures = statfs::figures(mdt, space);
-        all.extend([
-            param("filesfree", figures.files_free.to_string()),
-            param("filestotal", figures.files.to_string()),
-            param("kbytesavail", (figures.available / 1024).to_string()),
-            param("kbytesfree", (figures.free / 1024).to_string()),
-            param("kbytestotal", (figures.total / 1024).to_string()),
-        ]);
-    }
-    all.extend(name.parse().map(|name| of_osts(mdt, &name)).unwrap_or_default());
-    all
+/// What a parameter is of.
+enum Key<'a> {
+    Own(OfMdt),
+    Space(OfSpace),
+    Lod(OfLod),
+    Pool(OfPool, &'a [u32]),
+    Osp(OfOsp, &'a Ost),
+    OspSpace(OfOspSpace, &'a StatfsRep),
 }
 
-/// Parameters of the object targets, as this target uses them, and of the choice between them.
-fn of_osts(mdt: &Mdt, name: &TargetName) -> Vec<(String, String)> {
-    let mut all = Vec::new();
+const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
+    match which {
+        OfMdt::MaxOpenFiles => Bound::Number(
+            |mdt| mdt.settings.open_files_max.to_string(),
+            |mdt, files| {
+                mdt.settings.open_files_max = usize::try_from(files).map_err(|_| Errno::ERANGE)?;
+                Ok(())
+            },
+        ),
+        OfMdt::OpenFiles => Bound::Get(|mdt| mdt.opens.total().to_string()),
+        OfMdt::DomStripesize => Bound::Number(
+            |mdt| mdt.settings.dom_size.to_string(),
+            |mdt, size| {
+                mdt.settings.dom_size = u32::try_from(size).map_err(|_| Errno::ERANGE)?;
+                Ok(())
+            },
+        ),
+        OfMdt::DestroysInFlight => Bound::Get(|mdt| mdt.destroys.in_flight().to_string()),
+    }
+}
+
+/// Of the choice between object targets. The state has the target's name with it.
+const fn of_lod<'a>(which: OfLod) -> Bound<(&'a Mdt, &'a TargetName), Mdt> {
+    match which {
+        OfLod::QosThresholdRr => Bound::Number(
+            |(mdt, _)| format!("{}%", mdt.osts.qos_threshold_rr),
+            |mdt, percent| {
+                mdt.osts.set_qos(u8::try_from(percent).map_err(|_| Errno::ERANGE)?, mdt.osts.qos_prio_free);
+                Ok(())
+            },
+        ),
+        OfLod::QosPrioFree => Bound::Number(
+            |(mdt, _)| format!("{}%", mdt.osts.qos_prio_free),
+            |mdt, percent| {
+                mdt.osts.set_qos(mdt.osts.qos_threshold_rr, u8::try_from(percent).map_err(|_| Errno::ERANGE)?);
+                Ok(())
+            },
+        ),
+        OfLod::Numobd => Bound::Get(|(mdt, _)| mdt.osts.iter().count().to_string()),
+        OfLod::Activeobd => Bound::Get(|(mdt, _)| mdt.osts.usable().len().to_string()),
+        OfLod::UsableObd => Bound::Get(|(mdt, name)| {
+            mdt.osts.usable().iter().map(|&index| format!("{}\n", ost_name(name, index))).collect()
+        }),
+    }
+}
+
+/// Of an object target, as this target uses it.
+const fn of_osp<'a>(which: OfOsp) -> Bound<&'a Ost, (&'a mut Mdt, u32)> {
+    match which {
+        OfOsp::Active => Bound::Number(
+            |ost| u8::from(ost.active).to_string(),
+            |(mdt, index), on| mdt.osts.set_active(*index, on == 1),
+        ),
+        OfOsp::MaxCreateCount => Bound::Number(
+            |ost| ost.max_create_count.to_string(),
+            |(mdt, index), count| {
+                let count = u32::try_from(count).map_err(|_| Errno::ERANGE)?;
+                mdt.osts.set_max_create_count(*index, count)
+            },
+        ),
+    }
+}
+
+const _: () = bound_as_declared!(OfMdt, of_mdt);
+const _: () = bound_as_declared!(OfLod, of_lod);
+const _: () = bound_as_declared!(OfOsp, of_osp);
+
+fn osp_space_text(which: OfOspSpace, space: &StatfsRep) -> String {
+    let bytes = match which {
+        OfOspSpace::Kbytestotal => space.total,
+        OfOspSpace::Kbytesfree => space.free,
+        OfOspSpace::Kbytesavail => space.available,
+    };
+    (bytes / 1024).to_string()
+}
+
+fn pool_text(which: OfPool, name: &TargetName, osts: &[u32]) -> String {
+    match which {
+        OfPool::Members => osts.iter().map(|&index| format!("{}_UUID\n", ost_name(name, index))).collect(),
+    }
+}
+
+/// All parameters of the target of this name.
+fn served<'a>(mdt: &'a Mdt, name: &TargetName) -> Served<Key<'a>> {
+    let (own, lod) = (name.to_string(), format!("{name}-mdtlov"));
+    let mut served = Served::new();
+    served.add(Component::Mdt, &[&own], Key::Own);
+    if mdt.space.is_some() {
+        served.add(Component::Mdt, &[&own], Key::Space);
+    }
+    served.add(Component::Lod, &[&lod], Key::Lod);
+    for (pool, osts) in mdt.osts.pools() {
+        served.add(Component::Lod, &[&lod, pool], |which| Key::Pool(which, osts));
+    }
     for ost in mdt.osts.iter() {
         let device = device_of(name, &ost_name(name, ost.index));
-        all.push((format!("osp.{device}.active"), u8::from(ost.active).to_string()));
-        all.push((format!("osp.{device}.max_create_count"), ost.max_create_count.to_string()));
+        served.add(Component::Osp, &[&device], |which| Key::Osp(which, ost));
         if let Some(space) = &ost.space {
-            all.push((format!("osp.{device}.kbytestotal"), (space.total / 1024).to_string()));
-            all.push((format!("osp.{device}.kbytesfree"), (space.free / 1024).to_string()));
-            all.push((format!("osp.{device}.kbytesavail"), (space.available / 1024).to_string()));
+            served.add(Component::Osp, &[&device], |which| Key::OspSpace(which, space));
         }
     }
-    let usable: String = mdt.osts.usable().iter().map(|&index| format!("{}\n", ost_name(name, index))).collect();
-    let choice = [
-        ("activeobd", mdt.osts.usable().len().to_string()),
-        ("numobd", mdt.osts.iter().count().to_string()),
-        ("qos_prio_free", format!("{}%", mdt.osts.qos_prio_free)),
-        ("qos_threshold_rr", format!("{}%", mdt.osts.qos_threshold_rr)),
-        ("usable_obd", usable),
-    ];
-    all.extend(choice.into_iter().map(|(leaf, value)| (format!("lod.{name}-mdtlov.{leaf}"), value)));
-    for (pool, osts) in mdt.osts.pools() {
-        let members: String = osts.iter().map(|&index| format!("{}_UUID\n", ost_name(name, index))).collect();
-        all.push((format!("lod.{name}-mdtlov.pools.{pool}"), members));
+    served
+}
+
+/// They with their values.
+pub(crate) fn get(mdt: &Mdt, name: &TargetName) -> Vec<(String, String)> {
+    let figures = mdt.space.as_ref().map(|space| statfs::figures(mdt, space)).unwrap_or_default();
+    let value = |key: &Key<'_>| match key {
+        Key::Own(which) => of_mdt(*which).value(mdt),
+        Key::Space(which) => space_text(*which, &figures),
+        Key::Lod(which) => of_lod(*which).value(&(mdt, name)),
+        Key::Pool(which, osts) => pool_text(*which, name, osts),
+        Key::Osp(which, ost) => of_osp(*which).value(ost),
+        Key::OspSpace(which, space) => osp_space_text(*which, space),
+    };
+    served(mdt, name).values(|_| true, value)
+}
+
+/// Sets one. `None`: there is none of this name here that can be set.
+pub(crate) fn set(mdt: &mut Mdt, name: &TargetName, path: &str, value: &str) -> Option<Result<(), Errno>> {
+    match served(mdt, name).find(path)? {
+        Key::Own(which) => of_mdt(which).set(mdt, which.declared(), value),
+        Key::Lod(which) => of_lod(which).set(mdt, which.declared(), value),
+        Key::Osp(which, ost) => {
+            let index = ost.index;
+            of_osp(which).set(&mut (mdt, index), which.declared(), value)
+        }
+        Key::Space(_) | Key::Pool(..) | Key::OspSpace(..) => None,
     }
-    all
 }
 
 fn ost_name(own: &TargetName, index: u32) -> TargetName {
@@ -86,82 +173,12 @@ fn ost_name(own: &TargetName, index: u32) -> TargetName {
 /// An object target that is new in the configuration has the persistent parameters that name it.
 pub(crate) fn of_new_ost(mdt: &mut Mdt, cx: &Cx<'_>, index: u32) {
     let device = device_of(cx.name(), &ost_name(cx.name(), index));
-    for leaf in ["active", "max_create_count"] {
-        let path = format!("osp.{device}.{leaf}");
+    let stars = [&*device];
+    for path in OfOsp::ALL.iter().flat_map(|which| which.declared().names(Component::Osp, &stars)) {
         for param in cx.config().params.iter().filter(|param| stdx::wildcard::matches(&param.path, &path)) {
             // One that makes no sense has no effect; those that have it set are told why at once.
-            let _ = set_osts(mdt, cx.name(), &path, &param.value);
+            let _ = set(mdt, cx.name(), &path, &param.value);
         }
-    }
-}
-
-/// Sets one of those of [`of_osts`]. `None`: there is none of this name.
-fn set_osts(mdt: &mut Mdt, name: &TargetName, path: &str, value: &str) -> Option<Result<(), Errno>> {
-    let percent = |value: &str| match value.trim().trim_end_matches('%').parse() {
-        Ok(percent @ 0..=100u8) => Ok(percent),
-        Ok(_) => Err(Errno::ERANGE),
-        Err(_) => Err(Errno::EINVAL),
-    };
-    let (kind, rest) = path.split_once('.')?;
-    let (device, leaf) = rest.split_once('.')?;
-    let lod = format!("{name}-mdtlov");
-    if kind == "lod" && device == lod {
-        let (threshold, prio) = (mdt.osts.qos_threshold_rr, mdt.osts.qos_prio_free);
-        return Some(match leaf {
-            "qos_threshold_rr" => percent(value).map(|threshold| mdt.osts.set_qos(threshold, prio)),
-            "qos_prio_free" => percent(value).map(|prio| mdt.osts.set_qos(threshold, prio)),
-            _ => return None,
-        });
-    }
-    let is_it = |index: &u32| kind == "osp" && device == device_of(name, &ost_name(name, *index));
-    let index = mdt.osts.iter().map(|ost| ost.index).find(is_it)?;
-    Some(match leaf {
-        "active" => match value.trim() {
-            word @ ("0" | "1") => mdt.osts.set_active(index, word == "1"),
-            _ => Err(Errno::EINVAL),
-        },
-        "max_create_count" => match value.trim().parse() {
-            Ok(count) => mdt.osts.set_max_create_count(index, count),
-            Err(_) => Err(Errno::EINVAL),
-        },
-        _ => return None,
-    })
-}
-
-/// Sets one. `None`: there is none of this name here.
-pub(crate) fn set(mdt: &mut Mdt, target: &TargetName, path: &str, value: &str) -> Option<Result<(), Errno>> {
-    if let Some(result) = set_osts(mdt, target, path, value) {
-        return Some(result);
-    }
-    let name = &target.to_string();
-    let leaf = path.strip_prefix("mdt.")?.strip_prefix(name.as_str())?.strip_prefix('.')?;
-    Some(match leaf {
-        "dom_stripesize" => size(value).map(|size| mdt.settings.dom_size = size),
-        "max_open_files" => match value.trim().parse() {
-            Ok(files @ 1..=OPEN_FILES_MAX) => {
-                mdt.settings.open_files_max = files;
-                Ok(())
-            }
-            Ok(_) => Err(Errno::ERANGE),
-            Err(_) => Err(Errno::EINVAL),
-        },
-        "destroys_in_flight" | "open_files" => Err(Errno::EACCES),
-        _ => return None,
-    })
-}
-
-/// A size in bytes, or with `k` or `m` behind it: a multiple of 64 KiB, or 0.
-fn size(value: &str) -> Result<u32, Errno> {
-    let (number, unit) = match value.as_bytes().last() {
-        Some(b'k' | b'K') => (&value[..value.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&value[..value.len() - 1], 1 << 20),
-        _ => (value, 1),
-    };
-    let size = number.parse::<u32>().map_err(|_| Errno::EINVAL)?.checked_mul(unit).ok_or(Errno::ERANGE)?;
-    match size {
-        size if size % (64 << 10) != 0 => Err(Errno::EINVAL),
-        size if size > DOM_SIZE_MAX => Err(Errno::ERANGE),
-        size => Ok(size),
     }
 }
 
@@ -177,13 +194,15 @@ mod tests {
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "1000"), Some(Err(Errno::EINVAL)));
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "64m"), Some(Err(Errno::ERANGE)));
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "0"), Some(Ok(())));
-        assert_eq!(set("mdt.fs-MDT0000.open_files", "0"), Some(Err(Errno::EACCES)));
+        assert_eq!(set("mdt.fs-MDT0000.open_files", "0"), None);
         assert_eq!(set("mdt.fs-MDT0000.max_open_files", "0"), Some(Err(Errno::ERANGE)));
         assert_eq!(set("mdt.fs-MDT0000.max_open_files", "many"), Some(Err(Errno::EINVAL)));
         assert_eq!(set("mdt.fs-MDT0000.max_open_files", "1000"), Some(Ok(())));
         assert_eq!(set("mdt.fs-MDT0001.md_stats", "clear"), None);
         assert_eq!(set("mdt.fs-MDT0000.nothing", "1"), None);
-        assert!(get(&mdt, "fs-MDT0000").contains(&("mdt.fs-MDT0000.dom_stripesize".into(), "0".into())));
+        assert!(
+            get(&mdt, &"fs-MDT0000".parse().unwrap()).contains(&("mdt.fs-MDT0000.dom_stripesize".into(), "0".into()))
+        );
     }
 
     #[test]
@@ -197,7 +216,7 @@ mod tests {
         assert_eq!(try_set("osp.fs-OST0002-osc-MDT0000.active", "0"), None);
         assert_eq!(try_set("lod.fs-MDT0000-mdtlov.qos_threshold_rr", "101"), Some(Err(Errno::ERANGE)));
         assert_eq!(try_set("lod.fs-MDT0000-mdtlov.qos_threshold_rr", "30%"), Some(Ok(())));
-        let all = get(&mdt, "fs-MDT0000");
+        let all = get(&mdt, &"fs-MDT0000".parse().unwrap());
         for (path, value) in [
             ("osp.fs-OST0001-osc-MDT0000.max_create_count", "0"),
             ("osp.fs-OST0000-osc-MDT0000.active", "1"),

@@ -26,10 +26,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proto::msg::RegisterReq;
+use proto::params::{Component, OfFileSystem, OfMgs, Served};
 use proto::{Errno, Opcode, TargetKind, Transno};
 use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
 
-use table::Table;
+use table::{FileSystem, Table};
 
 /// The service of the management target.
 #[derive(Debug, Default)]
@@ -46,6 +47,12 @@ impl Mgt {
     pub fn new() -> Mgt {
         Mgt::default()
     }
+}
+
+/// What a parameter is of.
+enum Key<'a> {
+    Own(OfMgs),
+    FileSystem(OfFileSystem, &'a str, &'a FileSystem),
 }
 
 impl Service for Mgt {
@@ -92,7 +99,17 @@ impl Service for Mgt {
     }
 
     fn params(&self, name: &str) -> Vec<(String, String)> {
-        let live = self.table.iter().map(|(fsname, fs)| (format!("mgs.{name}.live.{fsname}"), fs.live(fsname)));
-        live.chain([(format!("mgs.{name}.num_watchers"), self.watchers.len().to_string())]).collect()
+        let mut served = Served::new();
+        served.add(Component::Mgs, &[name], Key::Own);
+        for (fsname, fs) in self.table.iter() {
+            served.add(Component::Mgs, &[name, fsname], |which| Key::FileSystem(which, fsname, fs));
+        }
+        served.values(
+            |_| true,
+            |key| match *key {
+                Key::Own(OfMgs::NumWatchers) => self.watchers.len().to_string(),
+                Key::FileSystem(OfFileSystem::Live, fsname, fs) => fs.live(fsname),
+            },
+        )
     }
 }

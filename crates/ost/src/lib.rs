@@ -28,6 +28,7 @@ pub mod attrs;
 pub mod files;
 pub mod mem_data;
 pub mod ops;
+mod params;
 pub mod stats;
 mod sweep;
 #[cfg(test)]
@@ -157,36 +158,10 @@ impl Service for Ost {
     }
 
     fn params(&self, name: &str) -> Vec<(String, String)> {
-        let figures = ops::statfs::figures(self);
-        let all = [
-            ("kbytestotal", (figures.total / 1024).to_string()),
-            ("kbytesfree", (figures.free / 1024).to_string()),
-            ("kbytesavail", (figures.available / 1024).to_string()),
-            ("filestotal", figures.files.to_string()),
-            ("filesfree", figures.files_free.to_string()),
-            ("degraded", u8::from(self.degraded).to_string()),
-            ("tot_granted", self.grants.total().to_string()),
-            ("brw_stats", self.stats.text()),
-        ];
-        all.into_iter().map(|(path, value)| (format!("obdfilter.{name}.{path}"), value)).collect()
+        params::get(self, name)
     }
 
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
-        let base = format!("obdfilter.{}.", cx.name());
-        match path.strip_prefix(&base)? {
-            "degraded" => {}
-            "brw_stats" => {
-                self.stats = Stats::default();
-                return Some(Ok(()));
-            }
-            _ => return None,
-        }
-        Some(match value.trim() {
-            on @ ("0" | "1") => {
-                self.degraded = on == "1";
-                Ok(())
-            }
-            _ => Err(Errno::EINVAL),
-        })
+        params::set(self, &cx.name().to_string(), path, value)
     }
 }

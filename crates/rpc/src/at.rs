@@ -13,7 +13,8 @@
 
 use core::time::Duration;
 
-use proto::Errno;
+use proto::params::{Bound, OfTimeouts};
+use proto::{Errno, bound_as_declared};
 use stdx::Instant;
 
 /// Constant that is added to every estimate.
@@ -22,8 +23,6 @@ const GRACE: Duration = Duration::from_secs(5);
 const BINS: usize = 4;
 /// Ping intervals of silence after which a client is evicted.
 const SILENT_INTERVALS: u32 = 6;
-/// Largest value of any setting, in seconds.
-const SECONDS_MAX: u64 = 86_400;
 
 /// Settings of a process, under Lustre's names.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,9 +60,45 @@ impl Default for Timeouts {
     }
 }
 
-/// Names of the settings, for `list_param`.
-const NAMES: [&str; 8] =
-    ["at_early_margin", "at_extra", "at_history", "at_max", "at_min", "ping_interval", "suppress_pings", "timeout"];
+/// How the settings are read and set. Zero is for `at_max` and `at_min`, and for `ping_interval`, where it restores the quarter
+/// of `timeout`.
+const fn bound(which: OfTimeouts) -> Bound<Timeouts> {
+    match which {
+        OfTimeouts::Timeout => Bound::Number(|t| seconds(t.timeout), |t, n| set_seconds(&mut t.timeout, n)),
+        OfTimeouts::AtMin => Bound::Number(|t| seconds(t.at_min), |t, n| set_seconds(&mut t.at_min, n)),
+        OfTimeouts::AtMax => Bound::Number(|t| seconds(t.at_max), |t, n| set_seconds(&mut t.at_max, n)),
+        OfTimeouts::AtHistory => Bound::Number(|t| seconds(t.at_history), |t, n| set_seconds(&mut t.at_history, n)),
+        OfTimeouts::AtEarlyMargin => {
+            Bound::Number(|t| seconds(t.at_early_margin), |t, n| set_seconds(&mut t.at_early_margin, n))
+        }
+        OfTimeouts::AtExtra => Bound::Number(|t| seconds(t.at_extra), |t, n| set_seconds(&mut t.at_extra, n)),
+        OfTimeouts::PingInterval => Bound::Number(
+            |t| seconds(t.ping_interval()),
+            |t, n| {
+                t.ping_interval = Some(Duration::from_secs(n)).filter(|at| !at.is_zero());
+                Ok(())
+            },
+        ),
+        OfTimeouts::SuppressPings => Bound::Number(
+            |t| u8::from(t.suppress_pings).to_string(),
+            |t, n| {
+                t.suppress_pings = n == 1;
+                Ok(())
+            },
+        ),
+    }
+}
+
+const _: () = bound_as_declared!(OfTimeouts, bound);
+
+fn seconds(time: Duration) -> String {
+    time.as_secs().to_string()
+}
+
+fn set_seconds(time: &mut Duration, seconds: u64) -> Result<(), Errno> {
+    *time = Duration::from_secs(seconds);
+    Ok(())
+}
 
 impl Timeouts {
     /// Timeouts without estimates: a request may take `timeout`.
@@ -110,49 +145,14 @@ impl Timeouts {
         if self.at_max.is_zero() { waits } else { (self.at_extra + took).min(self.at_max).max(waits) }
     }
 
-    /// All settings as names and values.
-    pub fn params(&self) -> impl Iterator<Item = (String, String)> + '_ {
-        NAMES.iter().map(|name| ((*name).to_owned(), self.value(name)))
+    /// A setting as it is shown.
+    pub fn value(&self, which: OfTimeouts) -> String {
+        bound(which).value(self)
     }
 
-    fn value(&self, name: &str) -> String {
-        match name {
-            "suppress_pings" => u8::from(self.suppress_pings).to_string(),
-            "ping_interval" => self.ping_interval().as_secs().to_string(),
-            "at_early_margin" => self.at_early_margin.as_secs().to_string(),
-            "at_extra" => self.at_extra.as_secs().to_string(),
-            "at_history" => self.at_history.as_secs().to_string(),
-            "at_max" => self.at_max.as_secs().to_string(),
-            "at_min" => self.at_min.as_secs().to_string(),
-            _ => self.timeout.as_secs().to_string(),
-        }
-    }
-
-    /// Sets one setting; `None` if there is none of that name. Errors: `EINVAL` for a value that is no number, `ERANGE`
-    /// for one out of bounds. Zero is valid for `at_max`, `at_min`, `suppress_pings`, and `ping_interval`, where it
-    /// restores the default.
-    pub fn set(&mut self, name: &str, value: &str) -> Option<Result<(), Errno>> {
-        if !NAMES.contains(&name) {
-            return None;
-        }
-        let Ok(number) = value.trim().parse::<u64>() else { return Some(Err(Errno::EINVAL)) };
-        let seconds = Duration::from_secs(number);
-        let most = if name == "suppress_pings" { 1 } else { SECONDS_MAX };
-        let least = u64::from(!matches!(name, "at_max" | "at_min" | "ping_interval" | "suppress_pings"));
-        if !(least..=most).contains(&number) {
-            return Some(Err(Errno::ERANGE));
-        }
-        match name {
-            "suppress_pings" => self.suppress_pings = number == 1,
-            "ping_interval" => self.ping_interval = Some(seconds).filter(|at| !at.is_zero()),
-            "at_early_margin" => self.at_early_margin = seconds,
-            "at_extra" => self.at_extra = seconds,
-            "at_history" => self.at_history = seconds,
-            "at_max" => self.at_max = seconds,
-            "at_min" => self.at_min = seconds,
-            _ => self.timeout = seconds,
-        }
-        Some(Ok(()))
+    /// Sets one.
+    pub fn set(&mut self, which: OfTimeouts, text: &str) -> Result<(), Errno> {
+        bound(which).set(self, which.declared(), text).unwrap_or(Err(Errno::EACCES))
     }
 }
 
@@ -241,23 +241,20 @@ mod tests {
     }
 
     #[test]
-    fn settings_have_lustres_names_and_bounds() {
+    fn settings_are_set_within_their_bounds() {
         let mut t = Timeouts::default();
-        let shown: Vec<String> = t.params().map(|(name, value)| format!("{name}={value}")).collect();
-        assert_eq!(
-            shown.join(" "),
-            "at_early_margin=5 at_extra=30 at_history=600 at_max=600 at_min=5 ping_interval=25 suppress_pings=0 timeout=100"
-        );
-        for name in NAMES {
-            assert_eq!(t.set(name, "1"), Some(Ok(())), "{name}");
-            assert_eq!(t.value(name), "1", "{name}");
-            assert_eq!(t.set(name, "x"), Some(Err(Errno::EINVAL)), "{name}");
-            assert_eq!(t.set(name, "86401"), Some(Err(Errno::ERANGE)), "{name}");
+        for &which in OfTimeouts::ALL {
+            assert_eq!(Some(&*t.value(which)), which.declared().default, "{which:?}");
         }
-        assert_eq!(t.set("at_max", "0"), Some(Ok(())));
-        assert_eq!(t.set("timeout", "0"), Some(Err(Errno::ERANGE)));
-        assert_eq!(t.set("ping_interval", "0"), Some(Ok(())));
+        for &which in OfTimeouts::ALL {
+            assert_eq!(t.set(which, "1"), Ok(()), "{which:?}");
+            assert_eq!(t.value(which), "1", "{which:?}");
+            assert_eq!(t.set(which, "x"), Err(Errno::EINVAL), "{which:?}");
+            assert_eq!(t.set(which, "86401"), Err(Errno::ERANGE), "{which:?}");
+        }
+        assert_eq!(t.set(OfTimeouts::AtMax, "0"), Ok(()));
+        assert_eq!(t.set(OfTimeouts::Timeout, "0"), Err(Errno::ERANGE));
+        assert_eq!(t.set(OfTimeouts::PingInterval, "0"), Ok(()));
         assert_eq!(t.ping_interval(), S);
-        assert_eq!(t.set("at_nothing", "1"), None);
     }
 }

@@ -39,9 +39,6 @@ pub trait Engine: Send + Sync {
     fn verify(&self, _from: &Key, _bytes: usize) -> Result<Verified, EngineError> {
         Ok(Verified::default())
     }
-
-    /// Its name in parameters.
-    fn kind(&self) -> &'static str;
 }
 
 /// The result of a scan.

@@ -200,10 +200,6 @@ impl Engine for MemEngine {
         Ok(self.state().last_group)
     }
 
-    fn kind(&self) -> &'static str {
-        "mem"
-    }
-
     fn space(&self) -> Result<Space, EngineError> {
         let state = self.state();
         let total = state.capacity.unwrap_or(1 << 40);

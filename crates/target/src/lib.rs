@@ -44,5 +44,5 @@ pub use cx::{Cx, ExportInfo, IDENTITY};
 pub use dlm::ExportId;
 pub use machine::Target;
 pub use options::{Format, Options, format, format_features};
-pub use params::device_of;
+pub use params::{device_of, space_text};
 pub use service::{CHANGE_RECORDS, Executed, Reply, Request, Service, ShareKey, Stop, Task};

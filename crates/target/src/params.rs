@@ -2,19 +2,18 @@
 
 use core::time::Duration;
 
-use dlm::server::LOCK_BYTES;
-use proto::connect::TAG_MAX;
-use proto::msg::Param;
-use proto::{Errno, Handle, TargetKind, TargetName};
+use dlm::server::{LOCK_BYTES, Settings};
+use proto::msg::{Param, StatfsRep};
+use proto::params::{
+    Bound, Component, OfConnection, OfExport, OfLocks, OfServer, OfSpace, OfTarget, OfTimeouts, Served,
+};
+use proto::{Errno, Handle, TargetKind, TargetName, bound_as_declared};
 use rpc::server::Export;
 use stdx::{Instant, tally, wildcard};
 
 use crate::api::LogLevel;
 use crate::machine::{Machine, Target};
 use crate::service::Service;
-
-/// How many changes a client may have in flight; the second is its old name.
-const MAX_MOD_RPCS: [&str; 2] = ["max_mod_rpcs_in_flight", "max_mod_rpcs_per_client"];
 
 /// Lustre's name of the device with which a target talks to another: `fs-OST0001-osc-MDT0000`.
 pub fn device_of(own: &TargetName, other: &TargetName) -> String {
@@ -28,92 +27,115 @@ pub fn device_of(own: &TargetName, other: &TargetName) -> String {
     }
 }
 
-fn kind_word(kind: TargetKind) -> &'static str {
+/// What a target's space is shown as.
+pub fn space_text(which: OfSpace, space: &StatfsRep) -> String {
+    let shown = match which {
+        OfSpace::Kbytestotal => space.total / 1024,
+        OfSpace::Kbytesfree => space.free / 1024,
+        OfSpace::Kbytesavail => space.available / 1024,
+        OfSpace::Filestotal => space.files,
+        OfSpace::Filesfree => space.files_free,
+    };
+    shown.to_string()
+}
+
+fn component(kind: TargetKind) -> Component {
     match kind {
-        TargetKind::Mgt => "mgs",
-        TargetKind::Mdt => "mdt",
-        TargetKind::Ost => "obdfilter",
+        TargetKind::Mgt => Component::Mgs,
+        TargetKind::Mdt => Component::Mdt,
+        TargetKind::Ost => Component::Obdfilter,
     }
 }
 
-impl Machine {
-    fn own_params(&self, kind: TargetKind) -> Vec<(String, String)> {
-        let name = &self.name;
-        let base = format!("{}.{name}", kind_word(kind));
-        let locks = self.locks.counters();
-        let mut all: Vec<(String, String)> = [
-            ("abort_recovery", String::new()),
-            ("commit_on_sharing", u8::from(!self.sharing.off).to_string()),
-            ("commit_interval_ms", self.options.commit.interval.as_millis().to_string()),
-            ("dirty_bytes", self.view.dirty_bytes().to_string()),
-            ("cache_bytes", self.view.cache_bytes().to_string()),
-            ("evict_client", String::new()),
-            ("eviction_count", self.eviction_count.to_string()),
-            ("ir_factor", self.options.ir_factor.to_string()),
-            ("instance", self.header.mount_count.to_string()),
-            ("last_committed", self.last_committed.to_string()),
-            ("num_exports", self.exports.len().to_string()),
-            ("recovery_status", self.recovery_status()),
-            ("recovery_time_hard", self.options.recovery_hard.as_secs().to_string()),
-            ("recovery_time_soft", self.options.recovery_soft.as_secs().to_string()),
-            ("stats", self.stats_text(kind)),
-            ("store_damage", self.damage.iter().map(|find| format!("{find}\n")).collect()),
-            ("timeouts", format!("service : {}\n", self.service_time.text())),
-            ("uuid", self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
-        ]
-        .into_iter()
-        .map(|(path, value)| (format!("{base}.{path}"), value))
-        .collect();
-        // Those of the process have no device.
-        all.extend(self.options.timeouts.params());
-        all.push(("ldlm_timeout".to_owned(), self.options.lock_timeout.as_secs().to_string()));
-        for export in self.exports.iter() {
-            let at = format!("{base}.exports.{}", export.uuid);
-            all.push((format!("{at}.uuid"), export.uuid.to_string()));
-            all.push((format!("{at}.nid"), export.address.clone()));
-            all.push((format!("{at}.description"), export.description.clone()));
-            let head = tally::head(self.wall_ns, self.stats.operations_since_ns);
-            all.push((format!("{at}.stats"), head + &self.stats.operations_of(export.handle)));
-            if kind == TargetKind::Mdt {
-                let counters = export.slots().counters();
-                let text = format!(
-                    "reply_cnt: {}\nreply_max: {}\nreply_released_by_xid: {}\nreply_released_by_tag: {}\n",
-                    counters.held, counters.held_max, counters.released_by_xid, counters.released_by_tag
-                );
-                all.push((format!("{at}.reply_data"), text));
-            }
-        }
-        if kind != TargetKind::Mgt {
-            let seconds = self.stats.jobs.cleanup_interval().as_secs();
-            all.push((format!("{base}.job_cleanup_interval"), seconds.to_string()));
-        }
-        if kind == TargetKind::Mdt {
-            let head = tally::head(self.wall_ns, self.stats.operations_since_ns);
-            all.push((format!("{base}.md_stats"), head + &self.stats.operations()));
-            for leaf in MAX_MOD_RPCS {
-                all.push((format!("{base}.{leaf}"), self.options.max_mod_rpcs.to_string()));
-            }
-        }
-        let space = format!("ldlm.namespaces.{name}");
-        all.push((format!("{space}.lock_count"), (locks.granted + locks.records).to_string()));
-        all.push((format!("{space}.resource_count"), locks.resources.iter().sum::<u64>().to_string()));
-        let mb = (self.locks.settings().locks_max * LOCK_BYTES).div_ceil(1 << 20);
-        let limit_mb = (self.locks.settings().locks_in_all_max * LOCK_BYTES).div_ceil(1 << 20);
-        all.push((format!("{space}.lock_limit_mb"), limit_mb.to_string()));
-        all.push((format!("{space}.lock_reclaim_threshold_mb"), mb.to_string()));
-        all.push((format!("{space}.lock_timeout"), self.options.lock_timeout.as_secs().to_string()));
-        for (other, status) in self.upstreams.status() {
-            let text = format!(
-                "target: {other}\nstate: {}\nconnection_attempts: {}\ninflight: {}\n",
-                status.state, status.conn_cnt, status.in_flight
-            );
-            all.push((format!("osp.{}.import", device_of(&self.name, other)), text));
-        }
-        all
+/// What a parameter is of.
+enum Key {
+    Own(OfTarget),
+    Export(OfExport, Handle),
+    Locks(OfLocks),
+    Connection(OfConnection, TargetName),
+    Timeouts(OfTimeouts),
+    Server(OfServer),
+}
+
+/// A client as it is shown.
+type Shown<'a> = (&'a Machine, &'a Export);
+/// A client of which something is set.
+type Changed<'a> = (&'a mut Machine, Handle);
+
+const fn of_export<'a>(which: OfExport) -> Bound<Shown<'a>, Changed<'a>> {
+    match which {
+        OfExport::Uuid => Bound::Get(|(_, export)| export.uuid.to_string()),
+        OfExport::Nid => Bound::Get(|(_, export)| export.address.clone()),
+        OfExport::Description => Bound::Get(|(_, export)| export.description.clone()),
+        OfExport::ReplyData => Bound::Get(|(_, export)| reply_data(export)),
+        OfExport::Stats => Bound::Text(
+            |(m, export)| m.operations_head() + &m.stats.operations_of(export.handle),
+            |(m, handle), _| {
+                m.stats.forget(*handle);
+                Ok(())
+            },
+        ),
     }
 }
 
+const fn of_locks(which: OfLocks) -> Bound<Machine> {
+    match which {
+        OfLocks::LockCount => Bound::Get(|m| {
+            let counters = m.locks.counters();
+            (counters.granted + counters.records).to_string()
+        }),
+        OfLocks::ResourceCount => Bound::Get(|m| m.locks.counters().resources.iter().sum::<u64>().to_string()),
+        OfLocks::LockReclaimThresholdMb => Bound::Number(
+            |m| mb_of(m.locks.settings().locks_max),
+            |m, mb| {
+                m.locks.set_settings(Settings { locks_max: locks_in(mb)?, ..m.locks.settings() });
+                Ok(())
+            },
+        ),
+        OfLocks::LockLimitMb => Bound::Number(
+            |m| mb_of(m.locks.settings().locks_in_all_max),
+            |m, mb| {
+                m.locks.set_settings(Settings { locks_in_all_max: locks_in(mb)?, ..m.locks.settings() });
+                Ok(())
+            },
+        ),
+        OfLocks::LockTimeout => Bound::Number(Machine::lock_timeout_text, Machine::set_lock_timeout),
+    }
+}
+
+const fn of_server(which: OfServer) -> Bound<Machine> {
+    match which {
+        OfServer::LdlmTimeout => Bound::Number(Machine::lock_timeout_text, Machine::set_lock_timeout),
+    }
+}
+
+const _: () = bound_as_declared!(OfExport, of_export);
+const _: () = bound_as_declared!(OfLocks, of_locks);
+const _: () = bound_as_declared!(OfServer, of_server);
+
+/// How many MiB so many locks take.
+fn mb_of(locks: usize) -> String {
+    (locks * LOCK_BYTES).div_ceil(1 << 20).to_string()
+}
+
+fn locks_in(mb: u64) -> Result<usize, Errno> {
+    Ok((usize::try_from(mb).map_err(|_| Errno::ERANGE)? << 20) / LOCK_BYTES)
+}
+
+fn reply_data(export: &Export) -> String {
+    let counters = export.slots().counters();
+    format!(
+        "reply_cnt: {}\nreply_max: {}\nreply_released_by_xid: {}\nreply_released_by_tag: {}\n",
+        counters.held, counters.held_max, counters.released_by_xid, counters.released_by_tag
+    )
+}
+
 impl Machine {
+    /// What statistics of operations begin with.
+    fn operations_head(&self) -> String {
+        tally::head(self.wall_ns, self.stats.operations_since_ns)
+    }
+
     /// Lustre shows the operations of an object target in `stats`, those of a metadata target in `md_stats`.
     fn stats_text(&self, kind: TargetKind) -> String {
         let mut text = tally::head(self.wall_ns, self.stats.since_ns);
@@ -124,24 +146,37 @@ impl Machine {
         text
     }
 
-    /// Statistics count from 0 again. `None`: it is none of them.
-    fn clear_stats(&mut self, kind: TargetKind, name: &str) -> Option<()> {
-        let now_ns = self.wall_ns;
-        match (name, kind) {
-            ("stats", TargetKind::Ost) => {
-                self.stats.clear(now_ns);
-                self.stats.clear_operations(now_ns);
-            }
-            ("stats", _) => self.stats.clear(now_ns),
-            ("md_stats", TargetKind::Mdt) => self.stats.clear_operations(now_ns),
-            _ => {
-                let uuid = name.strip_prefix("exports.")?.strip_suffix(".stats")?;
-                let export = self.exports.iter().find(|export| export.uuid.to_string() == uuid)?;
-                let handle = export.handle;
-                self.stats.forget(handle);
+    /// They count from 0 again.
+    fn clear_stats(&mut self, kind: TargetKind) {
+        self.stats.clear(self.wall_ns);
+        if kind == TargetKind::Ost {
+            self.stats.clear_operations(self.wall_ns);
+        }
+    }
+
+    fn lock_timeout_text(&self) -> String {
+        self.options.lock_timeout.as_secs().to_string()
+    }
+
+    fn set_lock_timeout(&mut self, seconds: u64) -> Result<(), Errno> {
+        let lock_timeout = Duration::from_secs(seconds);
+        self.options.lock_timeout = lock_timeout;
+        self.locks.set_settings(Settings { lock_timeout, ..self.locks.settings() });
+        Ok(())
+    }
+
+    fn connection_text(&self, which: OfConnection, name: &TargetName) -> String {
+        match which {
+            OfConnection::Import => {
+                let Some((other, status)) = self.upstreams.status().find(|(other, _)| *other == name) else {
+                    return String::new();
+                };
+                format!(
+                    "target: {other}\nstate: {}\nconnection_attempts: {}\ninflight: {}\n",
+                    status.state, status.conn_cnt, status.in_flight
+                )
             }
         }
-        Some(())
     }
 }
 
@@ -162,22 +197,148 @@ fn full_pattern(path: &str) -> String {
     }
 }
 
-fn number<T: core::str::FromStr>(value: &str) -> Result<T, Errno> {
-    value.trim().parse().map_err(|_| Errno::EINVAL)
-}
-
 impl<S: Service> Target<S> {
+    const AS_DECLARED: () = bound_as_declared!(OfTarget, Target::<S>::own);
+
+    const fn own(which: OfTarget) -> Bound<Target<S>> {
+        match which {
+            OfTarget::RecoveryStatus => Bound::Get(|t| t.m.recovery_status()),
+            OfTarget::RecoveryTimeSoft => Bound::Number(
+                |t| t.m.options.recovery_soft.as_secs().to_string(),
+                |t, seconds| {
+                    t.m.options.recovery_soft = Duration::from_secs(seconds);
+                    Ok(())
+                },
+            ),
+            OfTarget::RecoveryTimeHard => Bound::Number(
+                |t| t.m.options.recovery_hard.as_secs().to_string(),
+                |t, seconds| {
+                    t.m.options.recovery_hard = Duration::from_secs(seconds);
+                    Ok(())
+                },
+            ),
+            OfTarget::IrFactor => Bound::Number(
+                |t| t.m.options.ir_factor.to_string(),
+                |t, factor| {
+                    t.m.options.ir_factor = u32::try_from(factor).map_err(|_| Errno::ERANGE)?;
+                    Ok(())
+                },
+            ),
+            OfTarget::AbortRecovery => Bound::Order(|t, _| {
+                t.abort_recovery();
+                Ok(())
+            }),
+            OfTarget::EvictClient => Bound::Order(Target::evict_client),
+            OfTarget::EvictionCount => Bound::Get(|t| t.m.eviction_count.to_string()),
+            OfTarget::Instance => Bound::Get(|t| t.m.header.mount_count.to_string()),
+            OfTarget::NumExports => Bound::Get(|t| t.m.exports.len().to_string()),
+            OfTarget::Uuid => Bound::Get(|t| t.m.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
+            // Clients hear of it when they connect.
+            OfTarget::MaxModRpcsInFlight => Bound::Number(
+                |t| t.m.options.max_mod_rpcs.to_string(),
+                |t, count| {
+                    t.m.options.max_mod_rpcs = u16::try_from(count).map_err(|_| Errno::ERANGE)?;
+                    Ok(())
+                },
+            ),
+            OfTarget::CacheBytes => Bound::Get(|t| t.m.view.cache_bytes().to_string()),
+            OfTarget::DirtyBytes => Bound::Get(|t| t.m.view.dirty_bytes().to_string()),
+            OfTarget::CommitIntervalMs => Bound::Number(
+                |t| t.m.options.commit.interval.as_millis().to_string(),
+                |t, ms| {
+                    t.m.options.commit.interval = Duration::from_millis(ms);
+                    t.m.view.set_policy(t.m.options.commit);
+                    Ok(())
+                },
+            ),
+            OfTarget::CommitOnSharing => Bound::Number(
+                |t| u8::from(!t.m.sharing.off).to_string(),
+                |t, on| {
+                    t.m.sharing.off = on == 0;
+                    Ok(())
+                },
+            ),
+            OfTarget::LastCommitted => Bound::Get(|t| t.m.last_committed.to_string()),
+            OfTarget::StoreDamage => Bound::Get(|t| t.m.damage.iter().map(|find| format!("{find}\n")).collect()),
+            OfTarget::Stats => Bound::Text(
+                |t| t.m.stats_text(t.service.kind()),
+                |t, _| {
+                    t.m.clear_stats(t.service.kind());
+                    Ok(())
+                },
+            ),
+            OfTarget::Timeouts => Bound::Get(|t| format!("service : {}\n", t.m.service_time.text())),
+            OfTarget::MdStats => Bound::Text(
+                |t| t.m.operations_head() + &t.m.stats.operations(),
+                |t, _| {
+                    t.m.stats.clear_operations(t.m.wall_ns);
+                    Ok(())
+                },
+            ),
+            OfTarget::JobStats => Bound::Text(
+                |t| t.m.stats.jobs.text(t.service.kind(), t.m.now, t.m.wall_ns),
+                |t, which| if t.m.stats.jobs.forget(which) { Ok(()) } else { Err(Errno::ENXIO) },
+            ),
+            OfTarget::JobCleanupInterval => Bound::Number(
+                |t| t.m.stats.jobs.cleanup_interval().as_secs().to_string(),
+                |t, seconds| {
+                    t.m.stats.jobs.set_cleanup_interval(Duration::from_secs(seconds));
+                    Ok(())
+                },
+            ),
+        }
+    }
+
+    fn evict_client(&mut self, wanted: &str) -> Result<(), Errno> {
+        let found: Vec<Handle> =
+            self.m.exports.iter().filter(|export| is_client(wanted, export)).map(|export| export.handle).collect();
+        for handle in &found {
+            self.evict(*handle, "an administrator asked for it");
+        }
+        if found.is_empty() { Err(Errno::ENXIO) } else { Ok(()) }
+    }
+
+    /// Those of the machine.
+    fn served(&self) -> Served<Key> {
+        let (own, name) = (component(self.service.kind()), self.m.name.to_string());
+        let mut served = Served::new();
+        served.add(own, &[&name], Key::Own);
+        for export in self.m.exports.iter() {
+            let handle = export.handle;
+            served.add(own, &[&name, &export.uuid.to_string()], |which| Key::Export(which, handle));
+        }
+        served.add(Component::Namespace, &[&name], Key::Locks);
+        for (other, _) in self.m.upstreams.status() {
+            let device = device_of(&self.m.name, other);
+            served.add(Component::Osp, &[&device], |which| Key::Connection(which, other.clone()));
+        }
+        // Those of the process have no device.
+        served.add(Component::Process, &[], Key::Timeouts);
+        served.add(Component::Process, &[], Key::Server);
+        served
+    }
+
+    fn value(&self, key: &Key) -> String {
+        match key {
+            Key::Own(which) => Target::own(*which).value(self),
+            Key::Export(which, handle) => self
+                .m
+                .exports
+                .get(*handle)
+                .map_or_else(String::new, |export| of_export(*which).value(&(&self.m, export))),
+            Key::Locks(which) => of_locks(*which).value(&self.m),
+            Key::Connection(which, other) => self.m.connection_text(*which, other),
+            Key::Timeouts(which) => self.m.options.timeouts.value(*which),
+            Key::Server(which) => of_server(*which).value(&self.m),
+        }
+    }
+
     /// Parameters whose path matches `pattern` ([`wildcard`]), with their values, by path.
     pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
-        let mut all = self.m.own_params(self.service.kind());
-        all.extend(self.service.params(&self.m.name.to_string()));
-        // It can be long.
-        let kind = self.service.kind();
-        let job_stats = format!("{}.{}.job_stats", kind_word(kind), self.m.name);
-        if kind != TargetKind::Mgt && wildcard::matches(pattern, &job_stats) {
-            all.push((job_stats, self.m.stats.jobs.text(kind, self.m.now, self.m.wall_ns)));
-        }
-        all.retain(|(path, _)| wildcard::matches(pattern, path));
+        let () = Self::AS_DECLARED;
+        let matches = |path: &str| wildcard::matches(pattern, path);
+        let mut all = self.served().values(matches, |key| self.value(key));
+        all.extend(self.service.params(&self.m.name.to_string()).into_iter().filter(|(path, _)| matches(path)));
         all.sort();
         all
     }
@@ -192,39 +353,8 @@ impl<S: Service> Target<S> {
     }
 
     fn set(&mut self, path: &str, value: &str) -> Result<(), Errno> {
-        let base = format!("{}.{}.", kind_word(self.service.kind()), self.m.name);
-        if let Some(own) = path.strip_prefix(&base)
-            && let Some(result) = self.set_own(own, value)
-        {
-            return result;
-        }
-        let space = format!("ldlm.namespaces.{}.", self.m.name);
-        if let Some(leaf @ ("lock_reclaim_threshold_mb" | "lock_limit_mb")) = path.strip_prefix(&space) {
-            let mb: usize = number(value)?;
-            if !(1..=1 << 20).contains(&mb) {
-                return Err(Errno::ERANGE);
-            }
-            let (count, old) = ((mb << 20) / LOCK_BYTES, self.m.locks.settings());
-            self.m.locks.set_settings(match leaf {
-                "lock_limit_mb" => dlm::server::Settings { locks_in_all_max: count, ..old },
-                _ => dlm::server::Settings { locks_max: count, ..old },
-            });
-            return Ok(());
-        }
-        if let Some(result) = self.m.options.timeouts.set(path, value) {
-            self.m.upstream_timeouts();
-            return result;
-        }
-        if path == "ldlm_timeout" || path == format!("ldlm.namespaces.{}.lock_timeout", self.m.name) {
-            let seconds: u64 = number(value)?;
-            if !(1..=3600).contains(&seconds) {
-                return Err(Errno::ERANGE);
-            }
-            self.m.options.lock_timeout = Duration::from_secs(seconds);
-            let settings =
-                dlm::server::Settings { lock_timeout: Duration::from_secs(seconds), ..self.m.locks.settings() };
-            self.m.locks.set_settings(settings);
-            return Ok(());
+        if let Some(key) = self.served().find(path) {
+            return self.set_one(&key, value).unwrap_or(Err(Errno::EACCES));
         }
         let mut result = None;
         self.outside_attempt(|service, cx| result = service.set_param(cx, path, value));
@@ -235,78 +365,24 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// `None`: not one of the machine's.
-    fn set_own(&mut self, name: &str, value: &str) -> Option<Result<(), Errno>> {
-        let kind = self.service.kind();
-        let m = &mut self.m;
-        let seconds = |value: &str| match number::<u64>(value)? {
-            seconds @ 1..=86400 => Ok(Duration::from_secs(seconds)),
-            _ => Err(Errno::ERANGE),
-        };
-        let result = match name {
-            _ if kind == TargetKind::Mdt && MAX_MOD_RPCS.contains(&name) => match number::<u16>(value) {
-                // Clients hear of it when they connect.
-                Ok(count @ 1..=TAG_MAX) => {
-                    m.options.max_mod_rpcs = count;
-                    Ok(())
-                }
-                Ok(_) => Err(Errno::ERANGE),
-                Err(errno) => Err(errno),
-            },
-            "ir_factor" => match number::<u32>(value) {
-                Ok(factor @ 1..=10) => {
-                    m.options.ir_factor = factor;
-                    Ok(())
-                }
-                Ok(_) => Err(Errno::ERANGE),
-                Err(errno) => Err(errno),
-            },
-            "recovery_time_soft" => seconds(value).map(|time| m.options.recovery_soft = time),
-            "recovery_time_hard" => seconds(value).map(|time| m.options.recovery_hard = time),
-            "job_cleanup_interval" if kind != TargetKind::Mgt => match number::<u64>(value) {
-                Ok(seconds @ 0..=86400) => {
-                    m.stats.jobs.set_cleanup_interval(Duration::from_secs(seconds));
-                    Ok(())
-                }
-                Ok(_) => Err(Errno::ERANGE),
-                Err(errno) => Err(errno),
-            },
-            "job_stats" if kind != TargetKind::Mgt => match m.stats.jobs.forget(value.trim()) {
-                true => Ok(()),
-                false => Err(Errno::ENXIO),
-            },
-            "commit_on_sharing" => match value.trim() {
-                on @ ("0" | "1") => {
-                    m.sharing.off = on == "0";
-                    Ok(())
-                }
-                _ => Err(Errno::EINVAL),
-            },
-            "commit_interval_ms" => match number::<u64>(value) {
-                Ok(ms @ 1..=60_000) => {
-                    m.options.commit.interval = Duration::from_millis(ms);
-                    m.view.set_policy(m.options.commit);
-                    Ok(())
-                }
-                Ok(_) => Err(Errno::ERANGE),
-                Err(errno) => Err(errno),
-            },
-            "evict_client" => {
-                let found: Vec<Handle> =
-                    m.exports.iter().filter(|export| is_client(value.trim(), export)).map(|e| e.handle).collect();
-                for handle in &found {
-                    self.evict(*handle, "an administrator asked for it");
-                }
-                if found.is_empty() { Err(Errno::ENXIO) } else { Ok(()) }
+    /// `None`: it cannot be set.
+    fn set_one(&mut self, key: &Key, value: &str) -> Option<Result<(), Errno>> {
+        match key {
+            Key::Own(which) => {
+                let result = Target::own(*which).set(self, which.declared(), value)?;
+                self.m.set_window_times();
+                Some(result)
             }
-            "abort_recovery" => {
-                self.abort_recovery();
-                Ok(())
+            Key::Export(which, handle) => of_export(*which).set(&mut (&mut self.m, *handle), which.declared(), value),
+            Key::Locks(which) => of_locks(*which).set(&mut self.m, which.declared(), value),
+            Key::Connection(..) => None,
+            Key::Timeouts(which) => {
+                let result = self.m.options.timeouts.set(*which, value);
+                self.m.upstream_timeouts();
+                Some(result)
             }
-            _ => m.clear_stats(kind, name).map(Ok)?,
-        };
-        self.m.set_window_times();
-        Some(result)
+            Key::Server(which) => of_server(*which).set(&mut self.m, which.declared(), value),
+        }
     }
 
     /// Parameters that are set at each start: the target's own, and over them those that the MGS told.

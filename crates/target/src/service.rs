@@ -320,7 +320,7 @@ pub trait Service {
         Vec::new()
     }
 
-    /// Sets a parameter by its full path. `None` if the service has no such parameter.
+    /// Sets a parameter by its full path. `None` if the service has no such parameter, or it cannot be set.
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
         let _ = (cx, path, value);
         None

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use stdx::wildcard;
+
 /// The answer to a verb that a tool does not have. Of `lacking`, one that ends in `*` stands for all that begin so.
 pub(crate) fn verb(tool: &str, words: &[OsString], lacking: &[&str]) -> ExitCode {
     let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
@@ -15,10 +17,7 @@ pub(crate) fn verb(tool: &str, words: &[OsString], lacking: &[&str]) -> ExitCode
 }
 
 fn is_lacking(verb: &str, lacking: &[&str]) -> bool {
-    lacking.iter().any(|known| match known.strip_suffix('*') {
-        Some(beginning) => verb.starts_with(beginning),
-        None => verb == *known,
-    })
+    lacking.iter().any(|known| wildcard::matches(known, verb))
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use host::admin::{self, Description, Device, Request, Response};
 use host::client::Mount;
 use parking_lot::Mutex;
 use proto::Errno;
+use proto::params::{Component, OfMountCommand};
+use stdx::wildcard;
 use tokio::sync::Notify;
 
 use crate::commands::status;
@@ -391,12 +393,10 @@ impl About {
                 found.extend(host::log::get(&pattern));
                 found.extend(self.client.get_params(&pattern));
                 let (device, _) = self.client.devices();
-                for name in [&device, &self.fsname] {
-                    if stdx::wildcard::matches(&pattern, &format!("llite.{name}.mount_options")) {
-                        found.push((format!("llite.{device}.mount_options"), self.settled.clone()));
-                        found.sort();
-                        break;
-                    }
+                let name = |device: &str| OfMountCommand::MountOptions.declared().name(Component::Llite, &[device]);
+                if [&device, &self.fsname].into_iter().any(|one| wildcard::matches(&pattern, &name(one))) {
+                    found.push((name(&device), self.settled.clone()));
+                    found.sort();
                 }
                 Response::Params(found)
             }

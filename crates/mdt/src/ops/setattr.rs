@@ -3,9 +3,9 @@
 use crate::grants::{self, Written};
 use crate::ops::subjects::{self, Subject};
 use crate::ops::{Change, data};
-use crate::params::DOM_SIZE_MAX;
 use crate::tree::{self, Node};
 use crate::{Mdt, attrs, tasks};
+use proto::connect::DOM_SIZE_MAX;
 use proto::msg::{SetattrOp, bits, valid};
 use proto::{Errno, Operation};
 use target::{Cx, Reply, Stop};

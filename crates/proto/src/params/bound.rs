@@ -47,17 +47,16 @@ impl<G, S> Bound<G, S> {
     }
 }
 
-/// Compares what a group declares with what a `const fn` of its parameters binds, when they are compiled.
+/// Compares what a group declares with what a `const fn` of its parameters binds, when they are compiled:
+/// `const _: () = bound_as_declared!(OfTimeouts, bound);`
 #[macro_export]
 macro_rules! bound_as_declared {
-    ($group:ident, $bound:path) => {
-        const _: () = {
-            let mut at = 0;
-            while at < $group::ALL.len() {
-                let one = $group::ALL[at];
-                assert!($bound(one).fits(one.declared()), "a parameter is not bound as it is declared");
-                at += 1;
-            }
-        };
-    };
+    ($group:ident, $bound:path) => {{
+        let mut at = 0;
+        while at < $group::ALL.len() {
+            let one = $group::ALL[at];
+            assert!($bound(one).fits(one.declared()), "a parameter is not bound as it is declared");
+            at += 1;
+        }
+    }};
 }

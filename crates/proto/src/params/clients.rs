@@ -99,21 +99,11 @@ declare! {
         }
     }
 
-    /// All metadata targets of a mount.
-    OfAllMdts on [Lmv] {
+    /// All metadata targets of a mount, all its object targets.
+    OfAll on [Lmv, Lov] {
         "connections" {
-            /// Metadata targets
+            /// Metadata targets, object targets
             Numobd = gauge("numobd", "targets");
-        }
-    }
-
-    /// All object targets of a mount.
-    OfAllOsts on [Lov] {
-        "connections" {
-            /// Object targets
-            Numobd = gauge("numobd", "targets");
-            /// Object targets of a pool, one per line
-            Pool = text("pools.*").unit("names");
         }
     }
 

@@ -27,6 +27,15 @@ pub struct Declared {
     pub doc: &'static str,
 }
 
+/// Parameters of one state.
+pub trait Group: Copy + 'static {
+    /// All of them.
+    const ALL: &'static [Self];
+
+    /// What is said of one.
+    fn declared(self) -> &'static Declared;
+}
+
 /// A kind of device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Component {
@@ -224,17 +233,24 @@ impl Declared {
 
     /// Its names on one device, with what stands for the stars: the device, then perhaps the client, pool or file system.
     pub fn names(&self, component: Component, stars: &[&str]) -> impl Iterator<Item = String> {
-        self.leaves().map(move |leaf| {
-            let (mut name, mut stars) = (String::new(), stars.iter());
-            for part in component.beginning().split_inclusive('*').chain(leaf.split_inclusive('*')) {
-                name.push_str(part.trim_end_matches('*'));
-                if part.ends_with('*') {
-                    name.push_str(stars.next().copied().unwrap_or_default());
-                }
-            }
-            name
-        })
+        self.leaves().map(move |leaf| filled(component.beginning(), leaf, stars))
     }
+
+    /// The first of them.
+    pub fn name(&self, component: Component, stars: &[&str]) -> String {
+        filled(component.beginning(), self.leaf, stars)
+    }
+}
+
+fn filled(beginning: &str, leaf: &str, stars: &[&str]) -> String {
+    let (mut name, mut stars) = (String::new(), stars.iter());
+    for part in beginning.split_inclusive('*').chain(leaf.split_inclusive('*')) {
+        name.push_str(part.trim_end_matches('*'));
+        if part.ends_with('*') {
+            name.push_str(stars.next().copied().unwrap_or_default());
+        }
+    }
+    name
 }
 
 /// A number that rises and falls.
@@ -296,6 +312,14 @@ macro_rules! declare {
                 /// What is said of it.
                 pub const fn declared(self) -> &'static $crate::params::Declared {
                     &Self::TABLE[self as usize]
+                }
+            }
+
+            impl $crate::params::Group for $group {
+                const ALL: &'static [$group] = $group::ALL;
+
+                fn declared(self) -> &'static $crate::params::Declared {
+                    $group::declared(self)
                 }
             }
         )+

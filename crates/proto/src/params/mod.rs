@@ -1,7 +1,7 @@
 //! The parameters of this version: each is declared once, here, with its names, what may be done with it, its unit and
 //! range, its default, its documentation, and what a collector of metrics may take it for.
 //!
-//! What they are of is a group: [`OfTarget`], [`OfMount`], [`OfTimeouts`] and so on, an enum with a variant for each
+//! What they are of is a group ([`Group`]): [`OfTarget`], [`OfMount`], [`OfTimeouts`] and so on, an enum with a variant for each
 //! parameter. The crate that has the state binds a group to it: an exhaustive match gives each variant its [`Bound`], how
 //! it is read and set, and [`bound_as_declared!`](crate::bound_as_declared) compares both when they are compiled. So a
 //! parameter cannot be served that is not declared, or declared and not served, or declared as one that can be set and
@@ -20,13 +20,18 @@ mod bound;
 mod clients;
 mod declare;
 mod process;
+mod served;
 mod servers;
 
 pub use bound::Bound;
-pub use clients::{OfAllMdts, OfAllOsts, OfImport, OfJobs, OfMdc, OfMount, OfMountCommand, OfMountsLocks};
-pub use declare::{Access, Component, Declared, Metric, Values, number};
+pub use clients::{OfAll, OfImport, OfJobs, OfMdc, OfMount, OfMountCommand, OfMountsLocks};
+pub use declare::{Access, Component, Declared, Group, Metric, Values, number};
 pub use process::{OfFaults, OfLog, OfProcess, OfServer, OfTimeouts};
-pub use servers::{OfConnection, OfExport, OfLocks, OfLod, OfMdt, OfMedium, OfMgs, OfOsp, OfOst, OfSpace, OfTarget};
+pub use served::Served;
+pub use servers::{
+    OfConnection, OfExport, OfFileSystem, OfLocks, OfLod, OfMdt, OfMedium, OfMgs, OfOsp, OfOspSpace, OfOst, OfPool,
+    OfSpace, OfTarget,
+};
 
 use stdx::wildcard;
 

@@ -159,8 +159,14 @@ declare! {
             Activeobd = gauge("activeobd", "targets");
             /// Their names, one per line
             UsableObd = text("usable_obd").unit("names");
+        }
+    }
+
+    /// A pool, as metadata targets and mounts know it.
+    OfPool on [Lod, Lov] {
+        "choice" {
             /// Object targets of a pool (`lctl pool_new`), one per line
-            Pool = text("pools.*").unit("names");
+            Members = text("pools.*").unit("names");
         }
     }
 
@@ -173,6 +179,12 @@ declare! {
             /// 0: no new objects on the object target. Other values have no effect, because objects are not created in
             /// advance
             MaxCreateCount = setting("max_create_count", "objects", range(0, u32::MAX as u64), "20000");
+        }
+    }
+
+    /// Space of an object target, as a metadata target knows it.
+    OfOspSpace on [Osp] {
+        "choice" {
             /// Size of the object target's disk, as it reported last; it is asked every 5 s
             Kbytestotal = gauge("kbytestotal", "KiB");
             /// Free space there
@@ -207,11 +219,17 @@ declare! {
         }
     }
 
-    /// The management target.
-    OfMgs on [Mgs] {
+    /// A file system of the management target.
+    OfFileSystem on [Mgs] {
         "management" {
             /// Configuration of a file system
             Live = text("live.*");
+        }
+    }
+
+    /// The management target.
+    OfMgs on [Mgs] {
+        "management" {
             /// Clients and targets that are notified when the configuration changes
             NumWatchers = gauge("num_watchers", "sessions");
         }

@@ -422,7 +422,7 @@ impl<S: Service + 'static> World<S> {
             return Err(Errno::EPERM);
         }
         if OfMedium::Readonly.declared().values.read(value)? == 1 {
-            drop(self.withheld.borrow_mut().get_or_insert_default());
+            self.withheld.borrow_mut().get_or_insert_default();
         } else {
             let late = self.withheld.borrow_mut().take();
             late.into_iter().flatten().for_each(|group| self.workers.commit(group));

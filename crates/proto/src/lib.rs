@@ -12,7 +12,7 @@
 //! - [`errno`]: the closed list of errors that a program can see.
 //! - [`nid`]: addresses of servers.
 //! - [`operation`]: names of operations in statistics.
-//! - [`params`]: names of parameters.
+//! - [`params`]: the parameters that there are, each declared once.
 
 pub mod connect;
 pub mod errno;

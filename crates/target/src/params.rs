@@ -198,6 +198,7 @@ fn full_pattern(path: &str) -> String {
 }
 
 impl<S: Service> Target<S> {
+    /// Looked at when a target is built for a service.
     const AS_DECLARED: () = bound_as_declared!(OfTarget, Target::<S>::own);
 
     const fn own(which: OfTarget) -> Bound<Target<S>> {
@@ -277,7 +278,7 @@ impl<S: Service> Target<S> {
             ),
             OfTarget::JobStats => Bound::Text(
                 |t| t.m.stats.jobs.text(t.service.kind(), t.m.now, t.m.wall_ns),
-                |t, which| if t.m.stats.jobs.forget(which) { Ok(()) } else { Err(Errno::ENXIO) },
+                |t, job| if t.m.stats.jobs.forget(job) { Ok(()) } else { Err(Errno::ENXIO) },
             ),
             OfTarget::JobCleanupInterval => Bound::Number(
                 |t| t.m.stats.jobs.cleanup_interval().as_secs().to_string(),

@@ -1,20 +1,20 @@
-//! What runs reached: coverage marks, and calls of programs by their results.
+//! Coverage of runs: coverage marks, and the calls of programs by result.
 //!
-//! A simulator that never comes to a place proves nothing about it. `marks.txt` lists all marks; what follows a name there is why no
-//! run reaches it.
+//! A simulator that never reaches a place in the code proves nothing about it. `marks.txt` lists all marks; the text behind a
+//! name is the reason why no run reaches it.
 
 use core::fmt;
 use std::collections::BTreeMap;
 
 use crate::run::Report;
 
-/// Every mark, one a line, and why it may be missed.
+/// Every mark, one per line, and why runs may miss it.
 const MARKS: &str = include_str!("marks.txt");
 
-/// What many runs reached.
+/// The coverage of many runs.
 #[derive(Clone, Default, Debug)]
 pub struct Coverage {
-    /// How many runs there were.
+    /// The number of runs.
     pub runs: u64,
     /// Runs that reached each mark.
     pub marks: BTreeMap<&'static str, u64>,
@@ -22,7 +22,7 @@ pub struct Coverage {
     pub calls: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
 }
 
-/// All marks with the reason why one may be missed; empty: it may not.
+/// All marks with the reason why runs may miss each; an empty reason means that they may not.
 pub fn all_marks() -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = MARKS.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split_once(char::is_whitespace).unwrap_or((line, ""))).map(|(name, why)| (name, why.trim()))
@@ -40,7 +40,7 @@ impl Coverage {
         }
     }
 
-    /// Marks that no run reached, and that have no reason to be missed.
+    /// Marks that no run reached although they have no reason to be missed.
     pub fn missed(&self) -> Vec<&'static str> {
         let missed = all_marks().filter(|(name, why)| why.is_empty() && !self.marks.contains_key(name));
         missed.map(|(name, _)| name).collect()
@@ -99,7 +99,7 @@ mod tests {
         }
     }
 
-    /// The list has every mark of the machines, and no other.
+    /// The list has every mark of the machines and no other.
     #[test]
     fn the_list_of_marks_is_whole() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(listed, found);
     }
 
-    /// What is left to a story is reached by it.
+    /// Each mark that is left to a story is reached by that story.
     #[test]
     fn stories_reach_what_is_left_to_them() {
         for (mark, why) in all_marks() {

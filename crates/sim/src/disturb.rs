@@ -1,8 +1,8 @@
-//! What disturbs the world of a run beyond lost frames, crashes and full disks: partitions of clients that live on, administrators, failing
-//! disks, clocks that differ, faults at named sites, names that collide.
+//! Disturbances of a run beyond lost frames, crashes and full disks: partitions of clients that live on, acts of administrators,
+//! failing disks, differing clocks, faults at named sites, names that collide.
 //!
-//! Each kind is drawn from a stream of its own, and falls in a part of the seeds only: what a seed draws otherwise does not change
-//! when a kind is added. Until a plan draws one, it has none ([`Disturbances::default`]).
+//! Each kind is drawn from its own random stream and occurs in some of the seeds only, so adding a kind does not change what a
+//! seed draws otherwise. The default is no disturbance ([`Disturbances::default`]).
 
 use core::time::Duration;
 
@@ -10,14 +10,14 @@ use stdx::Rng;
 
 use crate::plan::{Plan, Profile, pick};
 
-/// Everything that is drawn here.
+/// All disturbances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Disturbances {
     /// Clients that are cut off for a while.
     pub partitions: Option<Partitions>,
-    /// What administrators do.
+    /// Acts of administrators.
     pub acts: Option<Acts>,
-    /// Disks that fail.
+    /// Failing disks.
     pub io: Option<Io>,
     /// Wall clocks of clients that differ and are set.
     pub clocks: Option<ClockSteps>,
@@ -25,20 +25,20 @@ pub struct Disturbances {
     pub sites: Option<SiteFaults>,
     /// Processes choose names that all have one hash.
     pub one_hash: bool,
-    /// Data files are made durable as slowly as a store commits.
+    /// Syncing data files takes as long as a commit of a store.
     pub slow_sync: bool,
 }
 
-/// Partitions: nothing arrives for a while, in one direction or both, between a living client and some servers.
+/// Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partitions {
-    /// Mean time until the next one begins.
+    /// Mean time until the next one starts.
     pub every: Duration,
-    /// It lasts at least so long,
+    /// Shortest duration.
     pub least: Duration,
-    /// and at most so long.
+    /// Longest duration.
     pub most: Duration,
-    /// No more than so many in a run.
+    /// The most of them in a run.
     pub count: u64,
 }
 
@@ -47,9 +47,9 @@ pub struct Partitions {
 pub struct Acts {
     /// Mean time until the next one.
     pub every: Duration,
-    /// No more than so many in a run.
+    /// The most of them in a run.
     pub count: u64,
-    /// Clients are evicted, too.
+    /// Whether clients are evicted, too.
     pub evicts: bool,
 }
 
@@ -58,24 +58,24 @@ pub struct Acts {
 pub struct Io {
     /// Mean time until the next failure.
     pub every: Duration,
-    /// No more than so many in a run.
+    /// The most of them in a run.
     pub count: u64,
     /// Commits fail, which stops the target.
     pub commits: bool,
-    /// Records are damaged for a while.
+    /// Records become unreadable for a while.
     pub damage: bool,
-    /// At most so long.
+    /// The longest duration of such damage.
     pub stays_max: Duration,
 }
 
 /// Wall clocks that differ between clients, and are set forward and back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockSteps {
-    /// Mean time until the next one is set.
+    /// Mean time until the next clock is set.
     pub every: Duration,
-    /// No more than so many in a run.
+    /// The most of them in a run.
     pub count: u64,
-    /// They differ by at most so much.
+    /// The largest difference.
     pub most: Duration,
 }
 
@@ -84,21 +84,21 @@ pub struct ClockSteps {
 pub struct SiteFaults {
     /// Mean time until the next one is armed.
     pub every: Duration,
-    /// No more than so many in a run.
+    /// The most of them in a run.
     pub count: u64,
-    /// It is armed at most so long.
+    /// The longest time that a site stays armed.
     pub stays_max: Duration,
 }
 
 impl Disturbances {
-    /// Those of a plan that is drawn but for them.
+    /// Draws the disturbances of a plan that is otherwise complete.
     pub fn draw(plan: &Plan) -> Disturbances {
         let partitions = Partitions::draw(plan);
         let acts = Acts::draw(plan, partitions.is_some());
         let io = Io::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
         let slow_sync = Rng::new(plan.seed ^ 0x510a_510a).chance(1, 3);
         let sites = SiteFaults::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
-        // Names can be chosen so where the hash has no key.
+        // The hash has no key in such runs, so programs can choose colliding names.
         let one_hash = plan.seed.is_multiple_of(2) && Rng::new(plan.seed ^ 0x0ea5_0ea5).chance(1, 3);
         Disturbances { partitions, acts, io, slow_sync, clocks: ClockSteps::draw(plan), sites, one_hash }
     }
@@ -121,7 +121,7 @@ impl Acts {
 }
 
 impl Io {
-    /// What a failing disk takes is judged where no eviction takes anything.
+    /// Losses of a failing disk are judged only in runs where no eviction loses anything.
     fn draw(plan: &Plan, evicts: bool) -> Option<Io> {
         let mut rng = Rng::new(plan.seed ^ 0x10e0_10e0);
         let rng = &mut rng;
@@ -155,7 +155,8 @@ impl ClockSteps {
 }
 
 impl SiteFaults {
-    /// A request that is lost or waits at a site can be the one that gives a lock back: only where nobody is evicted soon.
+    /// The request that a site drops or delays can be the one that gives a lock back: only in runs where such a delay evicts no
+    /// client.
     fn draw(plan: &Plan, evicts: bool) -> Option<SiteFaults> {
         let mut rng = Rng::new(plan.seed ^ 0x517e_517e);
         let rng = &mut rng;
@@ -174,13 +175,13 @@ impl Partitions {
     fn draw(plan: &Plan) -> Option<Partitions> {
         let mut rng = Rng::new(plan.seed ^ 0x9a27_9a27);
         let rng = &mut rng;
-        // Beside a liar nobody else may be evicted, in a world that loses its power at the end all clients die anyway, and what a full
-        // disk takes is judged where nothing else takes anything.
+        // No client beside a liar may be evicted; where the power fails at the end, all clients die anyway; and losses of a full
+        // disk are judged only where nothing else loses anything.
         let full = plan.disk_faults.fill_every.is_some();
         if !rng.chance(1, 5) || plan.profile == Profile::Power || plan.liar || full {
             return None;
         }
-        // Within the time in which a lock is waited for, about that time, beyond the time in which a silent client is kept.
+        // Within the lock timeout, about that timeout, and beyond the time after which a silent client is given up.
         let (least, most) = pick(rng, &[(1, (1, 15)), (3, (15, 90)), (2, (90, 400))]);
         Some(Partitions {
             every: Duration::from_millis(pick(rng, &[(1, 5), (2, 40), (2, 300), (1, 3_000)])),

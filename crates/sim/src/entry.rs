@@ -1,6 +1,6 @@
-//! What `adamant sim` runs: one seed, many seeds, or a named scenario.
+//! The entry points of `adamant sim`: one seed, many seeds, or a named scenario.
 //!
-//! A run that fails says first and last how to see it again.
+//! The output of a failing run starts and ends with the command that repeats it.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,30 +18,30 @@ use crate::world::faults::Counts;
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This seed only.
+    /// Run this seed only.
     pub seed: Option<u64>,
-    /// How many seeds.
+    /// The number of seeds.
     pub runs: u64,
-    /// A named scenario; `list` lists them, `all` is every story.
+    /// A named scenario; `list` lists them, `all` runs every story.
     pub scenario: Option<String>,
-    /// The first of many seeds.
+    /// The first seed.
     pub first_seed: u64,
-    /// So many seeds run at once, each in a thread of its own.
+    /// How many seeds run at once, each in its own thread.
     pub jobs: usize,
-    /// Say what many seeds reached.
+    /// Print the coverage.
     pub coverage: bool,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// Nothing is wrong.
+    /// Whether nothing is wrong.
     pub fine: bool,
-    /// How many of the seeds ran.
+    /// The number of seeds that passed.
     pub done: u64,
 }
 
-/// A world with a name.
+/// A named world.
 struct World {
     name: &'static str,
     what: &'static str,
@@ -49,25 +49,25 @@ struct World {
     canary: Canary,
 }
 
-/// Worlds beside the stories.
+/// Worlds besides the stories.
 const WORLDS: &[World] = &[
     World {
         name: "canary",
-        what: "a world that swallows changes and answers success: it must fail, to prove that the alarm rings",
-        // Where nothing else goes wrong, whether it is noticed is no chance.
+        what: "a world that drops changes and reports success: it must fail, to prove that the oracles work",
+        // No other faults, so that noticing the fault does not depend on chance.
         plan: || Plan { processes: 4, calls: 160, ..Plan::still(1) },
         canary: Canary::Swallow,
     },
     World {
         name: "canary-names",
-        what: "kernels are not told what to forget: processes that share directories must notice",
+        what: "invalidations of names are not delivered to kernels: processes that share directories must notice",
         plan: || Plan::shared(1),
         canary: Canary::KeepNames,
     },
     World {
         name: "canary-append",
         what: "some appended records are lost: processes that share files must notice",
-        // Many groups: whether a lost record is noticed in one of them is chance.
+        // Many groups, because whether one of them notices a lost record is a matter of chance.
         plan: || Plan { groups: 16, ..Plan::shared(3) },
         canary: Canary::LoseAppends,
     },
@@ -79,8 +79,8 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-locks",
-        what: "some locks are granted and not taken: processes that lock must notice",
-        // How many processes lock, and how often, is drawn: some seeds have too few.
+        what: "some locks are reported as granted and not taken: processes that lock must notice",
+        // How many processes lock, and how often, is drawn: in some seeds too few do.
         plan: || Plan { groups: 8, ..Plan::shared(1) },
         canary: Canary::GrantLocks,
     },
@@ -92,7 +92,7 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-full",
-        what: "what a full disk refuses is answered as written: processes that read must notice",
+        what: "writes that a full disk refuses are acknowledged: processes that read must notice",
         plan: || Plan {
             processes: 4,
             calls: 160,
@@ -108,25 +108,25 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-syncs",
-        what: "object targets sync nothing, and the power fails: synced bytes that are not there must be noticed",
+        what: "object targets sync nothing, and the power fails: the check of the trees must notice missing synced bytes",
         plan: || Plan { file_max: 400 << 10, ..powerless(1) },
         canary: Canary::ForgetSyncs,
     },
     World {
         name: "canary-prefix",
-        what: "changes are lost with the power of which later ones are still there: the look at the trees must notice",
+        what: "a power failure loses changes and keeps later ones: the check of the trees must notice",
         plan: || powerless(1),
         canary: Canary::ForgetChanges,
     },
     World {
         name: "canary-twice",
-        what: "some answers come once more, with another transaction number: whoever looks at all frames must notice",
+        what: "some replies arrive again with another transno: the exactly-once oracle must notice",
         plan: || Plan { processes: 4, calls: 160, ..Plan::still(1) },
         canary: Canary::TwoOutcomes,
     },
     World {
         name: "canary-patient",
-        what: "targets wait for a dead client much longer than they should: the bounds of waiting must notice",
+        what: "targets wait for a dead client much longer than they should: the limits on waiting must notice",
         plan: || {
             let plan = Plan { processes: 12, calls: 160, clients: 4, ..Plan::still(1) };
             let often = Some(Duration::from_millis(10));
@@ -144,13 +144,13 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-stale",
-        what: "programs are told ESTALE without a reason: it is the error of no call",
+        what: "programs get ESTALE without a reason: the models must notice",
         plan: || Plan::shared(1),
         canary: Canary::Stale,
     },
     World {
         name: "canary-pages",
-        what: "kernels are not told which pages to forget: processes that read must notice",
+        what: "invalidations of pages are not delivered to kernels: processes that read must notice",
         plan: || Plan { processes: 30, calls: 200, file_max: 6_000, ..Plan::still(1) },
         canary: Canary::KeepPages,
     },
@@ -162,25 +162,25 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-crowd",
-        what: "some listings lack a name: who lists a directory with many names must notice",
+        what: "some listings lack a name: programs that list a directory with many names must notice",
         plan: || Plan { crowd: true, ..Plan::still(1) },
         canary: Canary::HideNames,
     },
     World {
         name: "canary-living",
-        what: "when a client has died some changes of the others are lost: the processes that share directories must notice",
+        what: "after the death of a client some changes of others are lost: processes that share directories must notice",
         plan: || mortal(1),
         canary: Canary::SwallowAfterDeath,
     },
     World {
         name: "canary-dead",
-        what: "a client dies, and a name that it had removed is there again though no server crashed: the last look must notice",
+        what: "a client dies, and a name that it had removed is back although no server crashed: the final check must notice",
         plan: || mortal(1),
         canary: Canary::UnlinkAndDie,
     },
     World {
         name: "canary-told",
-        what: "what an eviction takes is told to nobody: the check of the trees must notice",
+        what: "losses of an eviction are not reported: the check of the trees must notice",
         plan: || Plan {
             processes: 16,
             calls: 160,
@@ -201,20 +201,20 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-attributes",
-        what: "some extended attributes are not set or removed, and said to be: processes that share files must notice",
+        what: "some changes of extended attributes are acknowledged and not made: processes that share files must notice",
         plan: || Plan { groups: 48, ..Plan::calls(1, SharedCalls { xattrs: true, ..SharedCalls::default() }) },
         canary: Canary::ForgetAttributes,
     },
     World {
         name: "canary-lists",
-        what: "some access lists are not set or removed, and said to be: processes that share files must notice",
+        what: "some changes of access lists are acknowledged and not made: processes that share files must notice",
         plan: || Plan::calls(1, SharedCalls { user_percent: 60, lists: true, ..SharedCalls::default() }),
         canary: Canary::ForgetAttributes,
     },
     World {
         name: "canary-owners",
-        what: "some changes of owners leave them as they are: processes that share files must notice",
-        // Few of the changes that are drawn are of an owner, and meet what is there.
+        what: "some changes of owners are not made: processes that share files must notice",
+        // Few of the drawn changes are changes of an owner that make a difference.
         plan: || Plan {
             groups: 48,
             ..Plan::calls(2, SharedCalls { user_percent: 60, owners: true, ..SharedCalls::default() })
@@ -223,13 +223,13 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-times",
-        what: "some times that are set stay as they are: processes that share files must notice",
+        what: "some changes of times are not made: processes that share files must notice",
         plan: || Plan { groups: 48, ..Plan::calls(3, SharedCalls { owners: true, ..SharedCalls::default() }) },
         canary: Canary::ForgetTimes,
     },
     World {
         name: "canary-rights",
-        what: "some calls of users are made as if they were the superuser's: processes that share files must notice",
+        what: "some calls of users are made as root: processes that share files must notice",
         plan: || Plan::calls(1, SharedCalls { user_percent: 60, owners: true, ..SharedCalls::default() }),
         canary: Canary::AllMay,
     },
@@ -241,13 +241,13 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "canary-ranges",
-        what: "some holes are not punched, and said to be: processes that share files must notice",
+        what: "some holes are acknowledged and not punched: processes that share files must notice",
         plan: || Plan::calls(1, SharedCalls { ranges: true, ..SharedCalls::default() }),
         canary: Canary::ForgetRanges,
     },
     World {
         name: "all-calls",
-        what: "processes that share directories make every kind of call, and nothing goes wrong",
+        what: "processes that share directories make every kind of call, without faults",
         plan: || Plan::calls(1, SharedCalls::ALL),
         canary: Canary::None,
     },
@@ -278,19 +278,19 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "removed-times",
-        what: "the same, and the time of the last write is looked at",
+        what: "the same, and the time of the last write is checked",
         plan: || Plan { groups: 0, ..Plan::narrow(1017) },
         canary: Canary::None,
     },
     World {
         name: "set-group-id",
-        what: "somebody outside the group writes to a file with set-group-id and without execution by the group",
+        what: "a user outside the group writes to a file with set-group-id and without group execute permission",
         plan: || Plan { groups: 0, ..Plan::narrow(535) },
         canary: Canary::None,
     },
     World {
         name: "lost-file",
-        what: "a file is lost with its client in a crash of the metadata target, and its object goes",
+        what: "a file is lost with its client in a crash of the metadata target, and its object is removed",
         plan: || Plan::narrow(21_437),
         canary: Canary::None,
     },
@@ -302,85 +302,85 @@ const WORLDS: &[World] = &[
     },
     World {
         name: "opened-cut",
-        what: "a client that may keep few nodes opens a file for creation and cuts it, while its object target is slow",
+        what: "a client that may keep few nodes opens a file with O_CREAT and truncates it, while its object target is slow",
         plan: || Plan::before_full_disks(8323),
         canary: Canary::None,
     },
     World {
         name: "refused-once",
-        what: "a request comes twice, is refused, and would work by the time of its copy",
+        what: "a duplicated request is refused, and would succeed by the time its copy arrives",
         plan: || Plan::before_full_disks(167_357),
         canary: Canary::None,
     },
     World {
         name: "grant-wanted",
-        what: "an answer is lost with a lock in it that somebody wants for whom the request waits when it is sent again",
+        what: "a reply that grants a lock is lost, and the resent request waits for a client that wants the lock",
         plan: || Plan::before_full_disks(13_000),
         canary: Canary::None,
     },
     World {
         name: "undone-made",
-        what: "a client saw a new name that the crash of its server undid, and believes in it no longer",
+        what: "a client saw a new name that a crash of the server undid, and drops it from its cache",
         plan: || Plan::before_full_disks(153_040),
         canary: Canary::None,
     },
     World {
         name: "undone-renamed",
-        what: "the same with a new name of an old file",
+        what: "the same with a new name of an existing file",
         plan: || Plan::before_full_disks(190_821),
         canary: Canary::None,
     },
     World {
         name: "made-and-changed",
-        what: "a directory has another mode by the time its maker is told that it is made",
+        what: "the mode of a new directory changes before its maker gets the reply",
         plan: || Plan::before_full_disks(193_063),
         canary: Canary::None,
     },
     World {
         name: "late-targets",
-        what: "a file grows that was made when the metadata target knew no object target",
+        what: "a file that was made before the metadata target knew any object target grows",
         plan: || Plan::before_full_disks(58_721),
         canary: Canary::None,
     },
     World {
         name: "dead-and-waiting",
-        what: "a client dies whose request waits for another that is dead, too",
+        what: "a client dies while its request waits for another dead client",
         plan: || Plan::before_full_disks(4721),
         canary: Canary::None,
     },
     World {
         name: "made-and-gone",
-        what: "a symbolic link is gone by the time its maker is told that it is made",
+        what: "a new symbolic link is removed before its maker gets the reply",
         plan: || Plan::before_full_disks(15_467),
         canary: Canary::None,
     },
     World {
         name: "emptied-and-filled",
-        what: "a batch empties a directory and makes a name in it, and is begun again after that",
+        what: "a batch empties a directory, makes a name in it, and is then restarted",
         plan: || Plan::before_full_disks(21_372),
         canary: Canary::None,
     },
     World {
         name: "untold",
-        what: "the power fails when a client has not told of a directory that it made, and another's later change is durable",
+        what: "the power fails before a client has sent a directory that it made, and another's later change is durable",
         plan: || Plan::before_full_disks(17_016),
         canary: Canary::None,
     },
     World {
         name: "cut-and-changed",
-        what: "the mode of a file is changed while another program opens and cuts it, and the kernel takes in that answer first",
+        what: "the mode of a file changes while another program opens and truncates it, and the kernel gets that reply first",
         plan: || Plan::before_full_disks(302_403),
         canary: Canary::None,
     },
     World {
         name: "linked-in-doubt",
-        what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
+        what: "a client loses the reply to a link to an object that another has renamed, and the rename is lost, too",
         plan: || Plan::before_full_disks(8469),
         canary: Canary::None,
     },
     World {
         name: "written-back-meanwhile",
-        what: "a client asks for a file's size, and has written back by the time when the last of its targets answers",
+        what: "a client asks for a file's size, and finishes its write-back before the last target replies",
         plan: || Plan::with_many_writers(720),
         canary: Canary::None,
     },
@@ -392,18 +392,18 @@ const WORLDS: &[World] = &[
     },
 ];
 
-/// The power fails at the end, and nothing else goes wrong.
+/// The power fails at the end; no other faults.
 fn powerless(seed: u64) -> Plan {
     Plan { profile: Profile::Power, processes: 12, calls: 160, ..Plan::still(seed) }
 }
 
-/// Clients die while many processes share directories, and nothing else goes wrong.
+/// Clients die while many processes share directories; no other faults.
 fn mortal(seed: u64) -> Plan {
     let node_faults = NodeFaults { death_every: Some(Duration::from_millis(2)), ..NodeFaults::default() };
     Plan { groups: 16, clients: 3, node_faults, ..Plan::shared(seed) }
 }
 
-/// Runs; `stop` is asked between seeds.
+/// Runs what `settings` ask for; calls `stop` between seeds.
 pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
     let alone = |fine| Outcome { fine, done: 1 };
     if let Some(name) = &settings.scenario {
@@ -418,7 +418,7 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
     many(settings, say, stop)
 }
 
-/// What came of many seeds together.
+/// The sum over many seeds.
 #[derive(Default)]
 struct Sum {
     done: u64,
@@ -448,7 +448,7 @@ impl Sum {
     }
 }
 
-/// Runs seeds in turn, several at once, until one fails.
+/// Runs seeds in order, several at once, until one fails.
 fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
     let end = settings.first_seed.saturating_add(settings.runs);
     let (next, ends) = (AtomicU64::new(settings.first_seed), AtomicBool::new(false));
@@ -476,7 +476,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
     });
     let Sum { done, events, undecided, repeated, last, fell, coverage, failed } = sum;
     if let Some(seed) = failed {
-        // Again, with its lines.
+        // Run it again with its lines kept.
         one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
         say(format!("{done} passed, 1 failed"));
         return Outcome { fine: false, done };
@@ -485,7 +485,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
         "seeds {} to {last}: {events} events; requests were sent again in {repeated} of {done} runs",
         settings.first_seed
     ));
-    say(format!("what fell: {fell}"));
+    say(format!("faults: {fell}"));
     say(format!("{undecided} histories undecided"));
     if settings.coverage {
         say(coverage.to_string());
@@ -520,11 +520,11 @@ fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
     stories().all(|story| tell(story, &format!("--scenario {}", story.name), say))
 }
 
-/// One story, once for every step at which a fault can strike.
+/// Runs a story once for every step at which a fault can strike.
 fn tell(story: &Story, again: &str, say: &mut dyn FnMut(String)) -> bool {
     match story.tell(1) {
-        Ok(told) => {
-            say(format!("{}: told {} times, {} events", story.name, told.times, told.events));
+        { => Ok(runs) => { => {
+            say(format!("{}: run {} times, {} events", story.name, runs.times, runs.events));
             true
         }
         Err(wrong) => {
@@ -535,7 +535,7 @@ fn tell(story: &Story, again: &str, say: &mut dyn FnMut(String)) -> bool {
     }
 }
 
-/// What a failure says, with the command that repeats it first and last.
+/// Prints a failure; the first and the last line have the command that repeats it.
 fn fails(again: &str, lines: &[String], what: &[String], say: &mut dyn FnMut(String)) {
     let repeat = format!("adamant sim {again}    # version {}", env!("CARGO_PKG_VERSION"));
     say(format!("FAILED. See it again with: {repeat}"));
@@ -548,7 +548,7 @@ fn fails(again: &str, lines: &[String], what: &[String], say: &mut dyn FnMut(Str
     say(format!("FAILED. See it again with: {repeat}"));
 }
 
-/// One run, told in full if it fails.
+/// Runs one plan, and prints the trace if it fails.
 fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> bool {
     let report = run_plan(plan, Keep::Last(200), canary);
     match &report.failure {
@@ -565,7 +565,7 @@ fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> 
 
 fn summary(report: &Report) -> String {
     format!(
-        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; what fell: {}",
+        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; faults: {}",
         report.plan.seed,
         report.plan.profile.name(),
         report.plan.clients,

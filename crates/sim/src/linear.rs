@@ -1,16 +1,16 @@
-//! Whether what several processes saw can have come from one after another: a search for an order of all their calls.
+//! Linearizability check of shared histories: searches for an order of the calls of several processes.
 //!
-//! A history is good if there is an order of its steps in which the reference model gives every call the result that it
-//! had, and in which a call that ended before another began comes first. Calls that go by a path are two steps (see
-//! [`Model::into_shared`]): between them other calls may come, as on a local file system. So are calls that make something:
-//! `mkdir(2)` tells nothing of attributes, and those that the kernel gets with its answer are of a later moment if the answer was
-//! lost and is given once more. Whoever is not the superuser asks for rights first, as Linux does (to search the directories of a path, to read a
-//! listing or attributes), and each such question is a step, too. A call without a result (its
-//! client died) may have happened at any moment after it began, wholly, in part, or not at all.
+//! A history is good if there is an order of its steps in which the reference model gives every call its actual result, and in
+//! which a call that ended before another started precedes it. A call with a path has two steps (see [`Model::into_shared`]):
+//! other calls may come between them, as on a local file system. So has a call that makes an object: `mkdir(2)` returns no
+//! attributes, and the attributes that the kernel gets with the reply are those of a later moment if the first reply was lost and
+//! the reply was rebuilt. For callers other than root, each permission check that Linux makes first (to search the directories of
+//! a path, to read a listing or attributes) is a step, too. A call without a result (its client died) may have happened at any
+//! moment after its start, completely, partly, or not at all.
 //!
-//! The search goes depth first, tries first what had to end first, and does not look twice at a pair of positions and
-//! state. Processes are few and wait for their answers, so that most of the order is fixed by time and the search
-//! is short; one that is too long gives no verdict and is counted.
+//! The search is depth first, tries the calls that ended earliest first, and visits each combination of positions and state once.
+//! Processes are few and wait for their results, so time fixes most of the order and the search is short; a search that gets too
+//! long gives no verdict and is counted.
 
 mod lost;
 
@@ -27,37 +27,38 @@ use crate::model::{Expect, Got, Id, Model, Op, When, differs, is_list};
 
 pub(crate) use lost::{Death, Lost};
 
-/// What a call gave.
+/// The result of a call.
 pub(crate) type Outcome = Result<Got, Errno>;
 
 /// A call of a shared history.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
-    /// What.
+    /// The call.
     pub op: Op,
-    /// For whom.
+    /// The credentials of the caller.
     pub cred: Rc<Cred>,
-    /// Unique; also the number of what it makes.
+    /// Unique; also the id of the object that the call makes.
     pub serial: u32,
-    /// Through which client.
+    /// The client that carried the call.
     pub client: usize,
-    /// That one is mounted read-only.
+    /// Whether that client is mounted read-only.
     pub read_only: bool,
-    /// When it began.
+    /// When it started.
     pub from: Instant,
-    /// When it ended, and with what; `None`: it never did.
+    /// When it ended, and its result; `None` if it never ended.
     pub end: Option<(Instant, Outcome)>,
-    /// Changes of other processes that this call may have seen before a crash undid them, by serial. A server shows a change before
-    /// it is durable; if a crash takes it with its answer, the client asks again, and it is done once more.
+    /// Changes of other processes (by serial) that this call may have seen before a crash undid them. A server shows a change
+    /// before it is durable; if a crash undoes it before the reply arrived, the client resends the request, and the change is
+    /// made again.
     pub glimpses: BTreeSet<u32>,
-    /// How many changes its client had made by metadata write-back when it ended.
+    /// The number of changes that its client had made by metadata write-back when it ended.
     pub made: u64,
-    /// Its client died, and it may be lost with it.
+    /// Whether its client died and the change may be lost with it.
     pub at_risk: bool,
 }
 
 impl Event {
-    /// A call of the superuser's through the first client that has not begun.
+    /// A call by root through the first client that has not started.
     #[cfg(test)]
     pub(crate) fn of(op: Op) -> Event {
         Event {
@@ -78,7 +79,7 @@ impl Event {
         self.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)
     }
 
-    /// Whether it has changed something, or may have: a change whose client died has no answer.
+    /// Whether it has changed something or may have: a change whose client died has no result.
     fn changed(&self) -> bool {
         self.end.as_ref().is_none_or(|(_, result)| result.is_ok()) && self.op.changes()
     }
@@ -107,38 +108,38 @@ impl Event {
     }
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// An order.
+    /// There is an order.
     Good,
-    /// There is none: the calls at which every order ends, for a person.
+    /// There is no order: the calls at which every order ends, as text.
     Bad(String),
     /// The search was too long.
     Unknown,
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Phase {
     Start,
     /// Its caller may search the directories of its path.
     Searched,
-    /// Its path led to this object, or it made it.
+    /// Its path was resolved to this object, or it made this object.
     Found(Id),
-    /// The same, and its caller may do to that what he wants.
+    /// The same, and its caller has the permission that it needs.
     Allowed(Id),
-    /// It has listed its names. The attributes beside them are those of a later moment, as if each name were looked at then.
+    /// Its names were listed. The attributes beside the names are read later, as if each name were looked up then.
     Listed,
 }
 
-/// What a step of a call can be in a state.
+/// The outcome of a step of a call in some state.
 enum Step {
-    /// It had this result.
+    /// The call ends with its actual result.
     Ended,
-    /// It goes on.
+    /// The call continues in this phase.
     Goes(Phase),
-    /// It cannot be here.
+    /// The step is impossible in this state.
     Not(String),
 }
 
@@ -146,18 +147,18 @@ enum Step {
 struct State {
     at: Vec<(usize, Phase)>,
     model: Model,
-    /// What changed the bytes of each file, in one word.
+    /// By file: a hash of the changes of its bytes.
     content: BTreeMap<Id, u64>,
     trail: Option<Rc<Trail>>,
-    /// What has changed the state, the last change first.
+    /// The changes of the state, the last one first.
     effects: Option<Rc<lost::Effect>>,
-    /// Of each death: what was lost with it is so.
+    /// By death: whether its losses were applied.
     settled: Vec<bool>,
-    /// Files of which a client that died had bytes that it had not synced.
+    /// Files with unsynced bytes of a client that died.
     torn: BTreeSet<Id>,
 }
 
-/// The calls that were ordered, the last one first.
+/// The ordered calls, the last one first.
 struct Trail {
     process: usize,
     call: usize,
@@ -174,7 +175,7 @@ impl State {
         hasher.finish()
     }
 
-    /// The call of a process at which it is has ended.
+    /// The current call of a process ends.
     fn ended(&mut self, process: usize) {
         let (call, _) = self.at[process];
         self.at[process] = (call + 1, Phase::Start);
@@ -192,15 +193,15 @@ impl State {
     }
 }
 
-/// What the search has still to look at.
+/// An entry of the search stack.
 enum Todo {
-    /// The calls that can come next in a state.
+    /// Try the calls that can come next in a state.
     Calls(State),
-    /// What can be lost in a state with the death at this position.
+    /// Try what can be lost in a state with this death.
     Loss(State, usize),
 }
 
-/// Looks for an order of the calls of all processes that begins in `start`, in at most so many steps.
+/// Searches for an order of the calls of all processes that starts in `start`, in at most `steps_max` steps.
 pub(crate) fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: usize) -> Verdict {
     let lost = &Lost { beside_cuts: lost::beside_cuts(processes), ..lost.clone() };
     let first = State {
@@ -290,7 +291,7 @@ pub(crate) fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps
     ))
 }
 
-/// The last calls of an order, for a person.
+/// The last calls of an order, as text.
 fn ended(state: &State, processes: &[Vec<Event>]) -> String {
     let mut lines = Vec::new();
     let mut at = state.trail.as_ref();
@@ -302,8 +303,8 @@ fn ended(state: &State, processes: &[Vec<Event>]) -> String {
     lines.concat()
 }
 
-/// The states that a call may see beside the one that the order leads to: those in which changes that come later in the order, and
-/// that a crash undid meanwhile, were done already.
+/// Further states that a call may see besides the one that the order leads to: changes that come later in the order, and that a
+/// crash undid in between, are already applied in them.
 fn glimpsed(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> Vec<Model> {
     let seen = |(p, other): &&(usize, &Event)| *p != process && event.glimpses.contains(&other.serial);
     let undone: Vec<(Phase, &Event)> = current.iter().filter(seen).map(|(p, other)| (state.at[*p].1, *other)).collect();
@@ -312,13 +313,13 @@ fn glimpsed(state: &State, process: usize, event: &Event, current: &[(usize, &Ev
     found
 }
 
-/// A state after some of these changes, in any order.
+/// Collects the states after some of these changes, in any order.
 fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Model>) {
     for (at, (phase, change)) in changes.iter().enumerate() {
         let mut then = model.clone();
         then.name_next(change.serial);
         let is_done = match phase {
-            // What is left of a call that has made its object is a look at it.
+            // A call that has made its object only reads its attributes from then on.
             Phase::Found(_) if change.op.makes() => continue,
             phase => done(&mut then, change, *phase),
         };
@@ -329,13 +330,13 @@ fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Mode
     }
 }
 
-/// A step of a call that sees a state which a crash undoes: a path can lead to an object there, a look show it, and a call fail by it.
-/// What a call changes for good it changes in the state that stays.
+/// A step of a call that sees a state which a crash undoes: the path can be resolved there, attributes can be read there, and the
+/// call can fail there. Lasting changes are made in the state that remains.
 fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Lost) -> Option<State> {
     let mut next = state.clone();
     let mut there = State { model, ..state.clone() };
     match take(&mut there, process, event, lost) {
-        // It has looked only, or asked.
+        // The step only read something or checked permissions.
         Step::Goes(phase) if !event.op.makes() || phase == Phase::Searched => next.at[process].1 = phase,
         Step::Ended if !event.changed() => {
             next.model.learns_numbers_of(&there.model);
@@ -346,7 +347,7 @@ fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Los
     Some(next)
 }
 
-/// One step of a call.
+/// Takes one step of a call.
 fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     let phase = state.at[process].1;
     let torn: BTreeSet<Id> = match state.torn.is_empty() && lost.given_up.is_empty() {
@@ -365,7 +366,7 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     let names = names_alone(result);
     let shows = names.is_some();
     result = names.as_ref().or(result);
-    // Who waits for no answer takes every one.
+    // A call without a result accepts every result.
     let ends = |model: &mut Model, expect: Result<Expect, Errno>| match result {
         None => Step::Ended,
         Some(result) if torn.is_empty() && !lost.beside_cuts.contains_key(&event.serial) => {
@@ -419,7 +420,7 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
         };
     }
     if let (Op::Rename { from, to, flags }, Some(Err(errno))) = (&event.op, result) {
-        // Linux looks at both names, one after the other, before it asks.
+        // Linux looks up both names, one after the other, before it sends the request.
         let root = Cred::default();
         let there = |path| model.walk(&root, path).is_ok();
         let nowhere = || model.parent(&root, to).err() == Some(Errno::ENOENT);
@@ -448,7 +449,7 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     step
 }
 
-/// A listing that shows attributes, without them.
+/// A listing with attributes, without these; `None` if it has none.
 fn names_alone(result: Option<&Result<Got, Errno>>) -> Option<Result<Got, Errno>> {
     let Some(Ok(Got::Entries(entries))) = result else { return None };
     let shows = entries.iter().any(|entry| entry.stat.is_some());
@@ -456,19 +457,19 @@ fn names_alone(result: Option<&Result<Got, Errno>>) -> Option<Result<Got, Errno>
     shows.then(|| Ok(Got::Entries(entries.iter().map(name).collect())))
 }
 
-/// Whether the first step of a call is to ask whether its caller may search the directories of its path. Those of the first two levels are
-/// the group's, and stay as they are; of a rename the server asks, of both names at once.
+/// Whether the first step of a call checks that its caller may search the directories of its path. The first two levels belong to
+/// the group and never change; for a rename the server checks both names at once.
 fn asks_to_search(event: &Event) -> bool {
     let deep = |op: &mut Op| op.paths_mut().iter().any(|(_, path)| path.len() > 2);
     event.cred.uid != 0 && !matches!(event.op, Op::Rename { .. }) && deep(&mut event.op.clone())
 }
 
-/// Whether it is one of these files that is open so.
+/// Whether `fd` is open on one of these files.
 fn reads(model: &Model, fd: u32, files: &BTreeSet<Id>) -> bool {
     model.open_files().get(&fd).is_some_and(|file| files.contains(&file.id))
 }
 
-/// A later step of a call, whose path led to an object.
+/// A later step of a call whose path was resolved to an object.
 fn found(
     state: &mut State,
     event: &Event,
@@ -478,7 +479,8 @@ fn found(
 ) -> Step {
     let model = &mut state.model;
     if model.get(id).is_none() {
-        // Linux looks at what it has found by a name, though that has gone since; and a directory that was removed lists nothing.
+        // Linux can stat an object that it has looked up although its name is gone by then; and a removed directory has no
+        // listing.
         let gone = match (&event.op, event.end.as_ref().map(|(_, result)| result)) {
             (Op::Stat { .. }, Some(Ok(Got::Stat(stat)))) => stat.nlink == 0,
             (Op::List { .. }, Some(result)) => matches!(result, Err(Errno::ENOENT)),
@@ -489,7 +491,8 @@ fn found(
         }
         return Step::Not("what it looked up is not there".to_owned());
     }
-    // Somebody has made a pipe or device where a program makes a file. The kernel looks again, once for each call (docs/src/limits.md).
+    // A pipe or device was made under the name of a file that this program creates. The kernel repeats the lookup once per call
+    // (docs/src/limits.md).
     if let (Op::Open { flags, .. }, Some((_, Err(Errno::ESTALE)))) = (&event.op, &event.end)
         && flags & 0o100 != 0
         && matches!(model.inode(id).body, crate::model::Body::Special { .. })
@@ -524,12 +527,12 @@ fn found(
     step
 }
 
-/// What Linux, or an `opendir`, says of a caller's rights before it goes on with what a path led to; `None`: it asks nothing.
+/// The permission check that Linux, or `opendir`, makes before it continues with a resolved object; `None` if there is none.
 fn asked(model: &mut Model, event: &Event, id: Id) -> Option<Result<(), Errno>> {
     let cred = &*event.cred;
     match &event.op {
         _ if cred.uid == 0 => None,
-        // Of lists the server says all.
+        // The server makes all checks for access lists.
         Op::Setxattr { name, .. } | Op::Removexattr { name, .. } | Op::Getxattr { name, .. } if is_list(name) => None,
         Op::Setxattr { .. } | Op::Removexattr { .. } => Some(model.may_xattr(cred, id, 2)),
         Op::Getxattr { .. } => Some(model.may_xattr(cred, id, 4)),
@@ -544,11 +547,12 @@ fn asked(model: &mut Model, event: &Event, id: Id) -> Option<Result<(), Errno>> 
     }
 }
 
-/// What a call does to the object that its path led to; `None`: it goes by names only, or the object is not there.
+/// What a call does to the object that its path was resolved to; `None` if the call uses names only, or the object does not
+/// exist.
 fn act_on(model: &mut Model, event: &Event, phase: Phase, id: Id) -> Option<Result<Expect, Errno>> {
     let root = Cred::default();
     let when = When::ANY;
-    // Whether its caller may was asked already, but of the directory of a new name.
+    // The caller's permissions were checked already, except those for the directory of a new name.
     let cred = if matches!(phase, Phase::Allowed(_)) { &root } else { &*event.cred };
     model.get(id)?;
     Some(match &event.op {
@@ -568,13 +572,13 @@ fn act_on(model: &mut Model, event: &Event, phase: Phase, id: Id) -> Option<Resu
     })
 }
 
-/// Does what is left of a change in a state: whether that went well there.
+/// Applies the rest of a change to a state; returns whether it succeeded.
 fn done(model: &mut Model, event: &Event, phase: Phase) -> bool {
     model.set_searched(true);
     match phase {
         Phase::Found(id) | Phase::Allowed(id) => act_on(model, event, phase, id).is_some_and(|result| result.is_ok()),
         Phase::Start | Phase::Searched => model.apply(&event.op, &event.cred, When::ANY).is_ok(),
-        // It only looks.
+        // The rest only reads.
         Phase::Listed => false,
     }
 }

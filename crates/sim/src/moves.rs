@@ -1,4 +1,4 @@
-//! Names that programs take away or give to something else: whoever walks a path meanwhile may meet what is gone.
+//! Names that programs remove or rename: a concurrent path walk may find a removed name.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use stdx::Instant;
 /// The most changes of names that are remembered.
 const MOVES_MAX: usize = 256;
 
-/// One.
+/// One removal or rename.
 #[derive(Debug)]
 struct Move {
     id: u64,
@@ -18,12 +18,12 @@ struct Move {
     ended: Option<Instant>,
 }
 
-/// The last ones, and those under way.
+/// The most recent removals and renames, including those in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Moves(VecDeque<Move>);
 
 impl Moves {
-    /// A program makes a call.
+    /// Records that a program makes a call.
     pub(crate) fn begin(&mut self, id: u64, client: usize, call: &Call) {
         let names = match call {
             Call::Unlink { name, .. } | Call::Rmdir { name, .. } => vec![name.clone()],
@@ -37,14 +37,14 @@ impl Moves {
         self.0.push_back(Move { id, client, names, ended: None });
     }
 
-    /// It is answered.
+    /// Records that the call was answered.
     pub(crate) fn end(&mut self, id: u64, now: Instant) {
         if let Some(one) = self.0.iter_mut().rev().find(|one| one.id == id) {
             one.ended = Some(now);
         }
     }
 
-    /// Whether a client but this one did so since then with a name that counts.
+    /// Whether another client has removed or renamed a name that `counts` accepts, at any moment since `since`.
     pub(crate) fn by_others(&self, client: usize, since: Instant, counts: impl Fn(&Bytes) -> bool) -> bool {
         let meets = |one: &Move| one.client != client && one.ended.is_none_or(|ended| ended >= since);
         self.0.iter().any(|one| meets(one) && one.names.iter().any(&counts))

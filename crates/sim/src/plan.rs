@@ -1,7 +1,7 @@
-//! What a run is: sizes, settings and faults, all drawn from its seed.
+//! The plan of a run: sizes, settings and faults, all drawn from its seed.
 //!
-//! Swarm: not only do faults fall by chance, how likely each is is drawn too, and often it is "never". So a thousand
-//! seeds are a thousand different tests, and a failure that needs quiet in one place and noise in another is met.
+//! Swarm testing: not only the faults are random; the rate of each kind is drawn too, and is often zero. So a thousand seeds are
+//! a thousand different tests, and they also find failures that need one component undisturbed while another is disturbed.
 
 use core::time::Duration;
 
@@ -10,26 +10,26 @@ use stdx::Rng;
 
 use crate::disturb::Disturbances;
 
-/// What kinds of faults a run has.
+/// The kinds of faults in a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Profile {
-    /// None.
+    /// No faults.
     Calm,
-    /// The network only.
+    /// Network faults only.
     Network,
-    /// Servers are killed and come back; the network too.
+    /// Servers are killed and restarted; network faults too.
     Servers,
-    /// Clients die for good; servers and network too.
+    /// Clients die for good; server and network faults too.
     Clients,
-    /// As `Servers`, and at the end the power fails everywhere.
+    /// As `Servers`, and at the end the power fails on all servers.
     Power,
 }
 
 impl Profile {
-    /// Every one.
+    /// Every profile.
     pub const ALL: [Profile; 5] = [Profile::Calm, Profile::Network, Profile::Servers, Profile::Clients, Profile::Power];
 
-    /// Its name.
+    /// The name in output.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Calm => "calm",
@@ -41,35 +41,35 @@ impl Profile {
     }
 }
 
-/// A time between two bounds, in microseconds.
+/// A range of durations, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// At least.
+    /// Shortest.
     pub low_us: u64,
-    /// At most.
+    /// Longest.
     pub high_us: u64,
 }
 
 impl Span {
-    /// Between these.
+    /// A range from its bounds.
     pub const fn us(low_us: u64, high_us: u64) -> Span {
         Span { low_us, high_us }
     }
 
-    /// One of them.
+    /// Draws a duration of the range.
     pub fn draw(self, rng: &mut Rng) -> Duration {
         Duration::from_nanos(rng.range(self.low_us * 1000, self.high_us * 1000))
     }
 }
 
-/// Faults of the network; chances are per million frames (or dials).
+/// Network faults, in chances per million frames (or dials).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NetworkFaults {
     /// A frame is lost.
     pub lost: u64,
-    /// A frame comes twice.
+    /// A frame is duplicated.
     pub doubled: u64,
-    /// A frame, and what follows it on its connection, comes late, by seconds.
+    /// A frame, and what follows it on its connection, is delayed by seconds.
     pub late: u64,
     /// The connection is cut.
     pub cut: u64,
@@ -77,38 +77,38 @@ pub struct NetworkFaults {
     pub dial: u64,
 }
 
-/// Faults of machines; `None` is never.
+/// Crashes of servers and clients; `None` means never.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeFaults {
     /// Mean time between kills of a server.
     pub crash_every: Option<Duration>,
-    /// A server that was killed comes back after at most this long.
+    /// The longest time until a killed server restarts.
     pub pause_max: Duration,
-    /// Of 100 crashes so many take data that was written but not synced with them (power, not a kill).
+    /// Percentage of crashes that lose data which was written but not synced (a power failure, not a kill).
     pub power_percent: u64,
     /// Mean time between deaths of clients.
     pub death_every: Option<Duration>,
-    /// Of 1000 steps of a server's recovery (a client comes back, replays, or says that it has done so) so many are its last.
+    /// Of 1000 steps of a server's recovery (a client reconnects, replays, or finishes its replay), how many crash it.
     pub recovery_permille: u64,
-    /// Of 100 crashes so many take another server with them.
+    /// Percentage of crashes that take another server down at the same time.
     pub together_percent: u64,
 }
 
-/// Faults of disks.
+/// Disks that fill up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskFaults {
-    /// Mean time until others fill the disk of some server; `None` is never.
+    /// Mean time until something else fills the disk of some server; `None` means never.
     pub fill_every: Option<Duration>,
-    /// They free it after at most this long.
+    /// The longest time until that space is free again.
     pub stays_max: Duration,
-    /// They leave at most so many bytes.
+    /// The most bytes that stay free.
     pub leaves_max: u64,
 }
 
-/// What processes in shared groups do beside making, renaming and removing names, and appending.
+/// What processes in shared groups do besides making, renaming and removing names, and appending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SharedCalls {
-    /// Of 100 calls so many are made by users who are not root.
+    /// Percentage of calls made by users other than root.
     pub user_percent: u64,
     /// Extended attributes.
     pub xattrs: bool,
@@ -118,16 +118,16 @@ pub struct SharedCalls {
     pub owners: bool,
     /// Pipes, sockets and devices.
     pub specials: bool,
-    /// Space is allocated, and holes are punched.
+    /// Allocation of space and punching of holes.
     pub ranges: bool,
-    /// Files are opened with `O_DIRECT`, too.
+    /// Some files are opened with `O_DIRECT`.
     pub direct: bool,
-    /// A further client is mounted read-only.
+    /// There is a further, read-only mount.
     pub read_only: bool,
 }
 
 impl SharedCalls {
-    /// Every kind, and users.
+    /// Every kind of call, by several users.
     pub const ALL: SharedCalls = SharedCalls {
         user_percent: 40,
         xattrs: true,
@@ -139,7 +139,7 @@ impl SharedCalls {
         read_only: true,
     };
 
-    /// From a stream of its own.
+    /// Drawn from its own random stream.
     fn draw(seed: u64) -> SharedCalls {
         let mut rng = Rng::new(seed ^ 0x54a2_ed00);
         let rng = &mut rng;
@@ -156,7 +156,7 @@ impl SharedCalls {
     }
 }
 
-/// Clients of a run.
+/// The most clients of a run.
 pub(crate) const CLIENTS_MAX: usize = 8;
 
 /// Everything that is drawn.
@@ -164,39 +164,39 @@ pub(crate) const CLIENTS_MAX: usize = 8;
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// Kinds of faults.
+    /// The kinds of faults.
     pub profile: Profile,
-    /// Object targets.
+    /// Number of object targets.
     pub osts: usize,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Processes with a subtree of their own.
+    /// Number of processes with a subtree of their own.
     pub processes: usize,
-    /// Calls of each.
+    /// Calls of each process.
     pub calls: u32,
-    /// Groups of processes that share a directory.
+    /// Number of groups of processes that share a directory.
     pub groups: usize,
-    /// What these do beside the usual.
+    /// What these groups do besides the usual calls.
     pub shared: SharedCalls,
-    /// Groups of processes that write at different places of a file.
+    /// Number of groups of processes that write at different places of a file.
     pub writers: usize,
     /// There is a directory with many names.
     pub crowd: bool,
-    /// All targets live and die together.
+    /// All targets run in one server and crash together.
     pub one_server: bool,
-    /// One way of a frame.
+    /// Latency of a frame, one way.
     pub network: Span,
-    /// A load.
+    /// Duration of a load from the store.
     pub load: Span,
-    /// A commit.
+    /// Duration of a commit.
     pub commit: Span,
-    /// An operation on a data file.
+    /// Duration of an operation on a data file.
     pub data: Span,
-    /// The kernel drops what it is told to drop.
+    /// Time that the kernel takes to drop what it was asked to invalidate.
     pub kernel: Span,
-    /// Of 100 calls so many come after a pause.
+    /// Percentage of calls after a pause.
     pub think_percent: u64,
-    /// Such a pause.
+    /// Length of such a pause.
     pub think: Span,
     /// Faults of the network.
     pub network_faults: NetworkFaults,
@@ -206,45 +206,45 @@ pub struct Plan {
     pub disk_faults: DiskFaults,
     /// Targets: memory for clean records.
     pub cache_limit: usize,
-    /// Targets: longest time between a change and the moment its group leaves.
+    /// Targets: the longest time from a change to the commit of its group.
     pub commit_interval: Duration,
     /// Targets: memory for a collecting group.
     pub dirty_limit: usize,
-    /// Clients: dirty data.
+    /// Clients: limit for dirty data.
     pub max_dirty: u64,
-    /// Clients: clean data.
+    /// Clients: limit for clean data.
     pub max_cached: u64,
-    /// Clients: read-ahead.
+    /// Clients: limit for read-ahead.
     pub max_read_ahead: u64,
     /// Metadata targets: changes that a client may have in flight.
     pub max_mod_rpcs: u16,
-    /// Clients, in turn: changes in flight; 0: a client of version 0.1.0.
+    /// By client: changes in flight; 0 is a client of version 0.1.0.
     pub slots: [u16; CLIENTS_MAX],
-    /// Clients, in turn: every change is answered by the server before the program goes on.
+    /// By client: whether the server answers every change before the program continues (`sync_metadata`).
     pub sync_metadata: [bool; CLIENTS_MAX],
-    /// How long requests may take follows from how long they took; otherwise it is fixed.
+    /// Whether request timeouts adapt to measured service times; otherwise they are fixed.
     pub adaptive: bool,
-    /// Clients: nodes.
+    /// Clients: limit for nodes.
     pub max_nodes: usize,
-    /// Clients: dirty data is written at the latest after this.
+    /// Clients: the longest time that data stays dirty.
     pub write_back_after: Duration,
-    /// Of 1000 chances the kernel forgets an inode that nothing needs.
+    /// Of 1000 chances, how often the kernel forgets an unused inode.
     pub forgetful: u64,
     /// Largest file that programs make, in bytes.
     pub file_max: u64,
-    /// Of 100 calls so many are made by a user who is not root.
+    /// Percentage of calls made by a user other than root.
     pub user_percent: u64,
-    /// There is a client that lies.
+    /// There is a client that breaks the protocol.
     pub liar: bool,
     /// An administrator sets persistent parameters and pools.
     pub configures: bool,
-    /// What else goes wrong with the world.
+    /// Further faults of the world.
     pub disturbances: Disturbances,
-    /// Of 1000 calls that reach a client so many meet a signal; some of these kill the program.
+    /// Of 1000 calls that reach a client, how many are interrupted by a signal; some signals kill the program.
     pub signals: u64,
 }
 
-/// One of several, with weights.
+/// Draws one of several choices by weight.
 pub(crate) fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
     let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
     let mut left = rng.below(total);
@@ -263,27 +263,27 @@ impl Plan {
         Plan::before_shared_calls(seed).with_shared_calls().with_writers().with_crowd().with_configuration()
     }
 
-    /// The same as earlier versions drew it: processes that share directories make names, append and look.
+    /// The plan as earlier versions drew it: processes that share directories make names, append and look.
     pub fn before_shared_calls(seed: u64) -> Plan {
         Plan::before_disturbances(seed).with_disturbances().with_signals().perhaps_quiet()
     }
 
-    /// The same as earlier versions drew it: nobody is cut off.
+    /// The plan as earlier versions drew it: no client is cut off.
     pub fn before_disturbances(seed: u64) -> Plan {
         Plan::before_full_disks(seed).with_disks()
     }
 
-    /// The same as the version drew it that brought writers of one file, and signals.
+    /// The plan as drawn by the version that introduced writers of one file, and signals.
     pub fn with_many_writers(seed: u64) -> Plan {
         Plan::before_full_disks(seed).with_disks().with_writers().with_signals()
     }
 
-    /// The same as earlier versions drew it: disks are never full.
+    /// The plan as earlier versions drew it: disks are never full.
     pub fn before_full_disks(seed: u64) -> Plan {
         Plan::narrow(seed).widened().with_liar()
     }
 
-    /// The same as earlier versions drew it: few clients, and servers crash one at a time, wherever they are.
+    /// The plan as earlier versions drew it: few clients, and servers crash one at a time, anywhere in their work.
     pub fn narrow(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
@@ -345,7 +345,7 @@ impl Plan {
         plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
 
-    /// Slots are drawn from another stream, so that a seed's other choices are those of earlier versions.
+    /// Draws slots from a separate stream, so that a seed's other choices stay those of earlier versions.
     fn with_slots(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x5107_5107);
         self.max_mod_rpcs = pick(&mut rng, &[(1, 1), (3, 8), (3, 32), (1, 512)]);
@@ -355,13 +355,13 @@ impl Plan {
         self
     }
 
-    /// From a stream of its own, too.
+    /// Draws `adaptive` from its own stream.
     fn with_times(mut self) -> Plan {
         self.adaptive = Rng::new(self.seed ^ 0xada7_ada7).chance(1, 3);
         self
     }
 
-    /// Likewise.
+    /// Draws `sync_metadata` from its own stream.
     fn with_write_back(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0xbe41_bd00);
         let some = pick(&mut rng, &[(1, 0), (2, 50), (1, 100)]);
@@ -371,12 +371,12 @@ impl Plan {
         self
     }
 
-    /// How long requests may take, for servers and clients.
+    /// Request timeouts for servers and clients.
     pub fn timeouts(&self) -> Timeouts {
         if self.adaptive { Timeouts::default() } else { Timeouts::fixed(Duration::from_secs(10)) }
     }
 
-    /// Many clients, many calls at once, crashes of recoveries and of several servers: in some runs, from a stream of their own.
+    /// In some runs: many clients, many concurrent calls, crashes during recoveries and of several servers. From its own stream.
     fn widened(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x31de_31de);
         let rng = &mut rng;
@@ -384,7 +384,7 @@ impl Plan {
             self.clients = rng.range(1, CLIENTS_MAX as u64) as usize;
         }
         if rng.chance(1, 8) {
-            // So many processes that every slot of a client is in use.
+            // Enough processes to use every slot of a client.
             self.processes = rng.range(8, 40) as usize;
             self.calls = rng.range(4, 24) as u32;
         }
@@ -398,13 +398,13 @@ impl Plan {
         self
     }
 
-    /// From a stream of its own.
+    /// Draws `liar` from its own stream.
     fn with_liar(mut self) -> Plan {
         self.liar = Rng::new(self.seed ^ 0x11a4_11a4).chance(1, 6);
         self
     }
 
-    /// Disks that fill, with and without all else that goes wrong: in some runs, from a stream of their own.
+    /// In some runs: disks that fill up, with or without other faults. From its own stream.
     fn with_disks(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0xd15c_d15c);
         let rng = &mut rng;
@@ -418,44 +418,45 @@ impl Plan {
         self
     }
 
-    /// Whether clients that live may be evicted.
+    /// Whether living clients may be evicted.
     pub fn evicts(&self) -> bool {
         self.disturbances.partitions.is_some() || self.disturbances.acts.is_some_and(|acts| acts.evicts)
     }
 
-    /// From streams of their own.
+    /// Draws the disturbances from their own streams.
     fn with_disturbances(mut self) -> Plan {
         self.disturbances = Disturbances::draw(&self);
         if self.disturbances.io.is_some_and(|io| io.damage) {
-            // What was answered before its server knew of it would be lost with a record that cannot be read, and told.
+            // With write-back, an unreadable record would lose changes that were acknowledged before their server had them, and
+            // report the loss.
             self.sync_metadata = [true; CLIENTS_MAX];
         }
         self
     }
 
-    /// From a stream of its own.
+    /// Draws the shared calls from their own stream.
     fn with_shared_calls(self) -> Plan {
         Plan { shared: SharedCalls::draw(self.seed), ..self }
     }
 
-    /// A directory with many names: in some runs, from a stream of its own. Only where no client dies, is evicted or unmounts: what is lost with
-    /// one is judged elsewhere.
+    /// In some runs: a directory with many names. From its own stream. Only where no client dies, is evicted or unmounts: losses
+    /// of such clients are judged by other programs.
     fn with_crowd(mut self) -> Plan {
         let drawn = Rng::new(self.seed ^ 0x0c20_0ded).chance(1, 20);
         self.crowd = drawn && self.profile < Profile::Clients && !self.evicts() && self.disturbances.acts.is_none();
         self
     }
 
-    /// An administrator at the management target: in some runs, from a stream of its own. Not where sites of servers are armed: a request that
-    /// is dropped there is not sent again.
+    /// In some runs: an administrator at the management target. From its own stream. Not where fault sites of servers are armed:
+    /// the administrator does not resend a request that a site drops.
     fn with_configuration(mut self) -> Plan {
         let drawn = Rng::new(self.seed ^ 0xc0_4f16).chance(1, 5);
         self.configures = drawn && self.disturbances.sites.is_none();
         self
     }
 
-    /// Signals, from a stream of their own. Not where disks are full or fail: a program that is killed in the middle of trying again has done
-    /// a part. Nor where clients are evicted or unmount: a killed program asks nobody what was lost with them.
+    /// Signals, from their own stream. Not where disks are full or fail: a program killed in the middle of a retry has done a
+    /// part of its work. Nor where clients are evicted or unmount: a killed program does not ask what was lost.
     fn with_signals(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x5161_5161);
         let signals = pick(&mut rng, &[(2, 0), (1, 5), (1, 20)]);
@@ -465,7 +466,7 @@ impl Plan {
         self
     }
 
-    /// Without any fault, in some runs, from a stream of their own: how long calls take is judged strictly there.
+    /// In some runs: no faults at all. From its own stream. There, the duration of calls is judged strictly.
     fn perhaps_quiet(mut self) -> Plan {
         if Rng::new(self.seed ^ 0x9e1e_7000).chance(1, 10) {
             self.profile = Profile::Calm;
@@ -478,7 +479,7 @@ impl Plan {
         self
     }
 
-    /// Whether nothing goes wrong.
+    /// Whether the run has no faults.
     pub fn is_quiet(&self) -> bool {
         let Disturbances { partitions, acts, io, clocks: _, sites, one_hash: _, slow_sync: _ } = self.disturbances;
         self.profile == Profile::Calm
@@ -487,8 +488,9 @@ impl Plan {
             && (partitions.is_none() && acts.is_none() && io.is_none() && sites.is_none())
     }
 
-    /// Processes that write at different places of one file: in some runs, from a stream of their own. Not where disks are full or fail:
-    /// others see that bytes are lost before the log says so, and a call that failed and is made again may have shown its effect before.
+    /// In some runs: processes that write at different places of one file. From its own stream. Not where disks are full or fail:
+    /// other processes see that bytes are lost before the log says so, and a retried call may have taken effect before its
+    /// failure.
     fn with_writers(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x3717_3717);
         self.writers = pick(&mut rng, &[(2, 0), (2, 1), (1, 2)]);
@@ -498,7 +500,7 @@ impl Plan {
         self
     }
 
-    /// A small cluster without faults, for stories in which one is planned.
+    /// A small cluster without faults, for stories that plan their own.
     pub fn still(seed: u64) -> Plan {
         Plan {
             seed,
@@ -530,7 +532,7 @@ impl Plan {
             max_read_ahead: 64 << 10,
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
-            // Those that come later do otherwise.
+            // Only the two clients that exist from the start: those mounted later write metadata back.
             sync_metadata: core::array::from_fn(|client| client < 2),
             adaptive: false,
             max_nodes: 10_000,

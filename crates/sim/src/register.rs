@@ -1,43 +1,43 @@
-//! Whether what several processes wrote to one place and saw there can have come one after another.
+//! Checks whether the writes and reads of several processes at one place of a file can be ordered (a linearizable register).
 //!
-//! A place holds one number: the call that wrote it last, or a size. Each process makes one call after another, and a call
-//! that ended before another began comes first. Unlike the search of [`crate::linear`] there is no tree: a history is a few
-//! hundred steps and a state one number, so that every one is decided.
+//! A place holds one number: the call that wrote it last, or a size. Each process makes one call after another, and a call that
+//! ended before another started precedes it. Unlike in the search of [`crate::linear`] there is no tree: a history is a few
+//! hundred steps and a state is one number, so every history is decided.
 //!
-//! That every place of a file is in order is all that is promised of it: neither POSIX systems nor this one make a write of
-//! several pages visible at once to a reader of several pages.
+//! Only the order at each place is promised: neither POSIX systems nor this one make a write of several pages visible to a reader
+//! of several pages at once.
 
 use std::collections::BTreeSet;
 
 use stdx::Instant;
 
-/// What a step does to the place or saw there.
+/// What a step did to the place, or saw there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
-    /// It holds this now.
+    /// Sets the number.
     Set(u64),
-    /// It holds at least this now.
+    /// Raises the number to at least this.
     Raise(u64),
-    /// It held this.
+    /// Saw exactly this.
     See(u64),
-    /// It held at most this.
+    /// Saw at most this.
     SeeAtMost(u64),
-    /// It held at least this.
+    /// Saw at least this.
     SeeAtLeast(u64),
 }
 
-/// A call, as far as it is about the place.
+/// A call, as far as it concerns the place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    /// When it began.
+    /// When it started.
     pub from: Instant,
-    /// When it ended; `None`: nobody knows.
+    /// When it ended; `None` if it has no known end.
     pub to: Option<Instant>,
-    /// What.
+    /// What it did or saw.
     pub act: Act,
-    /// It may as well not have been.
+    /// The step may also not have happened.
     pub optional: bool,
-    /// Which of its process's calls it is of, for a person.
+    /// The index of the call in its process, for messages.
     pub call: usize,
 }
 
@@ -47,7 +47,8 @@ impl Step {
     }
 }
 
-/// Looks for an order that begins with `start`. Gives how far each process came in the best one, if there is none.
+/// Searches for an order that starts with the value `start`. If there is none, returns how far each process came in the best
+/// attempt.
 pub(crate) fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>> {
     let mut stack = vec![(vec![0_usize; processes.len()], start)];
     let mut seen = BTreeSet::new();
@@ -72,7 +73,7 @@ pub(crate) fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>
             let done = match step.act {
                 Act::Set(new) => Some(new),
                 Act::Raise(least) => Some(value.max(least)),
-                // It does not see that now: something comes before it.
+                // The value differs from what it saw: another step comes first.
                 Act::See(_) | Act::SeeAtMost(_) | Act::SeeAtLeast(_) => None,
             };
             if step.optional || step.to.is_none() {
@@ -84,7 +85,7 @@ pub(crate) fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>
     Some(best)
 }
 
-/// What was seen and is there now changes nothing: such steps are taken as soon as they can be.
+/// Takes every step that saw the current value as soon as it may come: such steps change nothing.
 fn skip_seen(processes: &[Vec<Step>], mut at: Vec<usize>, value: u64) -> (Vec<usize>, u64) {
     loop {
         let current = || at.iter().enumerate().filter_map(|(p, at)| Some((p, processes[p].get(*at)?)));

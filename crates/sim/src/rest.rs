@@ -1,10 +1,9 @@
-//! The last oracle: when everybody has left and all is durable, what the stores hold must fit together.
+//! The last oracle: after all clients have left and everything is durable, the contents of the stores must be consistent.
 //!
-//! All clients unmount; then, within a bound, nothing may be left to do: no
-//! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
-//! of all targets is then final. Nor does a target still hold anything for those who have left: no session, lock, open file, promise of
-//! space or record of an answer. Such a thing would hold up others, or fill memory and store, for ever. And what a target says of
-//! its objects, how many there are and what space each takes, is so.
+//! All clients unmount. Within a bounded time no work may remain: no recovery that waits, no orphan, no destroy to send, no data
+//! file without its object. What [`lfsck`] then finds in the stores of all targets is final. The targets must also hold nothing
+//! for the clients that left: no session, lock, open file, promised space or reply record. Such a leftover would block others, or
+//! fill memory and store, for ever. And an object target's counts of its objects and of their space must be correct.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -20,20 +19,21 @@ use crate::world::net::Node;
 use crate::world::server::{Limits, Server};
 use crate::world::{Ended, World};
 
-/// After this long without clients everything has come to rest. Slowest are the notes of files that move (gone when a look each
-/// minute finds them unused) and destroys that are tried again, each minute too. A target that restarted when a client left may
-/// wait before that for a client that could not tell it.
+/// After this long without clients everything is at rest. The slowest are the records of moving files (a check each minute
+/// removes unused ones) and destroys, which are retried each minute too. Before that, a target that restarted while a client left
+/// may wait for that client, which could not tell it.
 const REST_MAX: Duration = Duration::from_secs(200);
-/// No frame is on its way for longer.
+/// No frame is in flight for longer.
 const LATE_MAX: Duration = Duration::from_secs(20);
-/// How often the stores are looked at.
+/// Interval between two checks of the stores.
 const STEP: Duration = Duration::from_secs(5);
 
-/// Clients keep no fewer nodes than this in any case.
+/// The least value of `max_nodes`.
 const NODES_LEAST: usize = 16;
 
-/// Lets the kernels of all who live forget everything, and their clients every lock and every node that nothing holds: then no lock is
-/// left, and no more nodes than a client may keep. What stays beyond that is held for a call that has ended, and would be held for ever.
+/// Makes the kernels of all living clients forget everything, and the clients drop every lock and node that they can. Then no
+/// lock is left, and no more nodes than a client may keep. Anything beyond that is held for a call that has ended, and would be
+/// held for ever.
 pub(crate) fn forget(world: &mut World) -> Result<(), String> {
     let living: Vec<usize> = (0..world.mounts.len())
         .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
@@ -41,8 +41,8 @@ pub(crate) fn forget(world: &mut World) -> Result<(), String> {
     for &client in &living {
         world.mounts[client].kernel.forget_all();
     }
-    // What a fault lost is asked for again, in its time. Until then data waits that a lock has to wait for, as for a target that recovers;
-    // and who is mounted only later takes locks when all should be given back.
+    // Requests lost to a fault are resent after a timeout. Until then a lock may have to wait for dirty data, as it does for a
+    // recovering target; and a client that mounts late takes locks when all should be given back.
     let longest = if world.plan.is_quiet() { STEP } else { Limits::of(&world.plan).recovery() + REST_MAX };
     let limit = world.now + longest;
     let rests = |mount: &Mount| mount.mounted && mount.machine.iter().all(|machine| machine.in_progress().is_empty());
@@ -50,10 +50,10 @@ pub(crate) fn forget(world: &mut World) -> Result<(), String> {
         |world: &World| recovering(world).is_empty() && living.iter().all(|client| rests(&world.mounts[*client]));
     let ended = world.run(limit, all_rest)?;
     if ended == Ended::Late {
-        return Err(format!("no program wants anything, and a client does not come to rest:{}", world.explain()));
+        return Err(format!("all programs have ended, and a client does not come to rest:{}", world.explain()));
     }
-    // A target drops its client's locks on a file that is gone when it does the last close, and says so in the answer. Nobody waits for
-    // that answer, so it may still be on its way when all programs have ended.
+    // A target drops its client's locks on a removed file when it executes the last close, and says so in the reply. No program
+    // waits for that reply, so it may still be in flight when all programs have ended.
     world.run(world.now + LATE_MAX, World::all_has_arrived)?;
     world.run(world.now + STEP, |_| false)?;
     agree_on_locks(world)?;
@@ -66,40 +66,40 @@ pub(crate) fn forget(world: &mut World) -> Result<(), String> {
         let machine = world.mounts[client].machine.iter();
         for (path, value) in machine.flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count")) {
             if value != "0" {
-                return Err(format!("nobody needs a lock, and {path} of client {client} is {value}"));
+                return Err(format!("no program needs a lock, and {path} of client {client} is {value}"));
             }
         }
         let machine = world.mounts[client].machine.iter();
         for (path, value) in machine.flat_map(|machine| machine.get_params("llite.*.nodes")) {
             if value.parse().is_ok_and(|nodes: usize| nodes > NODES_LEAST) {
-                return Err(format!("nobody needs a node, and {path} of client {client} is {value}"));
+                return Err(format!("no program needs a node, and {path} of client {client} is {value}"));
             }
         }
     }
     Ok(())
 }
 
-/// Nothing happens: so the clients that are there have the locks that the targets say, and no more. One that a client takes for held is what
-/// its cache rests on; one that a target takes for held keeps others waiting.
+/// At rest, the living clients hold the locks that the targets count for them, and no more. A client relies on a lock that it
+/// believes it holds for its cache; a lock that a target believes is held keeps others waiting.
 pub(crate) fn agree_on_locks(world: &World) -> Result<(), String> {
-    // Record locks are counted by the targets alone.
+    // Targets alone count record locks.
     if world.plan.groups > 1 {
         return Ok(());
     }
     let living: Vec<usize> = (0..world.mounts.len())
         .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
         .collect();
-    let here: Vec<String> = living.iter().map(|client| format!("client {client}")).collect();
+    let living_names: Vec<String> = living.iter().map(|client| format!("client {client}")).collect();
     let number = |value: &str| value.trim().parse::<u64>().unwrap_or(0);
     for server in &world.servers {
         let name = server.name.to_string();
-        // Who died or leaves, or lies, may still be there.
+        // A dead or leaving client, or the liar, may still have a session.
         let known = server.machine.iter().flat_map(|machine| machine.get_params("*.*.exports.*.description"));
         let known: Vec<String> = known.map(|(_, who)| who).collect();
-        if known.iter().any(|who| !who.starts_with("simfs-") && !here.contains(who)) {
+        if known.iter().any(|who| !who.starts_with("simfs-") && !living_names.contains(who)) {
             continue;
         }
-        // Who was given up and has not asked for anything since does not know it.
+        // A client that a target gave up does not know it before its next request.
         let sessions = living.iter().filter(|client| known.contains(&format!("client {client}")));
         let told = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
         let told: u64 = told.map(|(_, value)| number(&value)).sum();
@@ -112,7 +112,7 @@ pub(crate) fn agree_on_locks(world: &World) -> Result<(), String> {
             all.filter(|(path, _)| path.contains(&format!(".{name}-"))).map(|(_, value)| number(&value)).sum()
         };
         let held: u64 = sessions.map(of_client).sum();
-        // A lock that a target has and no client knows of goes with its session.
+        // A lock that a target has and no client knows of ends with its session.
         if held > told {
             return Err(format!("{name} says that {told} locks are held, and its clients hold {held}"));
         }
@@ -120,7 +120,7 @@ pub(crate) fn agree_on_locks(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets everybody leave, waits for rest, and says what is wrong then.
+/// Unmounts all clients, waits for rest, and reports what is wrong then.
 pub(crate) fn check(world: &mut World) -> Result<(), String> {
     let living: Vec<usize> = (0..world.mounts.len())
         .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
@@ -181,7 +181,7 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
         wrong.push(format!("an orphan is left: {:?}", Orphan::parse_key(key)));
     }
     for (key, _) in mdt.range(&Moving::all()) {
-        wrong.push(format!("files are still said to move: {:?}", Moving::parse_key(key)));
+        wrong.push(format!("records of moving files are left: {:?}", Moving::parse_key(key)));
     }
     for (key, _) in mdt.range(&DestroyLog::all()) {
         wrong.push(format!("objects are still to be destroyed: {:?}", DestroyLog::parse_key(key)));
@@ -199,7 +199,7 @@ fn every_change_lands(world: &World) -> bool {
     never && world.crashes.iter().all(|(_, kind)| *kind != TargetKind::Ost)
 }
 
-/// What an object target says wrongly of its objects.
+/// Wrong counts of an object target.
 fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let objects: Vec<(ObjectKey, Object)> = snapshot
@@ -219,14 +219,14 @@ fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool
             _ => 0,
         };
         if object.blocks != there {
-            wrong.push(format!("{}: {key:?} is said to take {} blocks, and takes {there}", server.name, object.blocks));
+            wrong.push(format!("{}: the record of {key:?} has {} blocks, its data file {there}", server.name, object.blocks));
         }
     }
     wrong
 }
 
-/// Objects have the owner of their file. What a crash, or a write that was on its way, leaves undone harms nobody; so this is for stories
-/// without either.
+/// Checks that objects have the owner of their file. A crash, or a write in flight, may leave an old owner, which does no harm;
+/// so only stories without either use this check.
 pub(crate) fn owners(world: &World) -> Result<(), String> {
     let read = |server: &Server| Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"));
     let mut files = BTreeMap::new();
@@ -241,7 +241,7 @@ pub(crate) fn owners(world: &World) -> Result<(), String> {
             let owner = (object.uid, object.gid);
             if files.get(&key.fid).is_some_and(|of_file| *of_file != owner) {
                 return Err(format!(
-                    "{}: object {key:?} is of {owner:?}, its file of {:?}",
+                    "{}: object {key:?} belongs to {owner:?}, its file to {:?}",
                     server.name, files[&key.fid]
                 ));
             }
@@ -250,7 +250,8 @@ pub(crate) fn owners(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Who still waits for clients. A client has come to every target since the last crash, so every recovery ends.
+/// Targets that still wait for clients. Some client has connected to every target since the last crash, so every recovery must
+/// end.
 fn recovering(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     for server in &world.servers {
@@ -264,13 +265,13 @@ fn recovering(world: &World) -> Vec<String> {
     wrong
 }
 
-/// What a target still holds for clients. Of the other `servers` all have a session with the management target, and the metadata
-/// target one with each object target.
+/// What a target still holds for clients. All other `servers` have a session with the management target, and the metadata target
+/// has one with each object target.
 fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut most = |what: &str, value: &str, most: usize| {
         if value.trim().parse::<usize>().is_ok_and(|value| value > most) {
-            wrong.push(format!("{}: nobody is there, and {what} is {value}, not {most}", server.name));
+            wrong.push(format!("{}: no client is left, and {what} is {value}, not {most}", server.name));
         }
     };
     most("the number of records of clients", &snapshot.range(&ClientRec::all()).count().to_string(), 0);

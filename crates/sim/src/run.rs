@@ -1,8 +1,8 @@
-//! One run: a cluster is started, programs work while faults fall, everything heals, the oracles look.
+//! One run: start a cluster, let programs work while faults strike, heal, and let the oracles judge.
 //!
-//! Six stretches: start · work with faults · healing (faults off: everything must end in bounded virtual time) · the
-//! programs' clients unmount or stay · a fresh client compares every tree with its model · all leave, and what the stores
-//! hold is checked.
+//! A run has six phases: start · work under faults · heal (no faults: everything must end in bounded virtual time) · the
+//! programs' clients unmount or stay · a fresh client compares every tree with its model · all clients leave, and the stores are
+//! checked.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -25,26 +25,26 @@ use crate::world::faults::Counts;
 use crate::world::server::Limits;
 use crate::world::{Canary, Ended, World};
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What it was.
+    /// The plan that ran.
     pub plan: Plan,
-    /// What is wrong; `None`: nothing.
+    /// What is wrong; `None` if nothing is.
     pub failure: Option<String>,
-    /// Histories of groups that were too long to judge, and trees that too many losses could have left.
+    /// Histories of groups that were too long to judge, and trees with too many possible losses.
     pub undecided: u64,
     /// Digest of all events.
     pub digest: u64,
-    /// How many events.
+    /// Number of events.
     pub events: u64,
     /// Virtual time at the end.
     pub time: Instant,
-    /// Faults that fell.
+    /// Faults that struck.
     pub faults: Counts,
-    /// Requests that arrived as resends, as replays.
+    /// Requests that arrived as resends, and as replays.
     pub repeated: (u64, u64),
-    /// The call that took longest since the last fault.
+    /// The longest call since the last fault.
     pub longest: Option<(Duration, String)>,
     /// The last lines, if they were kept.
     pub lines: Vec<String>,
@@ -54,30 +54,31 @@ pub struct Report {
     pub calls: BTreeMap<(&'static str, &'static str), u64>,
 }
 
-/// How long faults may fall, in virtual time.
+/// The longest time during which faults may strike, in virtual time.
 const FAULTS_MAX: Duration = Duration::from_secs(90);
-/// A client that nothing is heard of is given up after this: six signs of life, and the one that it may just have given.
+/// A silent client is given up after this: six missed pings after the last one.
 const SILENT_MAX: Duration = Duration::from_secs(175);
-/// A request that was lost is sent again within this, and one step of a call asks few targets in turn.
+/// A lost request is resent within this time; one step of a call asks few targets in turn.
 const RESENT_MAX: Duration = Duration::from_secs(60);
 
-/// Where nothing at all goes wrong, whatever is asked for takes no longer: several times what the slowest of the worlds that are drawn
-/// needs, and less than any timer that makes up for what was forgotten.
+/// The longest time that anything may take in a run without faults: several times what the slowest drawn world needs, and less
+/// than any timer that makes up for a missed wakeup.
 const QUIET_MAX: Duration = Duration::from_secs(2);
 
-/// How long a call takes at most when no faults fall any more: so long does it hold up the living that others are gone for good.
+/// The longest time that a call may take after the last fault: dead clients may delay the living for that long.
 fn call_max(plan: &Plan) -> Duration {
     if plan.is_quiet() {
         return QUIET_MAX;
     }
-    // A mount that is ended by force may have gone without a word.
+    // A forced unmount may leave a session behind.
     let all_live = plan.profile < Profile::Clients && !plan.liar && plan.disturbances.acts.is_none();
     if all_live && !plan.evicts() {
-        // All who are missing come back at once.
+        // All missing nodes come back at once.
         return RESENT_MAX;
     }
     let limits = Limits::of(plan);
-    // A recovery that waits for them, a lock of theirs (longer if a request of theirs waited), and a tenth of that at each further target.
+    // A recovery that waits for the dead, a lock that they hold (longer if one of their requests waited for it), and a tenth of
+    // that at each further target.
     let targets = plan.osts as u32 + 1;
     limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
 }
@@ -90,25 +91,25 @@ fn leave_max(plan: &Plan) -> Duration {
     call_max(plan) + left_max(plan)
 }
 
-/// How long those that have left are waited for: one that leaves while a target recovers cannot tell it, and each of the three steps of a
-/// recovery may wait for another one.
+/// How long targets wait for clients that have left: a client that leaves while a target recovers cannot tell it, and each of the
+/// three steps of a recovery may wait for another such client.
 fn left_max(plan: &Plan) -> Duration {
     Limits::of(plan).recovery_soft * (plan.clients.clamp(2, 4) as u32 - 1)
 }
 
-/// How long all programs together go on when no faults fall any more: each waits once for what is gone, and then has its own calls
+/// How long all programs together may continue after the last fault: each waits once for dead nodes, and then has its own calls
 /// and pauses.
 fn heal_max(plan: &Plan) -> Duration {
     let calls = plan.calls.max(60);
     let pauses = if plan.think_percent > 0 { Duration::from_micros(plan.think.high_us) } else { Duration::ZERO };
-    // An evicted client learns of it by its next sign of life, and programs wait until it has.
+    // An evicted client learns of it by its next ping, and programs wait until it has.
     let learns = if plan.evicts() || plan.disturbances.acts.is_some() { SILENT_MAX * 2 } else { Duration::ZERO };
     call_max(plan) + learns + calls * (pauses + Duration::from_secs(1))
 }
 
-/// Pause between two looks at what takes long to look at.
+/// Interval between two evaluations of an expensive condition.
 const A_WHILE: Duration = Duration::from_secs(1);
-/// After this long with space on all disks nothing is left that could not be written.
+/// After this long with free space on all disks, no data is left that could not be written.
 const DISKS_SETTLE: Duration = Duration::from_secs(90);
 
 /// Runs a plan.
@@ -133,7 +134,7 @@ pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
         calls: world.sched.ended(),
         plan,
     };
-    // Tasks and kernels know each other: cut the circle.
+    // Tasks and kernels refer to each other: break the cycle.
     world.sched.clear();
     report
 }
@@ -251,7 +252,7 @@ impl<'w> Run<'w> {
 
     fn heal(&mut self) -> Result<(), String> {
         if self.world.plan.disk_faults.fill_every.is_some() {
-            // Targets learn of their space in their own time, and clients try again after a pause: then all is written.
+            // Targets notice free space at their own pace, and clients retry after a pause: then everything gets written.
             let limit = self.world.now + DISKS_SETTLE;
             self.world.run(limit, |_| false)?;
         }
@@ -264,7 +265,7 @@ impl<'w> Run<'w> {
         self.followed()
     }
 
-    /// Clients and targets have the persistent parameters that are set, unless an administrator has set them at one place only.
+    /// Checks that clients and targets have the persistent parameters, unless an administrator may have set one on a single node.
     fn followed(&mut self) -> Result<(), String> {
         let Some(record) = self.configured.clone().filter(|_| self.world.plan.disturbances.acts.is_none()) else {
             return Ok(());
@@ -288,7 +289,7 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// The programs' clients go, or stay with all that they have cached.
+    /// Unmounts the programs' clients, or leaves them with all that they have cached.
     fn leave(&mut self) -> Result<(), String> {
         if self.rng.chance(1, 2) {
             return Ok(());
@@ -309,9 +310,9 @@ impl<'w> Run<'w> {
         let client = self.world.add_client();
         let limit = self.world.now + leave_max(&self.world.plan);
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
-        // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
-        // at. Targets that have restarted give clients up once one is here: so the check's comes first.
-        // It is a costly question: not after each event.
+        // A request that a client sent before it died may still wait for another client's lock, and be executed while the tree is
+        // checked. Restarted targets give such clients up once a client has connected, so the check's client mounts first. The
+        // condition is expensive, so it is not evaluated after each event.
         let limit = self.world.now + leave_max(&self.world.plan) + SILENT_MAX;
         while !self.world.all_dead_are_gone() {
             if self.world.now >= limit {
@@ -338,8 +339,9 @@ impl<'w> Run<'w> {
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();
-        let told = move |step: &Step| step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.told);
-        let loses = move |step: &Step| crashed || !told(step);
+        let acknowledged =
+            move |step: &Step| step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.acknowledged);
+        let loses = move |step: &Step| crashed || !acknowledged(step);
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
         let unjudged = Rc::new(RefCell::new(0));
@@ -391,7 +393,7 @@ impl<'w> Run<'w> {
         Ok(())
     }
 
-    /// No call has waited longer than the promises say.
+    /// Checks that no call has waited longer than promised.
     fn judge_calls(&self, most: Duration) -> Result<(), String> {
         match self.world.sched.longest() {
             Some((took, call)) if took > most => {
@@ -409,17 +411,17 @@ impl<'w> Run<'w> {
     }
 }
 
-/// What the look at a process's tree has shown.
+/// The outcome of checking a process's tree.
 pub(crate) enum TreeVerdict {
-    /// What it can be.
+    /// A state that the tree can have.
     Right,
     /// What is wrong with it.
     Wrong(String),
-    /// There were too many ways to lose changes: it may be one that was not looked at.
+    /// There were too many possible losses to try all: the tree may match one that was not tried.
     Undecided,
 }
 
-/// What a call in which its program was killed can have been: of a write, some first part, up to an end of a stripe.
+/// The possible effects of a call whose program was killed: of a write, also each prefix up to the end of a stripe.
 fn partly(op: &Op, state: &Model) -> Vec<Op> {
     let mut all = vec![op.clone()];
     if let Op::Write { fd, way: Way::Plain, offset, data } = op {
@@ -432,10 +434,10 @@ fn partly(op: &Op, state: &Model) -> Vec<Op> {
     all
 }
 
-/// The smallest stripe.
+/// The smallest stripe size.
 const STRIPE: u64 = 64 << 10;
 
-/// Looks at a process's tree.
+/// Checks a process's tree.
 async fn check_record(
     kernel: &crate::kernel::Kernel,
     sched: &crate::sched::Sched,
@@ -453,7 +455,7 @@ async fn check_record(
     dead.extend(*record.doubtful.borrow());
     let aftermath = record.aftermath.borrow().clone();
     if let Some(aftermath) = &aftermath {
-        // Who has lost nothing of names at an object target loses no changes of the tree.
+        // A client that has not lost its metadata session loses no changes of the tree.
         let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
         if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
             let loses = |step: &Step| loses_names(step.client) && loses(step);
@@ -475,7 +477,7 @@ async fn check_record(
         let Some(doubt) = &history.doubt else {
             return verify::tree(kernel, &record.base, &end, verify::FULL, &instead).await.map(wrong);
         };
-        // The program was killed: what it asked for last has happened or not. Looking moves access times.
+        // The program was killed: its last call took effect or not. Reading moves access times.
         let depth = verify::Depth { times: false, data: true };
         let before = verify::tree(kernel, &record.base, &end, depth, &instead).await?;
         let Some(mut differs) = before else { return Ok(TreeVerdict::Right) };
@@ -503,7 +505,7 @@ async fn check_record(
     let observed = verify::observe(kernel, &record.base).await?;
     let mut contents = BTreeMap::new();
     let (mut nearest, mut bytes) = (String::new(), None);
-    // A name may have led to another file in an earlier state that looks the same but for its bytes: all of a state must be there.
+    // In an earlier state a name may have led to a file that differs only in its bytes: one candidate must match as a whole.
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
         if let Some(differs) = verify::observed_differs(&observed, candidate, &certain, !sched.has_clocks()) {
             if position == 0 || position + 1 == candidates.len() {

@@ -1,7 +1,7 @@
-//! Programs run here: futures on one thread, woken by answers, times and each other.
+//! The scheduler of programs: futures on one thread, woken by replies, timers and each other.
 //!
-//! A program is written as a program is: call after call, each awaited. There is no runtime below: the world polls a task
-//! when something that it waits for has come, in an order that follows from the seed alone.
+//! A program is written like a real one: call after call, each awaited. There is no async runtime: the world polls a task when
+//! something that it waits for has arrived, in an order that follows from the seed alone.
 
 use core::cell::RefCell;
 use core::future::Future;
@@ -21,28 +21,28 @@ use crate::model::When;
 use crate::moves::Moves;
 use crate::world::net::Node;
 
-/// Why a call gave nothing.
+/// Why a call has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fail {
     /// The error that the program sees.
     Errno(Errno),
-    /// The client died with the call in progress: nobody knows what came of it.
+    /// The client died during the call: the outcome is unknown.
     Dead,
-    /// The program that made the call was killed: what it asked for last may happen all the same.
+    /// The program that made the call was killed: its last request may still be executed.
     Killed(Part),
 }
 
-/// Where in a write its program was killed: a write can be several requests. Other calls change something with one at most.
+/// Where in a write its program was killed: a write can be several requests. Every other call changes something with at most one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// How many bytes had been answered before.
+    /// Bytes that were acknowledged before.
     pub written: u32,
-    /// How many bytes after them the last request was for, which has no answer.
+    /// Bytes after them in the last request, which has no reply.
     pub asked: u32,
 }
 
 impl Fail {
-    /// The same for a write of which `written` bytes had been answered before this request.
+    /// The same failure for a write of which `written` bytes were acknowledged before this request.
     pub fn after(self, written: u32) -> Fail {
         match self {
             Fail::Killed(part) => Fail::Killed(Part { written: part.written + written, ..part }),
@@ -57,111 +57,111 @@ impl From<Errno> for Fail {
     }
 }
 
-/// A call that a program made and the world has to carry to a client.
+/// A call of a program that the world has to carry to a client.
 #[derive(Debug)]
 pub struct Request {
     /// Its number.
     pub id: u64,
-    /// Which client.
+    /// The client that is called.
     pub client: usize,
-    /// For whom.
+    /// The credentials of the caller.
     pub cred: Cred,
-    /// What.
+    /// The call.
     pub call: Call,
 }
 
 /// What a program asks of the world itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// The trap counts from now on.
+    /// The trap starts to count steps.
     Arm,
-    /// And no longer.
+    /// The trap stops.
     Disarm,
-    /// A client comes.
+    /// A new client mounts.
     Mount,
     /// A client dies.
     Kill(usize),
     /// A client unmounts.
     Unmount(usize),
-    /// A server is killed, and comes back.
+    /// A server is killed and restarts.
     Crash(usize),
-    /// The same, and what was written and not synced is lost, too.
+    /// The same, and what was written but not synced is lost.
     Power(usize),
-    /// What a server does does not reach its disk any more.
+    /// From now on nothing that a server writes reaches its disk.
     Barrier(usize),
-    /// Others take all of a server's disk but so many bytes, and so many in reserve; or nothing any more.
+    /// Something else fills a server's disk but for these numbers of bytes and of reserved bytes; `None` frees the space.
     Fill(usize, Option<(u64, u64)>),
-    /// The records of a table of a server cannot be read, or all can again.
+    /// The records of a server's table become unreadable; `None` makes all readable again.
     Damage(usize, Option<u8>),
-    /// A node stands still for so long.
+    /// A node stands still for this long.
     Pause(Node, Duration),
-    /// A server gives up a client.
+    /// A server evicts a client: server, client.
     Evict(usize, usize),
-    /// A site of a node is armed.
+    /// Arms a fault site of a node: `fail_loc`, `fail_val`.
     Site(Node, u32, u32),
-    /// A server's disk takes so much longer.
+    /// Each operation of a server's disk takes this much longer.
     Slow(usize, Duration),
     /// The next sync of a server's data files fails.
     FailSync(usize),
-    /// A server's disk is lost, and a new target takes its place.
+    /// A server's disk is lost, and an empty new target takes its place.
     Replace(usize),
-    /// Whether a node has said this since it was asked last.
+    /// Checks that a node has logged lines with this text, and how many.
     Said(Node, &'static str, usize),
-    /// A parameter is set, with this outcome.
+    /// Sets a parameter and checks the outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
-    /// The disk of an object target's data files takes so many bytes in all, or as many as one likes.
+    /// The capacity of the disk of an object target's data files, in bytes; `None` is unlimited.
     Room(usize, Option<u64>),
-    /// The next change of the bytes of a data file of a target fails.
+    /// The next write to a data file of a target fails.
     FailWrite(usize),
-    /// No data file of a target can be removed until it is killed.
+    /// No data file of a target can be removed until the target is killed.
     KeepFiles(usize),
-    /// A copy is made of a server's disk as it is.
+    /// Copies a server's disk.
     Copy(usize),
-    /// A server is killed and comes back with the copy of its disk, accepted as an older one or not.
+    /// Kills a server and restarts it on the copy of its disk, accepted as an older state or not.
     PutBack(usize, bool),
-    /// Whether a parameter has this in it.
+    /// Checks that the value of a parameter contains this text, or that it does not.
     Expect(Node, &'static str, String, bool),
 }
 
-/// How far a client is with metadata write-back.
+/// A client's progress with metadata write-back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lane {
-    /// So many were made.
+    /// Changes made.
     pub made: u64,
-    /// So many of them, the first ones, the servers have answered.
-    pub told: u64,
+    /// How many of these, from the first on, the servers have acknowledged.
+    pub acknowledged: u64,
 }
 
-/// Bytes that a client could not write back, as its log says.
+/// Bytes that a client could not write back, according to its log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loss {
-    /// When.
+    /// When they were lost.
     pub at: Instant,
-    /// Of which inode.
+    /// The inode.
     pub ino: u64,
-    /// Which.
+    /// The ranges.
     pub parts: Vec<Range<u64>>,
 }
 
-/// So often a file that is written all the time is copied (docs/src/limits.md).
+/// How often the copy of a constantly written file restarts (docs/src/limits.md).
 const MIGRATE_ROUNDS: u32 = 5;
 
-/// A client that lives was given up by a target.
+/// A target gave up a living client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Eviction {
-    /// Who.
+    /// The evicted client.
     pub client: usize,
-    /// By whom.
+    /// The target that evicted it.
     pub target: String,
-    /// That is a metadata target.
+    /// Whether that is the metadata target.
     pub names: bool,
-    /// When.
+    /// When it was evicted.
     pub at: Instant,
     /// When the client learned of it.
     pub learned: Option<Instant>,
 }
 
-/// After a client has learned that it was evicted its kernel may answer from what it has for so long.
+/// After a client has learned of its eviction, its kernel may answer from its caches for this long.
 pub(crate) const KERNEL_SETTLES: Duration = Duration::from_millis(50);
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -179,9 +179,9 @@ struct State {
     requests: VecDeque<Request>,
     waiting: BTreeMap<u64, (usize, usize, String)>,
     answers: BTreeMap<u64, Result<Answer, Fail>>,
-    /// When calls that may not take long began.
+    /// Start times of calls whose duration is judged.
     begun: BTreeMap<u64, Instant>,
-    /// No fault has fallen since.
+    /// Since when no fault strikes.
     calm: Option<Instant>,
     longest: Option<(Duration, String)>,
     moves: Moves,
@@ -190,15 +190,15 @@ struct State {
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<(usize, Instant)>,
-    /// Clients that unmount, or have.
+    /// Clients that unmount, or have unmounted.
     retired: Vec<usize>,
-    /// Clients that live and that some target has given up, whatever for.
+    /// Living clients that some target has given up, for any reason.
     given_up: Vec<usize>,
     lanes: Vec<Lane>,
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
     disturbed: bool,
-    /// Of each client: how far its clock was off since when, in nanoseconds.
+    /// By client: the offset of its clock in nanoseconds, and since when.
     clocks: BTreeMap<usize, Vec<(Instant, i64)>>,
     ended: BTreeMap<(&'static str, &'static str), u64>,
     notes: VecDeque<String>,
@@ -218,7 +218,7 @@ pub struct Sched {
 }
 
 impl Sched {
-    /// Nobody runs yet.
+    /// Without tasks.
     pub fn new() -> Sched {
         Sched::default()
     }
@@ -252,7 +252,7 @@ impl Sched {
         let task = state.current;
         state.waiting.insert(id, (task, client, brief(&call)));
         state.moves.begin(id, client, &call);
-        // Who waits for a record lock waits for another program.
+        // A program that waits for a record lock waits for another program.
         if !matches!(call, Call::Setlk { wait: true, .. }) {
             let now = state.now;
             state.begun.insert(id, now);
@@ -261,7 +261,7 @@ impl Sched {
         Ok(id)
     }
 
-    /// Makes a call whose answer nobody waits for.
+    /// Makes a call whose reply is ignored.
     pub fn post(&self, client: usize, call: Call) {
         let mut state = self.state.borrow_mut();
         if !state.is_dead(client) && !state.retired.contains(&client) {
@@ -294,7 +294,7 @@ impl Sched {
         self.state.borrow().moves.by_others(client, since, counts)
     }
 
-    /// A signal for the program that waits for a call, if it still does. `fatal`: it is to die.
+    /// Sends a signal to the program that waits for a call, if it still waits. `fatal` kills the program.
     pub fn interrupt(&self, client: usize, id: u64, fatal: bool) -> bool {
         let mut state = self.state.borrow_mut();
         let waits = state.waiting.contains_key(&id);
@@ -304,7 +304,7 @@ impl Sched {
         waits
     }
 
-    /// Programs that wait for a client get a signal that ends them.
+    /// Kills the programs that wait for a client.
     pub fn kill_programs(&self, client: usize) {
         let mut state = self.state.borrow_mut();
         let wait: Vec<u64> = state.waiting.iter().filter(|(_, (_, at, _))| *at == client).map(|(id, _)| *id).collect();
@@ -316,17 +316,17 @@ impl Sched {
         self.state.borrow().waiting.contains_key(&id)
     }
 
-    /// Lets time pass.
+    /// Waits for a duration of virtual time.
     pub async fn sleep(&self, time: Duration) {
         let until = self.now() + time;
-        let mut told = false;
+        let mut registered = false;
         core::future::poll_fn(|_| {
             let mut state = self.state.borrow_mut();
             if state.now >= until {
                 return Poll::Ready(());
             }
-            if !told {
-                told = true;
+            if !registered {
+                registered = true;
                 let task = state.current;
                 state.sleeping.push((until, task));
             }
@@ -335,33 +335,33 @@ impl Sched {
         .await;
     }
 
-    /// Gives way once: the task runs again when somebody wakes it.
+    /// Yields once: the task runs again when another wakes it.
     pub async fn park(&self) {
         let mut first = true;
         core::future::poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;
     }
 
-    /// The task that runs.
+    /// The running task.
     pub fn current(&self) -> usize {
         self.state.borrow().current
     }
 
-    /// Runs a task again.
+    /// Makes a task ready to run.
     pub fn wake(&self, task: usize) {
         self.state.borrow_mut().ready.push_back(task);
     }
 
-    /// The time.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.state.borrow().now
     }
 
-    /// The wall clock, as clients are told.
+    /// The wall clock as clients see it.
     pub fn wall_ns(&self) -> i64 {
         self.state.borrow().wall_ns
     }
 
-    /// Between which times by a client's clock a call went that began then and ends now.
+    /// The time range, by a client's clock, of a call that started at `begun` and ends now.
     pub fn when(&self, client: usize, begun: Instant) -> When {
         let state = self.state.borrow();
         let ago = state.now.since(begun).as_nanos() as i64;
@@ -373,33 +373,33 @@ impl Sched {
         When { from: state.wall_ns - ago + low, to: state.wall_ns + high }
     }
 
-    /// Whether clocks differ.
+    /// Whether the clients' clocks differ.
     pub fn has_clocks(&self) -> bool {
         !self.state.borrow().clocks.is_empty()
     }
 
-    /// How far a client's clock is off.
+    /// The offset of a client's clock.
     pub fn clock_offset(&self, client: usize) -> i64 {
         self.state.borrow().clocks.get(&client).and_then(|steps| steps.last()).map_or(0, |(_, offset)| *offset)
     }
 
-    /// A client's clock is set.
+    /// Sets a client's clock.
     pub fn set_clock(&self, client: usize, now: Instant, offset: i64) {
         self.state.borrow_mut().clocks.entry(client).or_default().push((now, offset));
     }
 
-    /// A line for the trace.
+    /// Adds a line to the trace.
     pub fn note(&self, line: impl FnOnce() -> String) {
         let line = line();
         self.state.borrow_mut().notes.push_back(line);
     }
 
-    /// Something is wrong: the run ends. The first one counts.
+    /// Records a failure, which ends the run. Only the first one counts.
     pub fn fail(&self, what: String) {
         self.state.borrow_mut().failure.get_or_insert(what);
     }
 
-    /// Whether something is wrong.
+    /// Whether a failure was recorded.
     pub fn has_failed(&self) -> bool {
         self.state.borrow().failure.is_some()
     }
@@ -409,12 +409,12 @@ impl Sched {
         self.state.borrow().is_dead(client)
     }
 
-    /// How far each client is, those that died as they were then.
+    /// The write-back progress of each client; for a dead one, as of its death.
     pub fn lanes(&self) -> Vec<Lane> {
         self.state.borrow().lanes.clone()
     }
 
-    /// Asks the world for something.
+    /// Sends a command to the world.
     pub fn command(&self, command: Command) {
         self.state.borrow_mut().commands.push_back(command);
     }
@@ -445,29 +445,30 @@ impl Sched {
         self.state.borrow().dead.clone()
     }
 
-    /// Whether a target has given up a client that lives.
+    /// Whether a target has given up a living client.
     pub fn was_given_up(&self, client: usize) -> bool {
         self.state.borrow().given_up.contains(&client)
     }
 
-    /// Whether some target has evicted a client or given it up, whatever for.
+    /// Whether some target has evicted a client or given it up, for any reason.
     pub fn was_evicted_or_given_up(&self, client: usize) -> bool {
         self.was_evicted(client) || self.was_given_up(client)
     }
 
-    /// What clients said that they gave up, in order.
+    /// The losses that clients have reported, in order.
     pub fn losses(&self) -> Vec<Loss> {
         self.state.borrow().losses.clone()
     }
 
-    /// Whether a client was evicted whose programs depended on it since then: what they saw and made through it is uncertain.
+    /// Whether a client was evicted and may have affected its programs after `from`: what they saw and changed through it is
+    /// uncertain.
     pub fn was_evicted_since(&self, client: usize, from: Instant) -> bool {
         let state = self.state.borrow();
         let touches = |eviction: &Eviction| eviction.learned.is_none_or(|learned| learned + KERNEL_SETTLES >= from);
         state.evictions.iter().any(|eviction| eviction.client == client && touches(eviction))
     }
 
-    /// Whether a client unmounts, or has: it keeps what it was told, but its programs are gone.
+    /// Whether a client unmounts, or has unmounted: its caches stay, but its programs are gone.
     pub fn is_retired(&self, client: usize) -> bool {
         self.state.borrow().retired.contains(&client)
     }
@@ -477,7 +478,7 @@ impl Sched {
         self.was_evicted_since(client, Instant::ZERO)
     }
 
-    /// Waits until no client is evicted any more.
+    /// Waits until no client can be evicted any more.
     pub async fn undisturbed(&self) {
         while self.state.borrow().disturbed {
             self.sleep(Duration::from_secs(1)).await;
@@ -489,19 +490,19 @@ impl Sched {
         self.state.borrow().evictions.iter().filter(|eviction| eviction.client == client).cloned().collect()
     }
 
-    /// The call that took longest since the last fault, from that on if it began before.
+    /// The longest call since the last fault; a call that started earlier counts from that fault on.
     pub fn longest(&self) -> Option<(Duration, String)> {
         self.state.borrow().longest.clone()
     }
 
-    /// A program's call has ended so.
+    /// Counts a program's call by operation and result.
     pub fn count(&self, operation: &'static str, result: &'static str) {
         *self.state.borrow_mut().ended.entry((operation, result)).or_default() += 1;
     }
 
     // --- for the world ---
 
-    /// A client unmounts and its programs are killed: their calls have no answers.
+    /// A client starts to unmount and its programs are killed: their calls get no answers.
     pub fn retire(&self, client: usize) {
         let calls: Vec<u64> = {
             let mut state = self.state.borrow_mut();
@@ -514,17 +515,17 @@ impl Sched {
         }
     }
 
-    /// A client was evicted: to others that is as if it had died.
+    /// Records an eviction: for others, the client is as good as dead.
     pub fn note_eviction(&self, eviction: Eviction) {
         self.state.borrow_mut().evictions.push(eviction);
     }
 
-    /// Whether clients may still be evicted.
+    /// Sets whether clients may still be evicted.
     pub fn set_disturbed(&self, disturbed: bool) {
         self.state.borrow_mut().disturbed = disturbed;
     }
 
-    /// A client knows now that a target has evicted it. Whether that was noted.
+    /// A client has learned that a target evicted it. Returns whether that eviction was recorded.
     pub fn learned_of_eviction(&self, client: usize, target: &str, now: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
         let own = |eviction: &&mut Eviction| eviction.client == client && eviction.target == target;
@@ -536,35 +537,35 @@ impl Sched {
         noted
     }
 
-    /// From now on no fault falls.
+    /// From now on no fault strikes.
     pub fn calms(&self) {
         let mut state = self.state.borrow_mut();
         state.calm = Some(state.now);
     }
 
-    /// How often each kind of call ended in each way.
+    /// The counts of calls by operation and result.
     pub fn ended(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         self.state.borrow().ended.clone()
     }
 
-    /// A client gave something up.
+    /// Records a loss that a client reported.
     pub fn note_loss(&self, loss: Loss) {
         self.state.borrow_mut().losses.push(loss);
     }
 
-    /// A target has given up a client that lives.
+    /// Records that a target has given up a living client.
     pub fn note_given_up(&self, client: usize) {
         self.state.borrow_mut().given_up.push(client);
     }
 
-    /// Time goes on.
+    /// Sets the time.
     pub fn set_time(&self, now: Instant, wall_ns: i64) {
         let mut state = self.state.borrow_mut();
         state.now = now;
         state.wall_ns = wall_ns;
     }
 
-    /// Runs who can run, until nobody can.
+    /// Runs tasks until none is ready.
     pub fn run(&self) {
         loop {
             let (id, task) = {
@@ -582,20 +583,20 @@ impl Sched {
                 state.tasks.insert(id, task);
                 continue;
             }
-            // What a task holds may wake others when it goes.
+            // Values that a task owns may wake others when they are dropped.
             drop(state);
             drop(task);
         }
     }
 
-    /// An answer came.
+    /// Delivers an answer.
     pub fn answer(&self, id: u64, result: Result<Answer, Fail>) {
         let mut state = self.state.borrow_mut();
         if let Some((task, client, call)) = state.waiting.remove(&id) {
             let (begun, now) = (state.begun.remove(&id), state.now);
             state.moves.end(id, now);
             if let (Some(begun), Some(calm), Ok(_) | Err(Fail::Errno(_))) = (begun, state.calm, &result) {
-                // A file that is written all the time is copied several times: each of them is to be quick.
+                // A constantly written file is copied several times: each copy has to be quick.
                 let rounds = if call.starts_with("Migrate") { MIGRATE_ROUNDS } else { 1 };
                 let took = state.now.since(begun.max(calm)) / rounds;
                 if state.longest.as_ref().is_none_or(|(longest, _)| *longest < took) {
@@ -607,42 +608,42 @@ impl Sched {
         }
     }
 
-    /// Calls to carry out.
+    /// Takes the calls to carry out.
     pub fn take_requests(&self) -> VecDeque<Request> {
         core::mem::take(&mut self.state.borrow_mut().requests)
     }
 
-    /// What is asked of the world.
+    /// Takes the commands for the world.
     pub fn take_commands(&self) -> VecDeque<Command> {
         core::mem::take(&mut self.state.borrow_mut().commands)
     }
 
-    /// A client has unmounted.
+    /// Records that a client has unmounted.
     pub fn left(&self, client: usize) {
         self.state.borrow_mut().left.push(client);
     }
 
-    /// Signals to deliver.
+    /// Takes the signals to deliver.
     pub fn take_interrupts(&self) -> VecDeque<(usize, u64, bool)> {
         core::mem::take(&mut self.state.borrow_mut().interrupts)
     }
 
-    /// Tasks to wake, and when.
+    /// Takes the tasks to wake, and when.
     pub fn take_sleeping(&self) -> Vec<(Instant, usize)> {
         core::mem::take(&mut self.state.borrow_mut().sleeping)
     }
 
-    /// Lines for the trace.
+    /// Takes the lines for the trace.
     pub fn take_notes(&self) -> VecDeque<String> {
         core::mem::take(&mut self.state.borrow_mut().notes)
     }
 
-    /// What is wrong, if anything.
+    /// The first failure, if any.
     pub fn failure(&self) -> Option<String> {
         self.state.borrow().failure.clone()
     }
 
-    /// How far a client is.
+    /// Records a client's write-back progress.
     pub fn note_lane(&self, client: usize, mut lane: Lane) {
         let state = &mut *self.state.borrow_mut();
         let evicted = state.evictions.iter().any(|eviction| eviction.client == client && eviction.names);
@@ -651,13 +652,13 @@ impl Sched {
             lanes.resize(client + 1, Lane::default());
         }
         if evicted {
-            // What it counts as settled from then on is not what servers have.
-            lane.told = lanes[client].told;
+            // After its eviction a client counts changes as settled that the servers do not have.
+            lane.acknowledged = lanes[client].acknowledged;
         }
         lanes[client] = lane;
     }
 
-    /// A client died: its calls have no answers.
+    /// A client died: its calls get no answers.
     pub fn bury(&self, client: usize) {
         let calls: Vec<u64> = {
             let mut state = self.state.borrow_mut();
@@ -671,7 +672,7 @@ impl Sched {
         }
     }
 
-    /// The calls without an answer: number, client, what.
+    /// The calls without an answer: number, client, text.
     pub fn open_calls(&self) -> Vec<(u64, usize, String)> {
         let state = self.state.borrow();
         let name = |task: &usize| state.names.get(task).cloned().unwrap_or_default();
@@ -682,7 +683,7 @@ impl Sched {
             .collect()
     }
 
-    /// The tasks that have not ended, by name.
+    /// The names of the tasks that have not ended.
     pub fn tasks(&self) -> Vec<String> {
         self.state.borrow().names.values().cloned().collect()
     }
@@ -692,7 +693,7 @@ impl Sched {
         self.state.borrow().tasks.is_empty()
     }
 
-    /// Ends all tasks.
+    /// Drops all tasks.
     pub fn clear(&self) {
         let tasks = core::mem::take(&mut self.state.borrow_mut().tasks);
         drop(tasks);

@@ -1,12 +1,12 @@
-//! The exactly-once oracle: looks at every frame that arrives and keeps the history of changes.
+//! The exactly-once oracle: watches every frame and keeps the history of changes.
 //!
-//! What must hold, whatever was lost, doubled, resent or replayed:
-//! - every answer to one request with a slot names the same transno and status: as the client gets it, and as its server sends it,
-//!   whether it arrives or not, unless the server crashed in between and had not said that the change is durable;
-//! - a request with a slot that was answered as failed stays so for as long as its server runs;
-//! - a transno belongs to one request;
-//! - the changes of a client's slot have transnos in the order of their xids;
-//! - no sequence of object numbers is given to two clients, nor a range of sequences twice, whoever has crashed.
+//! Whatever was lost, duplicated, resent or replayed:
+//! - Every reply to one request with a slot has the same transno and status, both as the client receives it and as the server
+//!   sends it (even if it does not arrive), unless the server crashed in between before it reported the change durable.
+//! - A request with a slot that was answered with an error keeps that error as long as its server runs.
+//! - A transno belongs to one request.
+//! - The changes of a client's slot have transnos in the order of their xids.
+//! - No sequence of object numbers is given to two clients, and no range of sequences is given twice, whichever machines crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,41 +16,41 @@ use proto::{Errno, Frame, Opcode};
 
 use crate::world::net::Node;
 
-/// A request on one session.
+/// A request of a session: client, server, xid.
 type Request = (Node, Node, u64);
 
-/// See the module.
+/// The history of changes.
 #[derive(Debug, Default)]
 pub struct Spy {
-    /// Of a request: the transno and status that its client was told.
+    /// By request: the transno and status in the reply that its client received.
     told: BTreeMap<Request, (u64, i32)>,
-    /// Of a request: the transno and status of the answer that its server sent last.
+    /// By request: the transno and status in the last reply that its server sent.
     sent: BTreeMap<Request, (u64, i32)>,
-    /// Of a server: the highest transno of which it has said that it is durable.
+    /// By server: the highest transno that it has reported durable.
     durable: BTreeMap<Node, u64>,
-    /// Of a server's transno: the client and xid.
+    /// By server and transno: the client and xid of the request.
     owners: BTreeMap<(Node, u64), (Node, u64)>,
-    /// Of a client's slot on a server: by xid, the transno.
+    /// By client, server and slot: the transno of each xid.
     slots: BTreeMap<(Node, Node, u16), BTreeMap<u64, u64>>,
-    /// The slot of a request that was sent.
+    /// The slot of each request that arrived.
     tags: BTreeMap<Request, u16>,
-    /// Connections on which the answer to the connect request has come. A client takes no other answer before it; over TCP none
-    /// can come.
+    /// Connections on which the reply to the connect request has arrived. A client accepts no other reply before it; over TCP
+    /// none can arrive earlier.
     connected: BTreeSet<usize>,
-    /// Who was given a sequence.
+    /// The owner of each granted sequence.
     sequences: BTreeMap<u64, Node>,
-    /// Ranges of sequences that were given: first, behind the last, the request.
+    /// Granted ranges of sequences: first, end (exclusive), request.
     ranges: Vec<(u64, u64, Request)>,
-    /// Requests that were seen as a resend, as a replay.
+    /// Requests that arrived as a resend, and as a replay.
     resent: u64,
     replayed: u64,
 }
 
 impl Spy {
-    /// A server sends an answer, which may be lost.
+    /// A server sends a reply, which may be lost.
     ///
     /// # Errors
-    /// It had answered otherwise before, and cannot have forgotten that.
+    /// The server had sent a different reply before, and cannot have forgotten it.
     pub fn sends(&mut self, server: Node, client: Node, frame: &Frame) -> Result<(), String> {
         let h = &frame.header;
         let durable = self.durable.entry(server).or_default();
@@ -66,7 +66,7 @@ impl Spy {
             return Ok(());
         }
         let now = (h.transno.0, h.status);
-        // What was done and cannot be done again is judged where programs look.
+        // A change that was done and whose repetition failed is judged by the model, which sees the results.
         if !changed && self.sent.get(&request).is_some_and(|(transno, _)| *transno != 0) {
             return Ok(());
         }
@@ -79,10 +79,10 @@ impl Spy {
         }
     }
 
-    /// A server sends an answer to whomever.
+    /// A server sends a reply to any node.
     ///
     /// # Errors
-    /// It gives what it has given to somebody else.
+    /// It grants what it had already granted to another node.
     pub fn answers(&mut self, server: Node, to: Node, frame: &Frame) -> Result<(), String> {
         let h = &frame.header;
         if !h.has(flags::REPLY) || h.has(flags::EARLY) || h.status != 0 {
@@ -109,7 +109,7 @@ impl Spy {
         Ok(())
     }
 
-    /// A server crashes: what is not durable it does not remember.
+    /// A server crashes and forgets what is not durable.
     pub fn crashes(&mut self, server: Node) {
         let durable = self.durable.get(&server).copied().unwrap_or(0);
         self.sent.retain(|(_, of, _), (transno, _)| *of != server || (1..=durable).contains(transno));
@@ -118,7 +118,7 @@ impl Spy {
     /// A frame arrives on a connection.
     ///
     /// # Errors
-    /// The history is not one of exactly-once execution: what was seen.
+    /// The history is not one of exactly-once execution.
     pub fn arrives(&mut self, conn: usize, from: Node, to: Node, frame: &Frame) -> Result<(), String> {
         let h = &frame.header;
         if !h.has(flags::REPLY) {
@@ -183,13 +183,14 @@ impl Spy {
         Ok(())
     }
 
-    /// How many requests arrived as resends and as replays.
+    /// The numbers of requests that arrived as resends and as replays.
     pub fn repeated(&self) -> (u64, u64) {
         (self.resent, self.replayed)
     }
 }
 
-/// Whether a request was tried and failed, and was not turned away: a session that is not known, is not this, or has too much under way.
+/// Whether a request was executed and failed. An unknown or different session, or too many requests in flight, is a rejection,
+/// not a failure.
 fn failed(status: i32) -> bool {
     use Errno::{EAGAIN, EINPROGRESS, ENOTCONN, EOPNOTSUPP, EPROTO, ESHUTDOWN};
     let turned_away = [EAGAIN, EINPROGRESS, ENOTCONN, EOPNOTSUPP, EPROTO, ESHUTDOWN];
@@ -247,7 +248,7 @@ mod tests {
         assert!(history(&[request(7), reply(7, 100, 0), reply(7, 100, -2)]).unwrap_err().contains("two outcomes"));
     }
 
-    /// The first answer was lost: only a crash of a server that had not made the change durable is a reason for another one.
+    /// The first reply was lost: only a crash of a server that had not made the change durable excuses a different one.
     #[test]
     fn what_was_answered_is_remembered_also_if_nobody_heard_it() {
         let durable = |xid, transno, committed| {
@@ -270,7 +271,7 @@ mod tests {
         assert!(second(false, 99).unwrap_err().contains("did so before"));
     }
 
-    /// A second copy of a request that failed must not find that it would work by now.
+    /// A second copy of a failed request must not be executed, even if it would succeed by then.
     #[test]
     fn what_failed_has_failed() {
         let second = |crash: bool, status: i32, again: &Frame| {
@@ -290,7 +291,7 @@ mod tests {
         assert!(second(false, exists, &reply(7, 0, -Errno::ENOENT.raw())).unwrap_err().contains("did so before"));
     }
 
-    /// Neither of what came before the answer to the connect request, nor of what came on another connection.
+    /// Ignores replies that arrived before the reply to the connect request, and replies that arrived on another connection.
     #[test]
     fn a_client_is_told_nothing_before_it_is_connected() {
         let mut spy = Spy::default();

@@ -1,7 +1,7 @@
-//! What happened in a run: a digest of all events, and the lines of it for a person.
+//! The trace of a run: a digest of all events, and lines of text for people.
 //!
-//! The digest covers every event with its virtual time, so that two runs of a seed are the same run if and only if their
-//! digests are. Lines are made only when somebody wants them: a failing seed is run again with the lines kept.
+//! The digest covers every event with its virtual time, so two runs of a seed are the same run if and only if their digests are
+//! equal. Lines are formatted only if they are kept: a failing seed is run again with its lines kept.
 
 use core::hash::Hasher;
 use std::collections::VecDeque;
@@ -13,16 +13,16 @@ use stdx::Instant;
 /// How much of a run is kept as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Keep {
-    /// Nothing.
+    /// No lines.
     #[default]
     Nothing,
-    /// The last lines.
+    /// The last lines, at most this many.
     Last(usize),
-    /// Every line, given out as it comes.
+    /// Every line, printed as it is made.
     Print,
 }
 
-/// The record of a run.
+/// The trace of a run.
 #[derive(Debug, Default)]
 pub struct Trace {
     digest: u64,
@@ -32,12 +32,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty record.
+    /// An empty trace.
     pub fn new(keep: Keep) -> Trace {
         Trace { keep, ..Trace::default() }
     }
 
-    /// Notes an event: `words` go into the digest, `line` is made if lines are kept.
+    /// Records an event: `words` go into the digest; `line` is called only if lines are kept.
     pub fn note(&mut self, now: Instant, words: &[u64], line: impl FnOnce() -> String) {
         self.events += 1;
         self.mix(now.0);
@@ -47,7 +47,7 @@ impl Trace {
         self.say(now, line);
     }
 
-    /// A line that is no event.
+    /// Adds a line that is not an event.
     pub fn say(&mut self, now: Instant, line: impl FnOnce() -> String) {
         match self.keep {
             Keep::Nothing => {}
@@ -70,7 +70,7 @@ impl Trace {
         self.digest
     }
 
-    /// How many events there were.
+    /// The number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -81,9 +81,9 @@ impl Trace {
     }
 }
 
-/// A frame in one word, for the digest.
+/// A hash of a frame in one word, for the digest.
 pub(crate) fn frame_word(frame: &Frame) -> u64 {
-    // Its key is zero: runs are compared between processes whose tables have other keys.
+    // The hasher's key is zero, because runs are compared between processes with different hash keys.
     let mut hasher = std::hash::DefaultHasher::new();
     let h = &frame.header;
     for word in [
@@ -132,7 +132,7 @@ pub(crate) fn frame_line(frame: &Frame) -> String {
     line
 }
 
-/// What a request is about.
+/// The body of a request.
 fn detail(frame: &Frame) -> String {
     use proto::msg;
     let short = |text: String| {

@@ -1,13 +1,13 @@
-//! What may be lost with a client that died, in a history of several processes.
+//! Losses with a client that died, in a history of several processes.
 //!
-//! A change that a client was answered is lost if both that client and the server die before it is durable, or if the client had
-//! not told the server of it yet. Which ones are lost nobody is told: the search tries. For each client that died there is one
-//! moment, at the earliest its death or the crash, at which some of its changes that no sync covers are undone: of two of which one
-//! ended before the other began, the later one goes first. What everybody else was answered must stand without them, for it was
-//! answered only when all that it hangs on was durable.
+//! A change that was acknowledged to a program is lost if both the client and the server die before it is durable, or if the
+//! client had not sent it yet. Which changes are lost is unknown: the search tries. For each dead client there is one moment, not
+//! before its death or the server's crash, at which some of its changes without a covering sync are undone: if one of two changes
+//! ended before the other started, the later one is lost first. The results of all other clients must stand without the lost
+//! changes, because they were acknowledged only after everything that they depend on was durable.
 //!
-//! Bytes are another matter. What a client that died had buffered may be on its target in parts, so of a file that it has changed
-//! and not synced neither bytes nor size are compared from then on.
+//! Bytes are different. The buffered bytes of a dead client may have reached their target in part, so after its death neither
+//! bytes nor size are compared of files that it changed and did not sync.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -19,18 +19,18 @@ use stdx::Instant;
 use super::{Event, Phase, State};
 use crate::model::{Expect, Got, Id, Model, Op};
 
-/// What the search allows for beside the order of calls.
+/// What the search allows for besides the order of calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lost {
     /// Clients that died with changes at risk.
     pub deaths: Vec<Death>,
     /// Inodes of which clients gave up bytes that could not be written, and when.
     pub given_up: Vec<(u64, Instant)>,
-    /// Looks at attributes, each with the cuts of files beside it.
+    /// By serial of a call that reads attributes: the concurrent truncations of files.
     pub beside_cuts: BTreeMap<u32, Vec<Op>>,
 }
 
-/// The looks of processes and the cuts by others beside them.
+/// The calls of processes that read attributes, and the concurrent truncations by others.
 pub(super) fn beside_cuts(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
     let cuts = |op: &Op| match op {
         Op::Truncate { .. } | Op::Ftruncate { .. } => true,
@@ -52,8 +52,9 @@ pub(super) fn beside_cuts(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
     found
 }
 
-/// A look at a file beside a cut of that, with the time that the model has. A cut changes the times at the metadata target and the size at
-/// object targets: who looks meanwhile may see the one before the other, as Linux's own `stat` may, which takes no lock.
+/// A result of reading attributes beside a concurrent truncation, with the time replaced by the model's. A truncation changes the
+/// times at the metadata target and the size at object targets: a concurrent reader may see one before the other, as with Linux's
+/// own `stat`, which takes no lock.
 pub(super) fn timeless(
     model: &Model,
     cuts: &[Op],
@@ -74,33 +75,33 @@ pub(super) fn timeless(
     result
 }
 
-/// A client that died.
+/// The death of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Death {
-    /// Which.
+    /// The client.
     pub client: usize,
-    /// What is lost with it is so from here on, at the earliest.
+    /// The earliest moment of its losses.
     pub from: Instant,
 }
 
-/// More ways to lose changes than this are not tried.
+/// The most ways to lose changes that are tried.
 const WAYS_MAX: usize = 4_000;
 
-/// A change of the order so far.
+/// A change in the order so far.
 pub(super) struct Effect {
     process: usize,
     call: usize,
-    /// How far the call was before it.
+    /// The phase of the call before the change.
     phase: Phase,
     /// The file whose bytes it changed.
     file: Option<Id>,
-    /// It made its object.
+    /// Whether it made its object.
     made: bool,
     before: Option<Rc<Effect>>,
 }
 
 impl State {
-    /// A call that was in `phase` has taken a step which may have changed something. Nobody asks if nobody died.
+    /// Records the change that a call in `phase` may have made with its step; does nothing if no client died.
     pub(super) fn note_effect(&mut self, before: &State, process: usize, event: &Event) {
         if self.settled.is_empty() || !event.changed() {
             return;
@@ -122,13 +123,13 @@ impl State {
         }
     }
 
-    /// Whether neither bytes nor size of a file are certain for a call.
+    /// Whether bytes and size of a file are uncertain for a call.
     pub(super) fn is_torn(&self, id: Id, event: &Event, lost: &Lost) -> bool {
         let ino = self.model.ino_of(id);
         self.torn.contains(&id) || lost.given_up.iter().any(|(of, at)| Some(*of) == ino && event.to() >= *at)
     }
 
-    /// The states that the death at this position can leave, that in which least is lost first, and whether these are all.
+    /// The states that the death at this position can leave, the one with the fewest losses first, and whether these are all.
     pub(super) fn after_death(
         &self,
         position: usize,
@@ -177,7 +178,7 @@ impl Event {
     }
 }
 
-/// The state to which these changes lead; `None`: one that was answered cannot have gone as it went.
+/// The state after these changes; `None` if an acknowledged one is impossible.
 fn replayed<'e>(
     start: &Model,
     kept: impl Iterator<Item = &'e Rc<Effect>>,
@@ -189,7 +190,7 @@ fn replayed<'e>(
         let event = &processes[effect.process][effect.call];
         model.name_next(event.serial);
         let done = super::done(&mut model, event, effect.phase);
-        // What goes through an open file that is lost goes nowhere. That a file is open makes it no more durable than it was.
+        // A change through a lost open file has no effect. And an open file makes its object no more durable.
         let opens = matches!(event.op, Op::Open { .. }) && !effect.made;
         let stands =
             event.end.is_some() && event.op.fd().is_none() && !opens && !(event.at_risk && effect.file.is_some());
@@ -202,7 +203,8 @@ fn replayed<'e>(
     Some((model, effects))
 }
 
-/// The sets of changes that can be lost, the smallest first: with each go all that began when it had ended. Also whether these are all.
+/// The sets of changes that can be lost together, the smallest first: a lost change takes with it all changes that started after
+/// its end. Also returns whether these are all.
 fn ways_to_lose(risky: &[usize], precedes: &dyn Fn(usize, usize) -> bool) -> (Vec<BTreeSet<usize>>, bool) {
     let mut ways = vec![BTreeSet::new()];
     let mut seen: BTreeSet<BTreeSet<usize>> = ways.iter().cloned().collect();
@@ -224,7 +226,7 @@ fn ways_to_lose(risky: &[usize], precedes: &dyn Fn(usize, usize) -> bool) -> (Ve
     (ways, true)
 }
 
-/// A result without what is not certain in it, as [`State::is_torn`] says.
+/// A result without its uncertain parts, see [`State::is_torn`].
 pub(super) fn blurred(
     model: &Model,
     expect: &Result<Expect, Errno>,
@@ -304,7 +306,7 @@ mod tests {
         bad(all(&risk(&a), &risk(&b), twice), "what a living client was answered stays");
     }
 
-    /// Somebody else was answered about a link to it: it was durable by then.
+    /// Another client's link to the object was acknowledged: so the object was durable by then.
     #[test]
     fn what_others_have_built_on_stays() {
         let a = Event { at_risk: true, ..made(100, 0, 1, "a") };
@@ -317,7 +319,7 @@ mod tests {
         assert!(matches!(with(gone("b")), Verdict::Bad(_)));
     }
 
-    /// A cut shows its time before its size to who looks meanwhile, and to nobody else.
+    /// Only a concurrent reader sees the time of a truncation before its size.
     #[test]
     fn a_look_beside_a_cut_may_see_its_time_first() {
         let stat = |size, mtime_ns| client::api::Stat {

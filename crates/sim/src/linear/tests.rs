@@ -1,4 +1,4 @@
-//! The order search against histories that are good, and that are not.
+//! The order search on good and bad histories.
 
 use super::*;
 use crate::model::Path;
@@ -16,13 +16,13 @@ fn event(serial: u32, from: u64, op: Op, end: Option<(u64, Outcome)>) -> Event {
 fn begin() -> Model {
     let mut model = Model::new(0, 0, 0o755, When::at(0));
     for dir in ["d", "e"] {
-        // An empty directory takes a name.
+        // A new name in an empty directory: the call cannot fail.
         let _ = model.apply(&Op::Mkdir { path: path(dir), mode: 0o755 }, &Cred::default(), When::at(0));
     }
     model
 }
 
-/// A change whose client died may have been done for others.
+/// Others may see a change whose client died.
 #[test]
 fn a_change_without_an_answer_is_seen_by_others() {
     let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
@@ -31,7 +31,7 @@ fn a_change_without_an_answer_is_seen_by_others() {
     assert_eq!(search(&begin(), &[vec![rename], vec![gone, there]], &Lost::default(), 1000), Verdict::Good);
 }
 
-/// The attributes that come with the answer of a call that made something are a look at it, before the call ends.
+/// The attributes in the reply of a call that made an object are read before the call ends, and later than the object was made.
 #[test]
 fn what_was_made_may_have_changed_when_its_maker_is_told() {
     let stat = |ino: u64, mode: u32| {
@@ -46,11 +46,11 @@ fn what_was_made_may_have_changed_when_its_maker_is_told() {
     let verdict = |mode, from| search(&begin(), &[vec![make(mode)], vec![chmod(from)]], &Lost::default(), 1000);
     assert_eq!(verdict(0o644, 3), Verdict::Good);
     assert_eq!(verdict(0o600, 3), Verdict::Good);
-    assert!(matches!(verdict(0o640, 3), Verdict::Bad(_)), "nobody gave it that mode");
-    assert!(matches!(verdict(0o600, 10), Verdict::Bad(_)), "it was not changed before the call ended");
+    assert!(matches!(verdict(0o640, 3), Verdict::Bad(_)), "no call set that mode");
+    assert!(matches!(verdict(0o600, 10), Verdict::Bad(_)), "the mode changed after the call had ended");
 }
 
-/// A rename was seen, a directory found by the name that it gave, a crash undid it, and then it was done once more.
+/// A rename was visible, a directory was found under its new name, a crash undid the rename, and then it was made again.
 #[test]
 fn what_was_looked_up_before_a_crash_is_changed_after_it() {
     let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
@@ -65,12 +65,12 @@ fn what_was_looked_up_before_a_crash_is_changed_after_it() {
         search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], &Lost::default(), 1000)
     };
     assert_eq!(verdict(true, 0o700), Verdict::Good);
-    assert!(matches!(verdict(true, 0o755), Verdict::Bad(_)), "what it led to was changed");
+    assert!(matches!(verdict(true, 0o755), Verdict::Bad(_)), "the object that the path led to was changed");
     assert!(matches!(verdict(false, 0o700), Verdict::Bad(_)), "no crash undid the rename");
 }
 
-/// Beside a rename that a crash undid, and that was done once more after all these looks, a look shows the names as they were
-/// before it or after it, and nothing else.
+/// Beside a rename that a crash undid, and that was made again after all these calls, a call sees the names before or after the
+/// rename and nothing else.
 #[test]
 fn a_look_beside_a_crash_shows_one_of_two_states() {
     let directory = |ino| {
@@ -82,7 +82,7 @@ fn a_look_beside_a_crash_shows_one_of_two_states() {
         let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
         let rename = event(100, 1, rename, Some((30, Ok(Got::Done))));
         let look = Event { glimpses: BTreeSet::from([100]), ..event(101, 3, op, Some((4, outcome))) };
-        // The crash was here: the name is not there yet.
+        // The crash happened before this call: the name does not exist yet.
         let without = event(102, 10, stat("f"), Some((11, Err(Errno::ENOENT))));
         search(&begin(), &[vec![rename], vec![look, without]], &Lost::default(), 1000)
     };
@@ -101,7 +101,7 @@ fn for_user(event: Event) -> Event {
     Event { cred: Rc::new(crate::program::user()), ..event }
 }
 
-/// Somebody asks for the rights of a user, and is answered by what they were while he asked.
+/// A permission check that runs beside a chmod may see the permissions before or after it.
 #[test]
 fn who_may_is_judged_by_what_was_so_meanwhile() {
     let chmod = |from| event(100, from, Op::Chmod { path: path("d"), mode: 0o777 }, Some((from + 1, Ok(Got::Done))));
@@ -118,12 +118,12 @@ fn who_may_is_judged_by_what_was_so_meanwhile() {
     assert_eq!(verdict(4, made()), Verdict::Good);
     assert_eq!(verdict(7, made()), Verdict::Good);
     let bad = |verdict, why: &str| assert!(matches!(verdict, Verdict::Bad(_)), "{why}");
-    bad(verdict(1, made()), "he may not yet");
-    bad(verdict(7, Err(Errno::EACCES)), "he may by then");
-    bad(verdict(4, Err(Errno::EPERM)), "that is no answer to this");
+    bad(verdict(1, made()), "no permission yet");
+    bad(verdict(7, Err(Errno::EACCES)), "permission was granted before");
+    bad(verdict(4, Err(Errno::EPERM)), "no state gives this error");
 }
 
-/// Linux asks whether somebody may search a directory, and what is done in it comes later.
+/// Linux checks search permission on a directory first; the operation in the directory comes later.
 #[test]
 fn a_path_is_searched_before_something_is_done_there() {
     let mode = |serial, from, mode| {
@@ -141,11 +141,11 @@ fn a_path_is_searched_before_something_is_done_there() {
     let look =
         |from| for_user(event(109, from, Op::Stat { path: path("d/n/f") }, Some((30, Ok(Got::Stat(stat.clone()))))));
     let verdict = |from| search(&begin(), &[vec![mode(100, 10, 0o700)], vec![look(from)]], &Lost::default(), 1000);
-    assert_eq!(verdict(5), Verdict::Good, "he was let in before");
-    assert!(matches!(verdict(12), Verdict::Bad(_)), "he was not let in");
+    assert_eq!(verdict(5), Verdict::Good, "search permission was checked before the chmod");
+    assert!(matches!(verdict(12), Verdict::Bad(_)), "there was no search permission");
 }
 
-/// A mount that is read-only changes nothing, whoever asks, and says so of what it has found.
+/// A read-only mount changes nothing for any caller; for existing objects it returns `EROFS`.
 #[test]
 fn a_read_only_mount_refuses() {
     let verdict = |at: &str, outcome| {
@@ -158,7 +158,7 @@ fn a_read_only_mount_refuses() {
     assert!(matches!(verdict("f", Err(Errno::EROFS)), Verdict::Bad(_)));
 }
 
-/// A time that somebody set is shown until somebody changes it, and an attribute has the value that was given last.
+/// A time that a program set remains until a change, and an extended attribute has its last value.
 #[test]
 fn what_was_set_is_shown() {
     let time = |ns| client::api::SetTime::At(ns);
@@ -188,7 +188,7 @@ fn what_was_set_is_shown() {
     bad(vec![set(103, 1, "old"), get(Err(Errno::ENODATA))]);
 }
 
-/// And may as well not have.
+/// Such a change may also never have happened.
 #[test]
 fn a_change_without_an_answer_may_never_have_been() {
     let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
@@ -198,7 +198,7 @@ fn a_change_without_an_answer_may_never_have_been() {
     assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], &Lost::default(), 1000), Verdict::Bad(_)));
 }
 
-/// Attributes in a listing are those of a moment of the call that is not before that of its names, and of no other.
+/// The attributes in a listing are those of a moment after that of the names and before the end of the call.
 #[test]
 fn attributes_beside_names_are_those_of_a_later_moment_of_the_listing() {
     let stat = |mode: u32, serial: u64| client::api::Stat {
@@ -222,7 +222,7 @@ fn attributes_beside_names_are_those_of_a_later_moment_of_the_listing() {
         let op = Op::List { path: path("d"), plus: true, bytes: 0 };
         event(102, 10, op, Some((to, Ok(Got::Entries(vec![entry])))))
     };
-    // The mode changes, then there is a second name, while the directory is listed.
+    // The mode changes and a second name is added while the directory is listed.
     let look = |changes: [Event; 2], shown: u32| {
         let [first, second] = changes;
         let made = mknod(101, 1, "d/a");
@@ -236,7 +236,7 @@ fn attributes_beside_names_are_those_of_a_later_moment_of_the_listing() {
     assert!(matches!(look([mknod(104, 5, "d/b"), chmod(12, 14)], 0o600), Verdict::Bad(_)), "a name is lacking");
 }
 
-/// An open that makes a file may be refused with `ESTALE` where a pipe has that name, and only there.
+/// An open with `O_CREAT` may fail with `ESTALE` where a pipe has the name, and only there.
 #[test]
 fn an_open_that_finds_a_pipe_where_it_makes_a_file_may_be_stale() {
     let open = |flags| {
@@ -250,12 +250,12 @@ fn an_open_that_finds_a_pipe_where_it_makes_a_file_may_be_stale() {
         search(&begin(), &[vec![made, open(flags)]], &Lost::default(), 10_000)
     };
     assert_eq!(after(0o010_644, 0o102), Verdict::Good);
-    assert!(matches!(after(0o010_644, 0o2), Verdict::Bad(_)), "it makes nothing");
+    assert!(matches!(after(0o010_644, 0o2), Verdict::Bad(_)), "it creates nothing");
     assert!(matches!(after(0o100_644, 0o102), Verdict::Bad(_)), "a file");
 }
 
-/// A file is made, a listing shows it, and a crash takes both; the program's call is done once more, and makes another object. The listing
-/// says nothing of its number. Of what is there since before the call it does.
+/// A file is made, a listing shows it, and a crash undoes it; the program's call is executed again and makes another object. That
+/// listing says nothing about the new object's number, but a listing after the call does.
 #[test]
 fn what_a_crash_takes_has_no_number() {
     let open = |ino| {

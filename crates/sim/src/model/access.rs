@@ -1,4 +1,4 @@
-//! Who may do what, as Linux's VFS says.
+//! Permission checks, as in Linux's VFS.
 
 use proto::Errno;
 use proto::msg::Cred;
@@ -6,11 +6,11 @@ use proto::msg::Cred;
 use super::list::{ACCESS, list_of};
 use super::{Inode, Model, S_IFMT, S_ISGID, S_ISUID, S_ISVTX};
 
-/// Read.
+/// Permission to read.
 pub(super) const READ: u32 = 4;
-/// Write.
+/// Permission to write.
 pub(super) const WRITE: u32 = 2;
-/// Execute, search.
+/// Permission to execute or search.
 pub(super) const EXECUTE: u32 = 1;
 
 pub(super) fn in_group(cred: &Cred, gid: u32) -> bool {
@@ -55,7 +55,7 @@ pub(super) fn may_delete(dir: &Inode, victim: &Inode, cred: &Cred, directory: bo
     }
 }
 
-/// Whether set-group-id goes when somebody changes the object.
+/// Whether a change by this caller clears set-group-id.
 fn drops_sgid(inode: &Inode, cred: &Cred) -> bool {
     inode.mode & S_ISGID != 0 && (inode.mode & 0o010 != 0 || (cred.uid != 0 && !in_group(cred, inode.gid)))
 }
@@ -72,12 +72,12 @@ pub(super) fn mode_after_chown(inode: &Inode, cred: &Cred) -> u32 {
     mode
 }
 
-/// The mode after somebody wrote.
+/// The mode after a write.
 pub(super) fn mode_after_write(inode: &Inode, cred: &Cred) -> u32 {
     if cred.uid == 0 || !inode.is_file() { inode.mode } else { mode_after_chown(inode, cred) }
 }
 
-/// The mode that a chmod gives.
+/// The mode after a chmod.
 pub(super) fn mode_after_chmod(inode: &Inode, cred: &Cred, mode: u32) -> u32 {
     let mut mode = mode & 0o7777;
     if cred.uid != 0 && !in_group(cred, inode.gid) {

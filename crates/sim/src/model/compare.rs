@@ -1,4 +1,4 @@
-//! Whether what a call gave is what the model says.
+//! Comparison of a call's result with the model.
 
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -9,28 +9,29 @@ use proto::{Bytes, Errno};
 use super::files::O_APPEND;
 use super::{Body, Expect, Id, Inode, Model, Op, S_IFMT, Way};
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Got {
     /// Success.
     Done,
     /// Attributes.
     Stat(Stat),
-    /// The inode of an open.
+    /// The inode number of an opened file.
     Opened(u64),
     /// Bytes.
     Data(Bytes),
-    /// A count.
+    /// A count of bytes.
     Written(u32),
-    /// A listing.
+    /// Directory entries.
     Entries(Vec<DirectoryEntry>),
-    /// Attribute names, each with NUL.
+    /// Attribute names, each terminated by NUL.
     Names(Bytes),
     /// An offset.
     Offset(u64),
 }
 
-/// What differs, as a sentence; `None`: nothing. Inode numbers that are seen for the first time are noted in the model.
+/// Describes how a result differs from the expected one; `None` if it does not. Records inode numbers that are seen for the first
+/// time.
 pub(crate) fn differs(model: &mut Model, expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
     let (expect, got) = match (expect, got) {
         (Err(e), Err(g)) if e == g => return None,
@@ -100,7 +101,7 @@ fn seek_differs(data: &[u8], offset: u64, hole: bool, found: u64) -> Option<Stri
 }
 
 impl Model {
-    /// Notes the number of an inode, or compares it with what was seen before.
+    /// Records the number of an inode, or compares it with the recorded one.
     pub(crate) fn ino_differs(&mut self, id: Id, ino: u64) -> Option<String> {
         match self.inos.get(&id) {
             Some(&known) if known == ino => None,
@@ -115,12 +116,13 @@ impl Model {
         }
     }
 
-    /// The numbers of inodes are those that another state knows.
+    /// Takes over the inode numbers that another state knows.
     pub(crate) fn knows_numbers_of(&mut self, other: &Model) {
         self.inos.clone_from(&other.inos);
     }
 
-    /// The same of those that are here: what is only in the other state may never come to be, or be made once more with another number.
+    /// The same for inodes that exist in this state. An inode that exists only in the other state may never be made, or be made
+    /// again with another number.
     pub(crate) fn learns_numbers_of(&mut self, other: &Model) {
         let here = other.inos.iter().filter(|(id, _)| self.inodes.contains_key(id));
         self.inos.extend(here.map(|(id, ino)| (*id, *ino)));
@@ -130,7 +132,7 @@ impl Model {
         self.ino_differs(id, stat.ino).or_else(|| self.attributes_differ(id, stat, true))
     }
 
-    /// What differs between an inode's attributes and a stat; times only if they count.
+    /// How a stat differs from an inode's attributes; times are compared only with `times`.
     pub(crate) fn attributes_differ(&self, id: Id, stat: &Stat, times: bool) -> Option<String> {
         let inode = self.inode(id);
         let checks = [
@@ -169,7 +171,7 @@ impl Model {
         if !times {
             return None;
         }
-        // The times of a write go with its bytes.
+        // A lost write also loses its times.
         let lost = self.lost.contains_key(&id);
         for (what, got, when) in [("mtime", stat.mtime_ns, inode.mtime), ("ctime", stat.ctime_ns, inode.ctime)] {
             let excused = lost && (got < when.from || what == "mtime" && inode.set_mtime == Some(got));
@@ -183,17 +185,17 @@ impl Model {
         }
     }
 
-    /// Some bytes of a file were given up.
+    /// Records that ranges of a file were given up.
     pub(crate) fn lose(&mut self, id: Id, parts: &[Range<u64>]) {
         self.lost.entry(id).or_default().extend(parts.iter().cloned());
     }
 
-    /// What was given up of a file.
+    /// The ranges of a file that were given up.
     pub(crate) fn lost(&self, id: Id) -> &[Range<u64>] {
         self.lost.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// How small a file can be of which these parts were given up.
+    /// The least size that a file can have if these ranges were given up.
     pub(crate) fn least_size(&self, id: Id, lost: &[Range<u64>]) -> u64 {
         least_size(self.inode(id).data(), lost)
     }
@@ -209,7 +211,7 @@ impl Model {
         self.inos.get(&id).copied()
     }
 
-    /// The inode of this number, if it was seen.
+    /// The inode with this number, if it was seen.
     pub(crate) fn id_of(&self, ino: u64) -> Option<Id> {
         self.inos.iter().find(|(_, known)| **known == ino).map(|(id, _)| *id)
     }
@@ -231,7 +233,7 @@ impl Model {
             if entry.kind != kind {
                 return Some(format!("'{}' has type {}, expected {kind}", entry.name.escape_ascii(), entry.kind));
             }
-            // Attributes that no lock covers are a hint, which the kernel does not keep either.
+            // Attributes that no lock covers are a hint, and the kernel does not cache them.
             let stat = entry.stat.as_ref().filter(|stat| stat.cacheable);
             let differs = self.ino_differs(id, entry.ino).or_else(|| stat.and_then(|stat| self.stat_differs(id, stat)));
             if let Some(differs) = differs {
@@ -243,8 +245,8 @@ impl Model {
 }
 
 impl Model {
-    /// What differs in the attributes that a listing shows beside its names, but of these inodes. Those that no lock covers are a hint, which
-    /// the kernel does not keep either.
+    /// How the attributes in a listing differ, except those of the inodes `but`. Attributes that no lock covers are a hint, and
+    /// the kernel does not cache them.
     pub(crate) fn attributes_beside_differ(&self, entries: &[DirectoryEntry], but: &BTreeSet<Id>) -> Option<String> {
         entries.iter().find_map(|entry| {
             let stat = entry.stat.as_ref().filter(|stat| stat.cacheable)?;
@@ -259,7 +261,8 @@ impl Model {
     }
 }
 
-/// How small a file can be that should have these bytes: what was given up at its end may not be there, nor a hole before it.
+/// The least size that a file can have whose bytes should be `want`: a given-up range at the end may be missing, and so may a
+/// hole before it.
 fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
     let Some(end) = lost.iter().map(|part| part.end).max() else { return want.len() as u64 };
     if end < want.len() as u64 {
@@ -269,16 +272,16 @@ fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
     (0..want.len()).rev().find(|&at| !may_lack(at)).map_or(0, |last| last as u64 + 1)
 }
 
-/// What may be in the place of bytes that were given up, besides zeros.
+/// What may stand in place of bytes that were given up, besides zeros.
 #[derive(Default)]
 pub(crate) struct Instead<'a> {
-    /// Those of an older state.
+    /// The bytes of an older state.
     pub older: Vec<&'a [u8]>,
-    /// Those that a call beside the loss appended: they are the last ones.
+    /// Bytes that a concurrent call appended: they are at the end.
     pub appended: Bytes,
 }
 
-/// What differs between the bytes that a file should have and those that it has.
+/// How the bytes of a file differ from the expected ones.
 pub(crate) fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
     if lost.is_empty() {
         return bytes_differ(want, got);
@@ -289,14 +292,14 @@ pub(crate) fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], inst
     }
     let tail = if got.ends_with(&instead.appended) { got.len() - instead.appended.len() } else { got.len() };
     let was = |at: usize| at >= tail || got[at] == 0 || instead.older.iter().any(|data| data.get(at) == Some(&got[at]));
-    // It lies where the file ended: if the part that was given up reached the end, a hole in front of that has gone with it.
+    // Appended bytes start where the file ended: if the given-up range reached the end, a hole before it is missing, too.
     let appended = |at: usize| at >= tail && least <= tail as u64;
     let excused = |at: usize| appended(at) || lost.iter().any(|part| part.contains(&(at as u64))) && was(at);
     let at = (0..got.len()).find(|&at| got[at] != want[at] && !excused(at))?;
     Some(format!("byte {at} of {} is 0x{:02x}, expected 0x{:02x}", got.len(), got[at], want[at]))
 }
 
-/// The size that a stat shows, where POSIX fixes it.
+/// The size in a stat, where POSIX defines it.
 fn size_of(inode: &Inode) -> Option<u64> {
     match &inode.body {
         Body::File(data) => Some(data.len() as u64),

@@ -72,9 +72,9 @@ impl Model {
         }
         may(inode, cred, mask)?;
         match inode.body {
-            // What comes next is its driver's, or that of whoever waits at its other end: there is none.
+            // Opening a special file is up to its driver or to the process at the other end of the pipe; there is none here.
             Body::Special { .. } => Err(Errno::ENXIO),
-            // Programs want no directories where they open files.
+            // The simulated programs never open a directory as a file.
             Body::Directory { .. } => Err(Errno::EISDIR),
             _ => Ok(id),
         }
@@ -117,7 +117,7 @@ impl Model {
             self.accessed(file.id);
         }
         if length > 0 {
-            // A page that comes back from `mmap` is written by nobody in particular: set-id bits stay.
+            // Writing back a mapped page has no caller: set-id bits stay.
             let mode = match way {
                 Way::Plain => mode_after_write(self.inode(file.id), cred),
                 Way::Mapped => self.inode(file.id).mode,
@@ -142,7 +142,7 @@ impl Model {
         let same = self.inode(id).data().len() as u64 == size;
         let inode = self.change(id);
         inode.mode = mode;
-        // Whether cutting a file to the length that it has counts as a change is the system's choice.
+        // Whether truncating a file to its present length counts as a change is up to the system.
         inode.mtime = if same { when.or(inode.mtime) } else { when };
         inode.ctime = if same { when.or(inode.ctime) } else { when };
         if let Some(bytes) = inode.bytes() {
@@ -150,7 +150,7 @@ impl Model {
         }
     }
 
-    /// Cuts an object that a path led to.
+    /// Truncates an object that a path was resolved to.
     pub(crate) fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: When) -> Outcome {
         match self.inode(id).body {
             Body::Directory { .. } => return Err(Errno::EISDIR),

@@ -1,4 +1,4 @@
-//! Access control lists (`acl(5)`): kept as the values of two extended attributes.
+//! Access control lists (`acl(5)`), stored as the values of two extended attributes.
 
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
@@ -8,40 +8,40 @@ use super::{Body, Expect, Id, Inode, Model, S_IFDIR, S_IFLNK, S_IFMT, When};
 
 type Outcome = Result<Expect, Errno>;
 
-/// The attribute with the list that is asked.
+/// The attribute with the list that permission checks use.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute with the list that what is made in a directory gets.
+/// The attribute with the list that new objects in a directory inherit.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Kinds of entries, in their order.
+/// Kinds of entries, in the order in which lists have them.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OF_FILE: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
-/// Of an entry that names nobody.
+/// The name in an entry that names no user or group.
 const NOBODY: u32 = u32::MAX;
 
-/// A list: entries of a kind, what they allow, and whom they name.
+/// A list: entries with kind, permissions, and the named user or group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct List(Vec<(u16, u16, u32)>);
 
 impl List {
-    /// One that names a user and a group.
+    /// A list that names a user and a group.
     pub(crate) fn naming(bits: [u16; 6], user: u32, group: u32) -> List {
         let kinds = [OWNER, USER, GROUP_OF_FILE, GROUP, MASK, OTHERS];
         let named = [NOBODY, user, NOBODY, group, NOBODY, NOBODY];
         List((0..6).map(|at| (kinds[at], bits[at], named[at])).collect())
     }
 
-    /// One that says no more than permission bits.
+    /// A list equivalent to permission bits.
     pub(crate) fn of_mode(mode: u32) -> List {
         let bits = |shift: u32| (mode >> shift & 7) as u16;
         List(vec![(OWNER, bits(6), NOBODY), (GROUP_OF_FILE, bits(3), NOBODY), (OTHERS, bits(0), NOBODY)])
     }
 
-    /// As Linux writes it.
+    /// Encodes the list as Linux does.
     pub(crate) fn value(&self) -> Bytes {
         let entry = |(kind, bits, named): &(u16, u16, u32)| {
             [&kind.to_le_bytes()[..], &bits.to_le_bytes(), &named.to_le_bytes()].concat()
@@ -49,7 +49,7 @@ impl List {
         [vec![2, 0, 0, 0], self.0.iter().flat_map(entry).collect()].concat().into()
     }
 
-    /// As Linux reads it.
+    /// Decodes a list.
     pub(crate) fn read(value: &[u8]) -> List {
         let entry = |e: &[u8]| {
             (
@@ -65,7 +65,7 @@ impl List {
         self.0.iter().find(|(kind, ..)| *kind == of).map(|(_, bits, _)| *bits)
     }
 
-    /// The kind whose bits are the group's in a mode.
+    /// The kind of entry that corresponds to the group bits of a mode.
     fn group_kind(&self) -> u16 {
         if self.bits(MASK).is_some() { MASK } else { GROUP_OF_FILE }
     }
@@ -75,7 +75,7 @@ impl List {
         bits(OWNER) << 6 | bits(self.group_kind()) << 3 | bits(OTHERS)
     }
 
-    /// What is kept of each class of a mode.
+    /// Changes the permissions of the entry for each class of a mode.
     fn change(&mut self, change: impl Fn(u32, u16) -> u16) {
         let group = self.group_kind();
         for (kind, bits, _) in &mut self.0 {
@@ -88,7 +88,7 @@ impl List {
         }
     }
 
-    /// Whether it lets somebody do something with an object of this owner and group.
+    /// Whether it permits the caller an access to an object with this owner and group.
     pub(crate) fn allows(&self, (uid, gid): (u32, u32), cred: &Cred, wanted: u32) -> bool {
         let mask = self.bits(MASK).unwrap_or(7);
         let covers = |bits: u16| u32::from(bits) & wanted == wanted;
@@ -112,17 +112,17 @@ impl List {
     }
 }
 
-/// A list of an object.
+/// A list of an object, if it has one.
 pub(super) fn list_of(inode: &Inode, which: &[u8]) -> Option<List> {
     inode.xattrs.get(which).map(|value| List::read(value))
 }
 
-/// Whether an attribute is a list.
+/// Whether an extended attribute is a list.
 pub(crate) fn is_list(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// `chmod` of an object that has a list.
+/// Updates the list of an object after a `chmod`.
 pub(super) fn list_after_chmod(inode: &mut Inode) {
     let mode = inode.mode;
     if let Some(mut list) = list_of(inode, ACCESS) {
@@ -131,7 +131,7 @@ pub(super) fn list_after_chmod(inode: &mut Inode) {
     }
 }
 
-/// The mode and lists of what is made in a directory; `None`: that has none to give.
+/// Mode and lists of a new object in a directory; `None` if the directory has no default list.
 pub(super) fn inherited(dir: &Inode, mode: u32) -> Option<(u32, Vec<(Bytes, Bytes)>)> {
     let default = list_of(dir, DEFAULT).filter(|_| mode & S_IFMT != S_IFLNK)?;
     let mut list = default.clone();

@@ -1,11 +1,12 @@
-//! The reference: what POSIX says that a file system does, for one process that makes one call after another.
+//! The reference model: what POSIX says that a file system does, for one process that makes one call after another.
 //!
-//! Small and plain on purpose. It knows a tree of inodes, open files, permissions and bytes, and nothing of servers, locks
-//! or caches. Errors and their order are Linux's. What a real system may choose (when exactly "now" was, where holes
-//! are) is an interval or a condition instead of a value.
+//! It is small and plain on purpose. It knows a tree of inodes, open files, permissions and bytes, and nothing of servers, locks
+//! or caches. Errors and their order are Linux's. Whatever a real system may choose (the exact time of a change, the place of
+//! holes) is an interval or a condition instead of a value.
 //!
-//! [`names`]: the tree. [`files`]: open files and bytes. [`access`]: who may. [`shared`]: for processes that share a tree. [`compare`]: whether what a call gave is what
-//! the model says. Cloning is cheap: a clone per call is the history that a crash is measured against.
+//! [`names`]: the tree. [`files`]: open files and bytes. [`access`]: permissions. [`list`]: access control lists. [`shared`]:
+//! processes that share a tree. [`compare`]: comparison of a call's result with the model. A model is cheap to clone: one clone
+//! per call is the history that crashes are checked against.
 
 mod access;
 mod compare;
@@ -32,42 +33,42 @@ pub(crate) use op::{Expect, Leads, Op, Way};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Id(pub u32);
 
-/// A path below the process's directory.
+/// A path below the process's directory, as its components.
 pub(crate) type Path = Vec<Bytes>;
 
-/// When something happened: between these, in nanoseconds since 1970.
+/// When something happened: a range of times in nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct When {
-    /// Not before.
+    /// The earliest time.
     pub from: i64,
-    /// Not after.
+    /// The latest time.
     pub to: i64,
 }
 
 impl When {
-    /// At any time.
+    /// Any time.
     pub const ANY: When = When { from: i64::MIN, to: i64::MAX };
 
-    /// Exactly then.
+    /// Exactly this time.
     pub fn at(ns: i64) -> When {
         When { from: ns, to: ns }
     }
 
-    /// This, or unchanged.
+    /// This range extended by `old`: the time was set or is unchanged.
     pub fn or(self, old: When) -> When {
         When { from: self.from.min(old.from), to: self.to.max(old.to) }
     }
 
-    /// Whether a moment can be the one.
+    /// Whether a time lies in the range.
     pub fn holds(self, ns: i64) -> bool {
         (self.from..=self.to).contains(&ns)
     }
 }
 
-/// What an inode is.
+/// The content of an inode, by type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Body {
-    /// A directory: its names, and where it hangs.
+    /// A directory: its entries and its parent.
     Directory { entries: BTreeMap<Bytes, Id>, parent: Id },
     /// A regular file.
     File(Rc<Vec<u8>>),
@@ -86,21 +87,21 @@ pub(crate) struct Inode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that lead to it; of a directory 2 and its subdirectories.
+    /// Number of names; for a directory, 2 plus its subdirectories.
     pub nlink: u32,
-    /// Last change of data.
+    /// Last modification of the data.
     pub mtime: When,
-    /// What a program last set that to: it shows again when a later write is lost.
+    /// The last modification time that a program set explicitly: it shows again if a later write is lost.
     pub set_mtime: Option<i64>,
-    /// Last change.
+    /// Last change of status.
     pub ctime: When,
-    /// Known only if it was set, and nothing was ever read: an access time of the past may be told late.
+    /// Known only if a program set it and nothing was read since: access times after reads may arrive late.
     pub atime: Option<i64>,
-    /// Something was read.
+    /// Whether it was ever read.
     pub accessed: bool,
     /// Extended attributes.
     pub xattrs: BTreeMap<Bytes, Bytes>,
-    /// The rest.
+    /// Type and content.
     pub body: Body,
 }
 
@@ -115,8 +116,7 @@ impl Inode {
         matches!(self.body, Body::File(_))
     }
 
-    /// It gets another owner, or is cut: capabilities of a program are for the program that it was. (Before a write it is the kernel that
-    /// takes them.)
+    /// Drops the file's capabilities, because its owner changed or it was truncated. (On a write the kernel drops them.)
     fn loses_capabilities(&mut self) {
         if !self.is_dir() {
             self.xattrs.remove(&b"security.capability"[..]);
@@ -147,17 +147,17 @@ pub(crate) struct Model {
     inodes: BTreeMap<Id, Rc<Inode>>,
     open: BTreeMap<u32, OpenFile>,
     next: u32,
-    /// The inode numbers that were seen.
+    /// The inode numbers seen so far.
     inos: BTreeMap<Id, u64>,
-    /// Several processes share it; see [`shared`].
+    /// Whether several processes share the tree; see [`shared`].
     shared: bool,
-    /// Who makes a call may search every directory.
+    /// Whether search permission on directories was checked already.
     searched: bool,
-    /// What clients gave up: bytes that may be older ones, and if they were the last, not be there.
+    /// Ranges that clients gave up: they may have older bytes, and at the end of the file they may be missing.
     lost: BTreeMap<Id, Vec<Range<u64>>>,
 }
 
-/// The process's directory.
+/// The root: the process's directory.
 pub(crate) const ROOT: Id = Id(0);
 /// Longest name, in bytes.
 pub(crate) const NAME_MAX: usize = 255;
@@ -180,7 +180,7 @@ pub(crate) const S_ISGID: u32 = 0o2000;
 pub(crate) const S_ISVTX: u32 = 0o1000;
 
 impl Model {
-    /// An empty directory of this owner and mode, made then.
+    /// An empty directory with this owner and mode, made at `when`.
     pub(crate) fn new(uid: u32, gid: u32, mode: u32, when: When) -> Model {
         let root = Inode {
             mode: S_IFDIR | mode,
@@ -209,7 +209,7 @@ impl Model {
 
     /// An inode that exists.
     pub(crate) fn inode(&self, id: Id) -> &Inode {
-        // An id without an inode would be a defect of the model itself; the root stands in so that a comparison fails.
+        // An id without an inode would be a defect of the model itself; returning the root makes the comparison fail.
         self.inodes.get(&id).or_else(|| self.inodes.get(&ROOT)).unwrap_or_else(|| unreachable!("the root is there"))
     }
 
@@ -225,14 +225,14 @@ impl Model {
         id
     }
 
-    /// Something was read.
+    /// Something was read: the access time becomes unknown.
     fn accessed(&mut self, id: Id) {
         let inode = self.change(id);
         inode.atime = None;
         inode.accessed = true;
     }
 
-    /// Whether a name leads to it, or it is open.
+    /// Whether it has a name or is open.
     fn is_live(&self, id: Id) -> bool {
         self.inode(id).nlink > 0 || self.open.values().any(|file| file.id == id)
     }
@@ -248,7 +248,7 @@ impl Model {
         &self.open
     }
 
-    /// The files of a client that died are closed.
+    /// Drops an open file whose client died.
     pub(crate) fn forget_open(&mut self, fd: u32) {
         if let Some(file) = self.open.remove(&fd) {
             self.drop_if_dead(file.id);
@@ -279,7 +279,7 @@ impl Model {
         all
     }
 
-    /// The same call about the same objects, where their names are others: `None` if one of them is not there.
+    /// The same call on the same objects, with their names in `other`; `None` if one of them does not exist there.
     pub(crate) fn call_in(&self, other: &Model, op: &Op) -> Option<Op> {
         let root = Cred::default();
         let paths = other.paths();
@@ -297,15 +297,15 @@ impl Model {
         Some(op)
     }
 
-    /// What comes next is step `step` of a history that had led to `there`, of which this state lacks a part: an object that it
-    /// makes is the same in both.
+    /// Before this state, which lacks a part of the history's changes, applies step `step`: an object that the step makes gets
+    /// the same id as in the history, which went from state `there` to state `after`.
     pub(crate) fn follow(&mut self, there: &Model, after: &Model, step: usize) {
-        // What the history did not make is none of its objects.
+        // The step made no object in the history, so a new object must not get the id of any of the history's objects.
         let other = u32::MAX / 2 + step as u32;
         self.next = if after.next == there.next { other } else { there.next };
     }
 
-    /// What a call does, and what it gives. `when`: it began and ended then.
+    /// Applies a call and returns the expected result. `when` is the time range of the call.
     pub(crate) fn apply(&mut self, op: &Op, cred: &Cred, when: When) -> Result<Expect, Errno> {
         match op {
             Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, when),
@@ -347,7 +347,7 @@ impl Model {
         }
     }
 
-    /// The same of a call about one object, where its path has led to that.
+    /// Applies a call about one object whose path was already resolved to `id`.
     pub(crate) fn apply_found(&mut self, op: &Op, cred: &Cred, id: Id, when: When) -> Result<Expect, Errno> {
         match op {
             Op::Chmod { mode, .. } => self.chmod_found(cred, id, *mode, when),
@@ -363,23 +363,23 @@ impl Model {
         }
     }
 
-    /// Clocks of clients differ: times are merged by the newest change of status, so a change by a slow clock may leave them as they were
-    /// in the state before it.
+    /// Used when the clocks of clients differ: times are merged by the newest change of status, so a change by a client with a
+    /// slow clock may leave the times of the previous state.
     pub(crate) fn may_keep_times(&mut self, before: &Model, op: &Op) {
         let changed: Vec<Id> = self.ids().filter(|id| !self.same_body(before, *id)).collect();
         for id in changed {
             let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
             let inode = self.change(id);
-            // One that leaves the size as it was changes the time all the same.
+            // A change of data that keeps the size still sets the time.
             if inode.mtime != old.0 || op.changes_data() {
-                // A change of data is not older than what was known of the file.
+                // The time of a change of data is not older than the known times of the file.
                 inode.mtime = inode.mtime.or(old.0).or(old.1);
             }
             inode.ctime = inode.ctime.or(old.1);
         }
     }
 
-    /// The objects that a call is about, and the directories of its names.
+    /// The objects that a call is about, and the parent directories of its names.
     pub(crate) fn concerned(&self, op: &Op) -> Vec<Id> {
         let (root, mut op) = (Cred::default(), op.clone());
         let opened = op.fd().and_then(|fd| self.open.get(&fd)).map(|file| file.id);
@@ -402,12 +402,12 @@ impl Model {
         self.inodes.keys().copied()
     }
 
-    /// An inode, if there is one.
+    /// An inode, if it exists.
     pub(crate) fn get(&self, id: Id) -> Option<&Inode> {
         self.inodes.get(&id).map(|inode| &**inode)
     }
 
-    /// Whether an inode is certainly the same in both states: it was not touched in between.
+    /// Whether an inode is known to be equal in both states, because it was not changed in between.
     pub(crate) fn same_body(&self, other: &Model, id: Id) -> bool {
         match (self.inodes.get(&id), other.inodes.get(&id)) {
             (Some(a), Some(b)) => Rc::ptr_eq(a, b),

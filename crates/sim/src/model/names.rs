@@ -1,4 +1,4 @@
-//! The tree: names, attributes, extended attributes.
+//! The tree: names, attributes and extended attributes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ impl Model {
         may(self.inode(dir), cred, EXECUTE)
     }
 
-    /// Whether somebody may search the directories of a path, as far as they are there.
+    /// Whether the caller may search the directories of a path, as far as they exist.
     pub(crate) fn may_search(&self, cred: &Cred, path: &Path) -> Result<(), Errno> {
         match self.parent(cred, path) {
             Err(Errno::EACCES) => Err(Errno::EACCES),
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    /// Where a path leads; a link at its end is not followed.
+    /// Resolves a path without following a symbolic link at its end.
     pub(crate) fn walk(&self, cred: &Cred, path: &Path) -> Result<Id, Errno> {
         let mut at = ROOT;
         for name in path {
@@ -58,7 +58,7 @@ impl Model {
         Ok((dir, name))
     }
 
-    /// The directory changed.
+    /// Sets the times of a directory that changed.
     pub(super) fn stamp(&mut self, id: Id, when: When) {
         let inode = self.change(id);
         inode.mtime = when;
@@ -77,7 +77,7 @@ impl Model {
         }
     }
 
-    /// A new object under a name that is free.
+    /// Makes a new object under a free name.
     pub(super) fn give_birth(&mut self, cred: &Cred, dir: Id, name: &Bytes, mode: u32, body: Body, when: When) -> Id {
         let asked = mode;
         let (uid, gid, mode) = match mode & S_IFMT {
@@ -118,7 +118,7 @@ impl Model {
         may(self.inode(dir), cred, WRITE | EXECUTE)?;
         let kind = mode & S_IFMT;
         let body = body(dir);
-        // A whiteout leads nowhere: everybody may make it.
+        // Any user may make a whiteout: it gives no access to a device.
         let is_whiteout = kind == S_IFCHR && body == Body::Special { rdev: 0 };
         if matches!(kind, S_IFCHR | 0o060_000) && !is_whiteout && cred.uid != 0 {
             return Err(Errno::EPERM);
@@ -171,7 +171,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// A name of the object is gone from the directory.
+    /// Adjusts link counts after a name of `victim` was removed from `dir`.
     fn unlinked(&mut self, dir: Id, victim: Id, when: When) {
         let is_dir = self.inode(victim).is_dir();
         let inode = self.change(victim);
@@ -185,7 +185,7 @@ impl Model {
         self.drop_if_dead(victim);
     }
 
-    /// Whether `upper` is `lower` or above it.
+    /// Whether `upper` is `lower` or an ancestor of it.
     fn is_above(&self, upper: Id, lower: Id) -> bool {
         let mut at = lower;
         loop {
@@ -270,7 +270,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// An object moved to another directory.
+    /// Adjusts parent and link counts after an object moved to another directory.
     fn hang(&mut self, id: Id, to: Id, from: Id, when: When) {
         let inode = self.change(id);
         inode.ctime = when;
@@ -307,7 +307,7 @@ impl Model {
         Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
     }
 
-    /// `chmod` of an object that a path led to.
+    /// `chmod` of an object that a path was resolved to.
     pub(crate) fn chmod_found(&mut self, cred: &Cred, id: Id, mode: u32, when: When) -> Outcome {
         if !is_owner(self.inode(id), cred) {
             return Err(Errno::EPERM);
@@ -320,7 +320,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// `chown`, likewise.
+    /// `chown` of a resolved object.
     pub(crate) fn chown_found(
         &mut self,
         cred: &Cred,
@@ -348,7 +348,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// `utimensat`, likewise.
+    /// `utimensat` of a resolved object.
     pub(crate) fn utimens_found(
         &mut self,
         cred: &Cred,
@@ -379,7 +379,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// `access`, likewise.
+    /// `access` of a resolved object.
     pub(crate) fn access_found(&self, cred: &Cred, id: Id, mask: u32) -> Outcome {
         may(self.inode(id), cred, mask).map(|()| Expect::Done)
     }
@@ -392,7 +392,7 @@ impl Model {
         may(self.inode(id), cred, READ).map(|()| Expect::Done)
     }
 
-    /// A default layout for a directory: only its ctime is seen.
+    /// Sets the default layout of a directory; only its ctime is visible.
     pub(super) fn set_stripe(&mut self, cred: &Cred, path: &Path, when: When) -> Outcome {
         let id = self.walk(cred, path)?;
         if !is_owner(self.inode(id), cred) {
@@ -403,7 +403,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// The data of a file moves: nobody sees that.
+    /// Moves the data of a file, which is invisible to programs.
     pub(super) fn migrate(&self, cred: &Cred, path: &Path) -> Outcome {
         let inode = self.inode(self.walk(cred, path)?);
         match (&inode.body, is_owner(inode, cred)) {
@@ -413,9 +413,9 @@ impl Model {
         }
     }
 
-    // --- extended attributes of the user's kind ---
+    // --- extended attributes of the namespace `user` ---
 
-    /// Whether somebody may read or write the attributes of an object.
+    /// Whether the caller may read or write extended attributes of an object.
     pub(crate) fn may_xattr(&self, cred: &Cred, id: Id, mask: u32) -> Result<(), Errno> {
         let inode = self.inode(id);
         if !inode.is_dir() && !inode.is_file() {
@@ -427,7 +427,7 @@ impl Model {
         may(inode, cred, mask)
     }
 
-    /// `setxattr` of an object that a path led to.
+    /// `setxattr` of a resolved object.
     pub(crate) fn setxattr_found(
         &mut self,
         cred: &Cred,
@@ -452,7 +452,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// `getxattr`, likewise.
+    /// `getxattr` of a resolved object.
     pub(crate) fn getxattr_found(&self, cred: &Cred, id: Id, name: &Bytes) -> Outcome {
         if is_list(name) {
             return self.get_list(id, name);
@@ -461,12 +461,12 @@ impl Model {
         self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
     }
 
-    /// `listxattr`, likewise.
+    /// `listxattr` of a resolved object.
     pub(crate) fn listxattr_found(&self, id: Id) -> Outcome {
         Ok(Expect::Names(self.inode(id).xattrs.keys().cloned().collect()))
     }
 
-    /// `removexattr`, likewise.
+    /// `removexattr` of a resolved object.
     pub(crate) fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
         if is_list(name) {
             return self.remove_list(cred, id, name, when);

@@ -1,4 +1,4 @@
-//! Calls as data, and what the model says of them.
+//! System calls as values, and the results that the model expects.
 
 use client::api::SetTime;
 use proto::Bytes;
@@ -8,13 +8,13 @@ use super::{Id, Path};
 /// How bytes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// `pwrite`; of a file that was opened for appending: at the end.
+    /// `pwrite`; at the end of a file that was opened for appending.
     Plain,
-    /// Through `mmap` and `msync`: only within the file.
+    /// Through `mmap` and `msync`; only within the file.
     Mapped,
 }
 
-/// A system call. Open files go by numbers that the process chooses.
+/// A system call. The process numbers its own open files (`fd`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -54,20 +54,20 @@ pub enum Op {
     Migrate { path: Path, count: i32, first: i32 },
 }
 
-/// What a path of a call is for.
+/// What a call needs a path for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leads {
-    /// What it leads to, whatever its name.
+    /// The object at the path, whatever its name.
     ToObject,
-    /// Its last name, in the directory that the others lead to.
+    /// The last name, in the directory given by the other components.
     ToName,
 }
 
-/// Open makes the file if there is none.
+/// Opening creates the file if it does not exist.
 const O_CREAT: u32 = 0o100;
 
 impl Op {
-    /// Its paths.
+    /// The call's paths.
     pub fn paths_mut(&mut self) -> Vec<(Leads, &mut Path)> {
         use Leads::{ToName, ToObject};
         match self {
@@ -108,7 +108,7 @@ impl Op {
         }
     }
 
-    /// The path to the one object that it is about, which the call looks up before it does anything.
+    /// The path of the one object that the call is about and looks up first.
     pub fn object(&self) -> Option<&Path> {
         match self {
             Op::Stat { path }
@@ -129,7 +129,7 @@ impl Op {
         }
     }
 
-    /// The open file that it goes through.
+    /// The open file that the call uses.
     pub fn fd(&self) -> Option<u32> {
         match self {
             Op::Close { fd }
@@ -174,12 +174,12 @@ impl Op {
         )
     }
 
-    /// Whether it makes a new object, which its answer describes.
+    /// Whether it makes a new object, which its reply describes.
     pub fn makes(&self) -> bool {
         matches!(self, Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. })
     }
 
-    /// Its kind.
+    /// The name of the call in output.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Mkdir { .. } => "mkdir",
@@ -219,7 +219,7 @@ impl Op {
         }
     }
 
-    /// For a person.
+    /// The call in one line, for messages.
     pub fn show(&self) -> String {
         let path = |path: &Path| {
             let parts: Vec<String> = path.iter().map(|name| name.escape_ascii().to_string()).collect();
@@ -260,23 +260,24 @@ impl Op {
     }
 }
 
-/// What the model says that a call gives.
+/// The result that the model expects of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Expect {
-    /// Success, nothing to look at.
+    /// Success without a value.
     Done,
-    /// Attributes of this inode, as it is now.
+    /// The present attributes of this inode.
     Inode(Id),
     /// These bytes.
     Data(Bytes),
-    /// So many bytes were written.
+    /// This many bytes were written.
     Written(u32),
-    /// These names.
+    /// These directory entries.
     Entries(Vec<(Bytes, Id)>),
     /// These attribute names, in any order.
     Names(Vec<Bytes>),
-    /// An offset at or after this one, so that what lies before it is a hole (looking for data), or a hole is there.
+    /// With `hole`, an offset at or after this one where a hole is; otherwise one before which everything from `offset` on is a
+    /// hole.
     Seek { id: Id, offset: u64, hole: bool },
-    /// Done or `ENXIO`, by where holes are.
+    /// As `Seek` without `hole`, or `ENXIO`, depending on where holes are.
     SeekOrNothing { id: Id, offset: u64 },
 }

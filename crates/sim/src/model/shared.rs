@@ -1,8 +1,8 @@
-//! What the model needs when several processes work in one tree at once.
+//! Extensions of the model for several processes that work in one tree concurrently.
 //!
-//! A call that goes by a path is two steps then: the path leads to an object, and something is done to that object, which
-//! may have lost its name in between. So the second steps are offered on their own, objects stay known after their last
-//! name and close, and of times, which follow the clocks of several clients, only one counts that somebody has set and nobody has changed since.
+//! A call with a path then has two steps: the path is resolved to an object, and something is done to that object, which may have
+//! lost its name in between. So the second steps are available on their own, and objects stay known after their last name and
+//! close. Times follow the clocks of several clients, so a time counts only if a program set it and nothing has changed it since.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 
@@ -16,23 +16,23 @@ use super::{Body, Expect, Id, Model, OpenFile, Path, When};
 type Outcome = Result<Expect, Errno>;
 
 impl Model {
-    /// A state that several processes share.
+    /// Turns this into a state that several processes share.
     pub(crate) fn into_shared(mut self) -> Model {
         self.shared = true;
         self
     }
 
-    /// Whoever comes may search all directories: that was asked before.
+    /// Sets whether search permission on directories was checked already.
     pub(crate) fn set_searched(&mut self, searched: bool) {
         self.searched = searched;
     }
 
-    /// The object that the next call makes, if it makes one, has this number: it does not depend on the order of calls.
+    /// Sets the number of the next object that is made, which must not depend on the order of calls.
     pub(crate) fn name_next(&mut self, number: u32) {
         self.next = number;
     }
 
-    /// Opens an object that a path led to.
+    /// Opens an object that a path was resolved to.
     pub(crate) fn open_found(&mut self, cred: &Cred, id: Id, flags: u32, fd: u32, when: When) -> Outcome {
         self.may_open(cred, id, flags)?;
         if flags & super::files::O_TRUNC != 0 {
@@ -42,7 +42,7 @@ impl Model {
         Ok(Expect::Inode(id))
     }
 
-    /// A further name for an object that a path led to.
+    /// Adds a name for an object that a path was resolved to.
     pub(crate) fn link_found(&mut self, cred: &Cred, id: Id, to: &Path, when: When) -> Outcome {
         let (dir, name) = self.parent(cred, to)?;
         if self.entries(dir).contains_key(name) {
@@ -61,7 +61,7 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    /// The names in an object that a path led to.
+    /// Lists the directory that a path was resolved to.
     pub(crate) fn list_found(&self, id: Id) -> Outcome {
         if !self.inode(id).is_dir() {
             return Err(Errno::ENOTDIR);
@@ -69,7 +69,7 @@ impl Model {
         Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
     }
 
-    /// The state in one word, but for the bytes of files and for times.
+    /// A hash of the state without the bytes of files and without times (except `mtime.from`).
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = KeyedHash::default().build_hasher();
         for (id, inode) in &self.inodes {

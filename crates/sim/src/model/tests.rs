@@ -1,4 +1,4 @@
-//! Stories that the model itself must tell right.
+//! Tests of the model itself.
 
 use super::*;
 
@@ -110,7 +110,7 @@ fn a_user_meets_permissions_in_linuxs_order() {
     assert_eq!(story.run(&user(), Op::Stat { path: path("closed/f/g") }), Err(Errno::EACCES));
 }
 
-/// The examples of `acl(5)`: whoever is named is let in as far as the mask allows, and what is made inherits.
+/// The examples of `acl(5)`: named users get permissions within the mask, and new objects inherit the default list.
 #[test]
 fn lists_let_in_whom_they_name() {
     let mut story = Story::new();
@@ -121,7 +121,7 @@ fn lists_let_in_whom_they_name() {
     };
     let may = |story: &mut Story, at: &str, mask| story.run(&user(), Op::Access { path: path(at), mask }).is_ok();
     let stat = |story: &Story, at: &str| story.model.inode(story.model.walk(&root(), &path(at)).unwrap()).mode;
-    // Owner, the user, the owning group, a group, the mask, others.
+    // Owner, named user, owning group, named group, mask, others.
     let list = List::naming([7, 7, 4, 4, 5, 0], 1000, 2000);
     assert_eq!(story.run(&user(), set("d", ACCESS, list.clone())), Err(Errno::EPERM));
     story.run(&root(), set("d", ACCESS, list.clone())).unwrap();
@@ -186,7 +186,7 @@ fn only_what_was_given_up_may_differ() {
     for bad in [b"abCDEfgh".as_slice(), b"abxxefgh", b"abcdefg", b"abcdefghi", b"abnewfgh"] {
         assert!(differs(bad, 2..4), "{bad:?}");
     }
-    // The end was given up: there may be less, and what was appended beside that lies where the file ended.
+    // The end was given up: it may be missing, and bytes appended concurrently are where the file ended.
     for good in [b"abcd".as_slice(), b"abcd\0\0gh", b"abcdnew", b"abcdenew"] {
         assert!(!differs(good, 4..8), "{good:?}");
     }
@@ -194,12 +194,12 @@ fn only_what_was_given_up_may_differ() {
         assert!(differs(bad, 4..8), "{bad:?}");
     }
     assert!(content_differs(want, b"abcdefgH", &[], &instead).is_some(), "nothing was given up");
-    // In front of what was given up there were no bytes.
+    // There is only a hole before the given-up range.
     let hole = |got: &[u8]| content_differs(b"\0\0cdefgh", got, core::slice::from_ref(&(2..8)), &instead).is_some();
     assert!(!hole(b"new") && !hole(b"\0new") && hole(b"xnew"));
 }
 
-/// The time of a write goes with its bytes: the one before shows again, also if a program had set it to something later.
+/// A lost write also loses its times: the previous time shows again, even a later one that a program had set.
 #[test]
 fn times_go_with_bytes_that_were_given_up() {
     let mut story = Story::new();

@@ -1,8 +1,8 @@
-//! What administrators do in mid run: parameters of servers and clients change, recoveries are ended, clients are evicted, unmounted and
-//! mounted.
+//! Acts of administrators during a run: parameters of servers and clients change, recoveries are aborted, clients are evicted,
+//! unmounted and mounted.
 //!
-//! An unmount is what comes after the programs that used the mount have been killed: their calls have no answers, their files are
-//! closed, and everything that the client was told is written back before it goes. So unlike a death it takes nothing.
+//! Before an unmount the programs that use the mount are killed: their calls get no answers, their files are closed, and
+//! everything that the client acknowledged is written back before it leaves. So, unlike a death, an unmount loses nothing.
 
 use proto::{Errno, TargetKind};
 use stdx::Rng;
@@ -13,17 +13,17 @@ use super::{World, WorldEvent};
 use crate::disturb::Acts;
 use crate::program::Mounts;
 
-/// The source of acts.
+/// The source of administrators' acts.
 pub struct Administrator {
     plan: Option<Acts>,
     left: u64,
-    /// Where programs find the clients.
+    /// The mounts that programs use.
     pub programs: Mounts,
     rng: Rng,
 }
 
 impl Administrator {
-    /// As planned.
+    /// Acts according to the plan.
     pub fn new(plan: &crate::plan::Plan) -> Administrator {
         let acts = plan.disturbances.acts;
         let rng = Rng::new(plan.seed ^ 0xac70_ac71);
@@ -31,7 +31,7 @@ impl Administrator {
     }
 }
 
-/// A parameter of servers, and what it is set to.
+/// Parameters of servers, with possible values.
 const SERVER_PARAMS: &[(&str, &[&str])] = &[
     ("mdt.*.max_mod_rpcs_in_flight", &["1", "2", "8", "64", "512"]),
     ("*.*.commit_interval_ms", &["1", "50", "1000"]),
@@ -44,7 +44,7 @@ const SERVER_PARAMS: &[(&str, &[&str])] = &[
     ("lod.*.qos_threshold_rr", &["0", "100"]),
 ];
 
-/// The same of clients.
+/// Parameters of clients, with possible values.
 const CLIENT_PARAMS: &[(&str, &[&str])] = &[
     ("mdc.*.max_mod_rpcs_in_flight", &["1", "2", "7", "32"]),
     ("mdc.*.max_rpcs_in_flight", &["2", "8", "512"]),
@@ -57,14 +57,14 @@ const CLIENT_PARAMS: &[(&str, &[&str])] = &[
 ];
 
 impl World {
-    /// Plans the next act.
+    /// Schedules the next act.
     pub(super) fn plan_act(&mut self) {
         let Some(acts) = self.administrator.plan.filter(|_| self.administrator.left > 0) else { return };
         let delay = around(&mut self.administrator.rng, acts.every);
         self.after(delay, WorldEvent::Fault(Fault::Act));
     }
 
-    /// Does something.
+    /// Performs an act.
     pub(super) fn act(&mut self) {
         let Some(acts) = self.administrator.plan else { return };
         self.administrator.left -= 1;
@@ -96,7 +96,8 @@ impl World {
         }
     }
 
-    /// Whether what clients build on each other's work is kept without `commit_on_sharing`: all come back and replay.
+    /// Whether dependent changes of several clients survive without `commit_on_sharing`, because all clients reconnect and
+    /// replay.
     fn is_sharing_safe(&self) -> bool {
         self.plan.profile < crate::Profile::Servers && !self.plan.evicts()
     }
@@ -114,14 +115,14 @@ impl World {
             Node::Liar | Node::Raw => None,
         };
         self.trace.note(self.now, &[52], || format!("{node:?} {pattern}={value}: {result:?}"));
-        // What a client may have depends on what its target gave it.
+        // The values that a client accepts depend on what its target granted.
         if let (Node::Server(_), Some(Err(errno @ (Errno::EACCES | Errno::EINVAL | Errno::ERANGE)))) = (node, result) {
             self.fail(format!("{node:?} refuses {pattern}={value}: {}", errno.name()));
         }
         self.pump(node);
     }
 
-    /// One target gives up some client, but never client 0.
+    /// Some target evicts some client, but never client 0.
     fn evict_some(&mut self) {
         let server = self.administrator.rng.below(self.servers.len() as u64) as usize;
         if self.mounts.len() < 2 || self.servers[server].name.kind == TargetKind::Mgt {
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// A target gives up a client.
+    /// A target evicts a client.
     pub fn evict(&mut self, server: usize, client: usize) {
         let wanted = format!("client {client}");
         let described = self.servers[server].machine.iter().flat_map(|m| m.get_params("*.*.exports.*.description"));
@@ -144,13 +145,13 @@ impl World {
         }
     }
 
-    /// The programs of some client but client 0 are killed, and it unmounts.
+    /// Kills the programs of some client (never client 0) and unmounts it.
     fn unmount_some(&mut self) {
-        let here = |client: &usize| {
+        let is_mounted = |client: &usize| {
             let mount = &self.mounts[*client];
             mount.machine.is_some() && mount.mounted && !mount.leaving
         };
-        let candidates: Vec<usize> = (1..self.mounts.len()).filter(here).collect();
+        let candidates: Vec<usize> = (1..self.mounts.len()).filter(is_mounted).collect();
         let Some(&client) = self.administrator.rng.pick(&candidates) else { return };
         self.faults.counts.unmounts += 1;
         self.trace.note(self.now, &[53, client as u64], || format!("client {client} is to unmount"));
@@ -159,7 +160,7 @@ impl World {
         self.unmount(client);
     }
 
-    /// One more client comes.
+    /// Mounts another client.
     pub(super) fn mount_another(&mut self) {
         if self.mounts.len() >= 2 * crate::plan::CLIENTS_MAX {
             return;
@@ -169,7 +170,7 @@ impl World {
         self.administrator.programs.add(self.mounts[client].kernel.clone());
     }
 
-    /// A client has unmounted: everything was written back, unless somebody has taken it.
+    /// Checks an unmount: everything must have been written back, unless the client was evicted or a disk failed.
     pub(super) fn judge_unmount(&mut self, client: usize, result: Result<(), proto::Errno>) {
         let Err(errno) = result else { return };
         let excused = self.sched.was_evicted(client)

@@ -1,4 +1,4 @@
-//! Defects on purpose in what passes between programs, clients and servers ([`Canary`]): some requests and calls never arrive, or others do.
+//! Deliberate defects between programs, clients and servers ([`Canary`]): some requests and calls are dropped or changed.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use super::net::Node;
 use super::{Canary, World, WorldEvent};
 
 impl World {
-    /// A canary: now and then the mode of an inode stays on the disk what it was.
+    /// Canary: sometimes keeps the old mode of an inode on disk.
     pub(super) fn forget_mode(&mut self, server: usize, key: &store::Key, value: &mut Option<store::Value>) {
         let formats = schema::formats();
         let decode = |sealed: &store::Value| schema::Inode::decode_record(&formats.open(key, sealed).ok()?).ok();
@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// A canary: some changes are answered by the world itself.
+    /// Canary: answers some changes in place of the server. Returns whether it did.
     pub(super) fn swallow(&mut self, conn: usize, side: usize, frame: &Frame) -> bool {
         use proto::frame::flags;
         use proto::{Opcode, Transno};
@@ -72,7 +72,7 @@ impl World {
         true
     }
 
-    /// Makes another call of some calls, if that is what the canary does. True: it is not made at all.
+    /// Canary: changes some calls. Returns whether the call is dropped.
     pub(super) fn spoils(&mut self, cred: &mut proto::msg::Cred, call: &mut capi::Call) -> bool {
         use capi::Call;
         let of_it = match (self.canary, &*call) {

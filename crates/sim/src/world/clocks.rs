@@ -1,6 +1,7 @@
-//! Wall clocks of clients: they differ, and are set forward and back in mid run.
+//! Wall clocks of clients: they differ, and are set forward and back during a run.
 //!
-//! Times of changes are those of the client that made them, so the model is told by which clock a call went ([`Sched::when`]).
+//! The times of a change come from the client that made it, so the model takes the clock of that client into account
+//! ([`Sched::when`]).
 //!
 //! [`Sched::when`]: crate::sched::Sched::when
 
@@ -12,7 +13,7 @@ use super::faults::{Fault, around};
 use super::{World, WorldEvent};
 use crate::disturb::ClockSteps;
 
-/// The clocks of clients.
+/// The source of clock settings.
 #[derive(Debug)]
 pub(super) struct WallClocks {
     plan: Option<ClockSteps>,
@@ -21,7 +22,7 @@ pub(super) struct WallClocks {
 }
 
 impl WallClocks {
-    /// As planned.
+    /// Clock settings according to the plan.
     pub(super) fn new(plan: &crate::plan::Plan) -> WallClocks {
         let planned = plan.disturbances.clocks;
         WallClocks { plan: planned, left: planned.map_or(0, |of| of.count), rng: Rng::new(plan.seed ^ 0xc10c_c10d) }
@@ -34,7 +35,7 @@ impl World {
         self.wall_ns() + self.sched.clock_offset(client)
     }
 
-    /// A client's clock is what it is from now on.
+    /// Sets a client's clock to a random offset.
     pub(super) fn set_clock(&mut self, client: usize) {
         let Some(planned) = self.wall_clocks.plan else { return };
         let most = planned.most.as_nanos() as u64;
@@ -49,14 +50,14 @@ impl World {
         });
     }
 
-    /// Plans the next step.
+    /// Schedules the next setting.
     pub(super) fn plan_clock(&mut self) {
         let Some(planned) = self.wall_clocks.plan.filter(|_| self.wall_clocks.left > 0) else { return };
         let delay = around(&mut self.wall_clocks.rng, planned.every);
         self.after(delay, WorldEvent::Fault(Fault::Clock));
     }
 
-    /// Somebody sets a clock.
+    /// Sets the clock of some client.
     pub(super) fn step_clock(&mut self) {
         self.wall_clocks.left -= 1;
         if !self.mounts.is_empty() {

@@ -1,4 +1,4 @@
-//! Effects of machines become events; events reach machines.
+//! Turns effects of machines into events, and delivers events to machines.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{Canary, World, WorldEvent, space, wire};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
 
-/// After so long a mount looks again whether the call of a signal has come.
+/// After this time a mount checks again whether a signal's call has arrived.
 const SIGNAL_AGAIN: Duration = Duration::from_millis(1);
 
 impl World {
@@ -133,7 +133,7 @@ impl World {
                 if let (Canary::HideNames, Ok(capi::Answer::Entries(entries))) = (self.canary, &mut result)
                     && self.rng.chance(1, 4)
                 {
-                    // Behind `.` and `..`; the last one would be given again by the next call.
+                    // Entries 0 and 1 are `.` and `..`; the next call would return the last one again.
                     if entries.len() > 3 {
                         entries.remove(2);
                     }
@@ -143,7 +143,7 @@ impl World {
                 let result = self.judge_wish(id, result);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
-            // A signal may be faster than its call. The mount keeps it in mind until the call is there.
+            // A signal may overtake its call. It is delivered once the call has arrived.
             WorldEvent::Interrupt { client, id, fatal } if self.coming.contains(&id) => {
                 self.after(SIGNAL_AGAIN, WorldEvent::Interrupt { client, id, fatal });
             }
@@ -160,7 +160,7 @@ impl World {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
                     return self.reach_client(client, capi::Event::Invalidated { token, known: true });
                 }
-                // Attributes it asks for again, and its pages stay.
+                // The kernel drops the attributes but keeps the pages.
                 if let (Canary::KeepPages, capi::Invalidation::Inode { length, .. }) = (self.canary, &mut what) {
                     *length = 0;
                 }
@@ -296,7 +296,7 @@ impl World {
         self.pump(node);
     }
 
-    /// Carries out what a machine wants, and notes when it wants a tick.
+    /// Carries out the effects of a machine, and schedules its next tick.
     pub(super) fn pump(&mut self, node: Node) {
         match node {
             Node::Server(server) => {
@@ -333,7 +333,7 @@ impl World {
             return None;
         }
         if let Some(at) = wanted {
-            // A tick is never quite on time.
+            // A tick is always slightly late.
             let at = self.when(node, at).max(self.now) + Duration::from_nanos(1 + self.rng.below(20_000));
             self.push(at, WorldEvent::Tick { node, serial: serial + 1 });
         }
@@ -364,13 +364,13 @@ impl World {
                 self.push(at, WorldEvent::Commit { server, life, group });
             }
             Effect::Data { id, op } => {
-                // To sync takes as long as a commit.
+                // A sync takes as long as a commit.
                 let span = if matches!(op, DataOp::Sync { .. }) { self.plan.commit } else { self.plan.data };
                 let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
                 if !own.slow.is_zero() {
-                    // One after another.
+                    // A slow disk executes one operation after another.
                     own.slow_until = own.slow_until.max(self.now) + own.slow;
                     at = at.max(own.slow_until);
                 }
@@ -389,7 +389,8 @@ impl World {
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
                 self.note_said(node, &line);
-                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to, or a story is about that.
+                // Worlds never put an older copy of a disk back, so a target that suspects one is wrong, unless a peer lied to it
+                // or a story does it.
                 self.judge_eviction(server, &line);
                 self.hear_of_eviction(server, &line);
                 if line.starts_with("recovery is over") {
@@ -454,8 +455,8 @@ impl World {
                 self.after(delay, WorldEvent::Answer { id: id.0, result });
             }
             capi::Effect::Invalidate(what) => {
-                // A page with which a write waits is dropped without anybody waiting for it, and by the time the write has what
-                // it waits for the kernel has long done so, if the write has not locked the page.
+                // No call waits for the kernel to drop the page of a waiting write. By the time the write continues, the kernel
+                // has long dropped the page, unless the write has locked it.
                 let behind_write = matches!(what, capi::Invalidation::Inode { token: 0, length: 1..=4096, .. });
                 let delay = if behind_write { Duration::ZERO } else { self.plan.kernel.draw(&mut self.rng) };
                 if let capi::Invalidation::Entry { parent, name, .. } = &what
@@ -498,7 +499,7 @@ impl World {
         }
     }
 
-    /// The kernel has forgotten what it was told to forget.
+    /// Reports to clients which invalidations their kernels have carried out.
     pub(super) fn deliver_invalidated(&mut self) {
         for client in 0..self.mounts.len() {
             for (token, known) in self.mounts[client].kernel.take_forgotten() {
@@ -537,7 +538,7 @@ impl World {
         let end = self.net.get(conn).ends[1].clone();
         let Node::Server(server) = end.node else { return };
         if !self.lives(end.node, end.life) || end.dead_from.is_some() {
-            // It died meanwhile, or the way to it is cut: the dialler learns it.
+            // The server died in between, or the path to it is cut: the dialler learns it.
             self.net.end(conn, 0).dead_from.get_or_insert(self.now);
             return;
         }

@@ -1,8 +1,7 @@
-//! What goes wrong: drawn frame by frame and moment by moment while faults are on.
+//! Faults, drawn frame by frame and at random times while faults are on.
 //!
-//! Faults are placed so that the system can in principle go on: a frame that is lost takes its connection with it sooner
-//! or later (a network that loses a frame of a stream breaks the stream), a server that is killed comes back, only
-//! clients die for good, and only in runs that are about that.
+//! The system can always continue in principle: a lost frame eventually takes its connection with it (a network that loses a
+//! frame of a stream breaks the stream), a killed server restarts, and clients die for good only in runs about that.
 
 use core::time::Duration;
 
@@ -15,113 +14,113 @@ use super::net::Node;
 use super::{World, WorldEvent};
 use crate::plan::{DiskFaults, NetworkFaults, NodeFaults, Plan};
 
-/// Faults that strike at a moment.
+/// A fault at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// A connection breaks.
+    /// A connection is cut.
     Cut {
-        /// Which.
+        /// The connection.
         conn: usize,
     },
     /// Some server is killed.
     Crash,
     /// Some client dies.
     Death,
-    /// Others fill the disk of some server.
+    /// Something else fills the disk of some server.
     Fill,
     /// Some client is cut off.
     Part,
-    /// An administrator does something.
+    /// An administrator acts.
     Act,
     /// A client's clock is set.
     Clock,
-    /// A site is armed.
+    /// A fault site is armed.
     Arm,
-    /// And is not any more.
+    /// A fault site is disarmed.
     Disarm {
-        /// Of which server, or after these which client.
+        /// A server, or (counted after the servers) a client.
         at: usize,
     },
     /// Some disk fails.
     Fail,
-    /// And is repaired.
+    /// The disk is repaired.
     Repair {
-        /// Whose.
+        /// Its server.
         server: usize,
     },
-    /// A client that was cut off is so no longer.
+    /// A partition ends.
     Join {
-        /// Who.
+        /// The client that was cut off.
         client: usize,
     },
-    /// The disk has space again.
+    /// A full disk has space again.
     Free {
-        /// Whose.
+        /// Its server.
         server: usize,
     },
 }
 
-/// How many faults there were.
+/// Counts of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Frames lost.
+    /// Lost frames.
     pub lost: u64,
-    /// Frames doubled.
+    /// Duplicated frames.
     pub doubled: u64,
-    /// Frames late.
+    /// Delayed frames.
     pub late: u64,
-    /// Connections cut.
+    /// Cut connections.
     pub cuts: u64,
-    /// Dials that failed.
+    /// Failed dials.
     pub dials: u64,
-    /// Servers killed.
+    /// Killed servers.
     pub crashes: u64,
-    /// Of those at a commit.
+    /// Of these, at a commit.
     pub crashes_at_commit: u64,
-    /// Of those while the server was starting.
+    /// Of these, during the start.
     pub crashes_in_start: u64,
-    /// Of those at a step of its recovery.
+    /// Of these, at a step of the recovery.
     pub crashes_in_recovery: u64,
-    /// Of those with another server.
+    /// Of these, together with another server.
     pub crashes_together: u64,
-    /// Clients dead.
+    /// Dead clients.
     pub deaths: u64,
-    /// Power failures everywhere.
+    /// Power failures of the whole cluster.
     pub power: u64,
-    /// Disks that others filled.
+    /// Disks that something else filled.
     pub fills: u64,
-    /// Times that clients gave up what they could not write.
+    /// Losses of data that clients could not write.
     pub given_up: u64,
     /// Clients that were cut off for a while.
     pub partitions: u64,
-    /// Evictions of clients that live.
+    /// Evictions of living clients.
     pub evictions: u64,
-    /// What administrators did.
+    /// Acts of administrators.
     pub acts: u64,
-    /// Of that unmounts.
+    /// Of these, unmounts.
     pub unmounts: u64,
-    /// Operations of disks that failed.
+    /// Failed operations of disks.
     pub io_errors: u64,
-    /// Records that were damaged for a while.
+    /// Records that were unreadable for a while.
     pub damaged: u64,
-    /// Targets that a disk stopped.
+    /// Targets that stopped because of a disk error.
     pub stops: u64,
-    /// Clocks of clients that were set.
+    /// Settings of clients' clocks.
     pub clock_steps: u64,
-    /// Sites that were armed.
+    /// Armed fault sites.
     pub sites: u64,
-    /// Processes that asked an evicted client what was lost.
+    /// Processes that asked an evicted client for its losses.
     pub aftermaths: u64,
-    /// Of those that were told of something.
+    /// Of these, processes to which a loss was reported.
     pub told: u64,
-    /// The longest that a call of a client waited that was never cut off, in milliseconds.
+    /// The longest call through a client that was never cut off, in milliseconds.
     pub longest_wait_ms: u64,
     /// Errors in logs.
     pub errors_logged: u64,
 }
 
 impl core::fmt::Display for Counts {
-    /// What fell at all.
+    /// Lists the counts that are not zero.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let all = [
             ("frames lost", self.lost),
@@ -154,7 +153,7 @@ impl core::fmt::Display for Counts {
 }
 
 impl Counts {
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Counts) {
         self.lost += other.lost;
         self.doubled += other.doubled;
@@ -187,7 +186,7 @@ impl Counts {
 }
 
 impl Counts {
-    /// Nothing has fallen so far that could have kept a client from its servers but partitions.
+    /// Whether partitions are the only faults so far that can have kept a client from its servers.
     pub fn is_only_partitions(&self) -> bool {
         self.lost + self.late + self.cuts + self.crashes + self.deaths + self.power == 0
     }
@@ -196,25 +195,25 @@ impl Counts {
 /// What happens to a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fate {
-    /// How many arrive.
+    /// The number of copies that arrive.
     pub copies: u32,
-    /// This much later than usual.
+    /// Additional delay.
     pub late: Duration,
-    /// And the connection is cut after this.
+    /// The connection is cut after this time.
     pub cut_after: Option<Duration>,
 }
 
 /// The source of faults.
 #[derive(Debug)]
 pub struct Faults {
-    /// Whether they fall.
+    /// Whether faults strike.
     pub on: bool,
-    /// How many fell.
+    /// The faults so far.
     pub counts: Counts,
     network: NetworkFaults,
     nodes: NodeFaults,
     disks: DiskFaults,
-    /// Of the faults of disks, so that these do not change what else falls.
+    /// A separate stream for faults of disks, so that they do not change the other faults.
     disk_rng: Rng,
     crashes_left: u64,
     deaths_left: u64,
@@ -224,7 +223,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// As planned; none until they are switched on.
+    /// Faults according to the plan, switched off.
     pub fn new(plan: &Plan, mut rng: Rng) -> Faults {
         let crashes_left = rng.range(1, 24);
         let at_commit = if plan.node_faults.crash_every.is_some() { [0, 0, 10, 100][rng.below(4) as usize] } else { 0 };
@@ -242,7 +241,7 @@ impl Faults {
                 0
             },
             at_commit,
-            // Where clients die or lie, locks are soon taken from those who do not answer: nobody may be late by that much.
+            // Where clients die or lie, locks are soon revoked from silent clients, so no frame may be delayed beyond that.
             late_max_us: if plan.node_faults.death_every.is_some() || plan.liar || plan.evicts() {
                 2_000_000
             } else {
@@ -256,7 +255,7 @@ impl Faults {
         self.on && per_million > 0 && self.rng.chance(per_million, 1_000_000)
     }
 
-    /// What happens to the next frame.
+    /// Draws the fate of the next frame.
     pub fn frame(&mut self, _now: Instant) -> Fate {
         let mut fate = Fate { copies: 1, late: Duration::ZERO, cut_after: None };
         if !self.on {
@@ -288,14 +287,14 @@ impl Faults {
     }
 }
 
-/// A time around a mean, long ones rarer than short ones.
+/// A random time around a mean; longer times are rarer.
 pub(super) fn around(rng: &mut Rng, mean: Duration) -> Duration {
     let share = rng.range(1, 1_000) as f64 / 1_000.0;
     mean.mul_f64(-share.ln() + 0.01)
 }
 
 impl World {
-    /// Lets faults fall from now on.
+    /// Switches faults on.
     pub fn faults_on(&mut self) {
         self.faults.on = true;
         self.liar_begins();
@@ -310,7 +309,7 @@ impl World {
         self.note_disturbed();
     }
 
-    /// No faults any more. Servers that are down come back, and disks have space.
+    /// Switches faults off, frees all disks and repairs them.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
         self.note_disturbed();
@@ -347,7 +346,7 @@ impl World {
         }
     }
 
-    /// Others fill the disk of some server, and free it later. The target learns of both in its own time.
+    /// Something else fills the disk of some server and frees it later. The target notices both at its own pace.
     fn fill(&mut self) {
         let DiskFaults { stays_max, leaves_max, .. } = self.faults.disks;
         let rng = &mut self.faults.disk_rng;
@@ -358,21 +357,21 @@ impl World {
         own.engine.others_leave(Some(store_left));
         let room = Some(own.data.bytes() + data_left);
         match self.canary {
-            // Nobody is told, so that the medium has to refuse.
+            // The target is not told of its free space, so that the medium has to refuse.
             Canary::DropWhenFull => own.data.set_capacity(room),
             _ => own.set_data_room(room),
         }
         self.faults.counts.fills += 1;
         self.trace.note(self.now, &[41, server as u64], || {
             format!(
-                "others fill the disk of {}: {store_left} and {data_left} bytes are left",
+                "the disk of {} fills: {store_left} bytes are left for the store, {data_left} for data",
                 self.servers[server].name
             )
         });
         self.after(stays, WorldEvent::Fault(Fault::Free { server }));
     }
 
-    /// Others take all of a server's disk but so many bytes and the reserve, or nothing any more: its store and its data files are on it.
+    /// Fills a server's disk, with its store and its data files, but for this many bytes and the reserve; `None` frees it.
     pub(super) fn fill_for_story(&mut self, server: usize, leaves: Option<(u64, u64)>) {
         let Some((left, reserve)) = leaves else { return self.free(server) };
         let own = &mut self.servers[server];
@@ -457,7 +456,7 @@ impl World {
         }
     }
 
-    /// A server has got a frame: if it is a step of a recovery, it may have been the last one.
+    /// A server has received a frame: if it is a step of a recovery, it may crash now.
     pub(super) fn maybe_crash_in_recovery(&mut self, server: usize, header: &Header) {
         let chance = self.faults.nodes.recovery_permille;
         if !self.faults.on || chance == 0 || self.faults.crashes_left == 0 {
@@ -472,7 +471,7 @@ impl World {
         }
     }
 
-    /// Kills a server, those that run in the same process, and now and then one more.
+    /// Kills a server, those in the same process, and sometimes another one.
     fn crash_some(&mut self, server: usize) {
         let power = self.faults.rng.chance(self.faults.nodes.power_percent, 100);
         let pause_max = self.faults.nodes.pause_max.as_micros() as u64;
@@ -499,7 +498,7 @@ impl World {
         }
     }
 
-    /// Kills a server: its memory is gone, of what was not durable chance keeps what it likes.
+    /// Kills a server: its memory is lost, and of what was not durable a random part survives.
     pub fn crash(&mut self, server: usize, power: bool) {
         let how = if power { "loses its power" } else { "is killed" };
         self.trace.note(self.now, &[30, server as u64], || format!("{} {how}", self.servers[server].name));
@@ -518,7 +517,7 @@ impl World {
         self.disconnect(Node::Server(server));
     }
 
-    /// A client dies for good.
+    /// Kills a client for good.
     pub fn kill_client(&mut self, client: usize) {
         self.faults.counts.deaths += 1;
         self.trace.note(self.now, &[31, client as u64], || format!("client {client} dies"));
@@ -529,7 +528,7 @@ impl World {
         self.disconnect(Node::Client(client));
     }
 
-    /// The power fails everywhere at once.
+    /// The power of the whole cluster fails at once.
     pub fn power_fails(&mut self) {
         self.faults.counts.power += 1;
         for client in 0..self.mounts.len() {
@@ -546,7 +545,7 @@ impl World {
         }
     }
 
-    /// All connections of a node that is gone break.
+    /// Breaks all connections of a node that is gone.
     pub(super) fn disconnect(&mut self, node: Node) {
         for (conn, side) in self.net.of(node) {
             self.net.closed(conn, side);
@@ -565,7 +564,7 @@ impl World {
         }
     }
 
-    /// What has not arrived at this end by some moment soon never does, and the end learns of it then.
+    /// Everything that has not arrived at this side by a random moment soon is lost, and the side learns of it then.
     fn break_end(&mut self, conn: usize, side: usize) {
         let delay = match self.faults.rng.below(4) {
             0 => Duration::ZERO,

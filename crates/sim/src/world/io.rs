@@ -1,9 +1,9 @@
-//! Disks that fail: an operation on a data file gives an error, a group cannot be written, a record is damaged for a while.
+//! Disks that fail: an operation on a data file returns an error, a group cannot be written, a record is unreadable for a while.
 //!
-//! - An error of a data file is told to whoever asked for it; nothing has happened. Programs try again ([`crate::kernel`]), and what a
-//!   client writes back it tries again itself.
-//! - A group that cannot be written stops its target with a line that says why; somebody repairs the disk and starts it again.
-//! - A damaged record is an error, never a wrong answer, until it is repaired.
+//! - An error of a data file is reported to the caller, and the operation has had no effect. Programs retry ([`crate::kernel`]),
+//!   and clients retry their write-back.
+//! - A group that cannot be written stops its target, which logs the reason; the disk is repaired and the target is restarted.
+//! - A damaged record gives an error, never a wrong value, until it is repaired.
 
 use core::time::Duration;
 
@@ -15,7 +15,7 @@ use super::faults::{Fault, around};
 use super::net::Node;
 use super::{World, WorldEvent};
 
-/// The source of such failures.
+/// The source of disk failures.
 #[derive(Debug)]
 pub(super) struct Disks {
     left: u64,
@@ -23,14 +23,14 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    /// As planned.
+    /// Failures according to the plan.
     pub(super) fn new(plan: &crate::plan::Plan) -> Disks {
         Disks { left: plan.disturbances.io.map_or(0, |io| io.count), rng: Rng::new(plan.seed ^ 0x10e0_10e1) }
     }
 }
 
 impl World {
-    /// What a group took is known before the next one is filled.
+    /// Reports a disk's free space to its target after a commit, before the target fills the next group.
     pub(super) fn tell_space(&mut self, server: usize, life: u32) {
         if !self.lives(Node::Server(server), life) {
             return;
@@ -41,14 +41,14 @@ impl World {
         }
     }
 
-    /// Plans the next failure.
+    /// Schedules the next failure.
     pub(super) fn plan_io(&mut self) {
         let Some(io) = self.plan.disturbances.io.filter(|_| self.disks.left > 0) else { return };
         let delay = around(&mut self.disks.rng, io.every);
         self.after(delay, WorldEvent::Fault(Fault::Fail));
     }
 
-    /// A disk fails.
+    /// Makes some disk fail.
     pub(super) fn fail_some_disk(&mut self) {
         let Some(io) = self.plan.disturbances.io else { return };
         self.disks.left -= 1;
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// A record is damaged until it is repaired.
+    /// Damages a record until it is repaired.
     fn damage_some_record(&mut self, server: usize) {
         let Some(io) = self.plan.disturbances.io else { return };
         let own = &mut self.servers[server];
@@ -92,7 +92,7 @@ impl World {
         self.after(stays, WorldEvent::Fault(Fault::Repair { server }));
     }
 
-    /// Whether there was something to damage.
+    /// Damages a record. Returns whether the store had it.
     fn damage(&mut self, server: usize, key: store::Key, good: store::Value) -> bool {
         let own = &mut self.servers[server];
         if !own.engine.damage(&key, &mut self.disks.rng) {
@@ -107,7 +107,7 @@ impl World {
         true
     }
 
-    /// The records of a table are damaged, or what is damaged is repaired.
+    /// Damages all records of a table, or repairs all damaged records.
     pub(super) fn damage_for_story(&mut self, server: usize, table: Option<u8>) {
         let Some(table) = table else { return self.repair(server) };
         for (key, good) in self.servers[server].engine.records() {
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// What is damaged is repaired.
+    /// Repairs all damaged records.
     pub(super) fn repair(&mut self, server: usize) {
         for (key, good, bad) in core::mem::take(&mut self.servers[server].damaged) {
             self.servers[server].engine.repair(&key, &bad, good);
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// A target stops by itself. Only a disk may make it.
+    /// A target has stopped. Only a disk error may cause that.
     pub(super) fn stopped(&mut self, server: usize, reason: &str) {
         let disk_failed = core::mem::take(&mut self.servers[server].disk_failed);
         let by_plan = self.plan.disturbances.io.is_some() && reason.contains("Input/output error");

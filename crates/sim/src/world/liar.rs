@@ -1,11 +1,11 @@
-//! A client that lies: it speaks the protocol by hand, says what never was, and keeps no rule.
+//! A Byzantine client: it speaks the protocol by hand, makes false claims and follows no rule.
 //!
-//! It forges handles, transnos, sequences of FIDs and answers to glimpses, replays what it never did, takes locks on the others' files
-//! and gives none back, asks for too much of everything, says that it is a server, and goes without a word. What it does not do is what
-//! every client has the right to do, as root: remove or write the others' files, or keep a record lock on them.
+//! It forges handles, transnos, sequences of FIDs and glimpse replies, replays requests that it never made, takes locks on other
+//! clients' files and releases none, asks for too much of everything, claims to be a server, and disappears silently. It does not
+//! do what every client may do as root: remove or write others' files, or keep a record lock on them.
 //!
-//! What must hold all the same is what holds for all others: their programs see what they would see without it, no target stops,
-//! nobody but the liar is evicted ([`World::judge_eviction`]), and what targets hold for it stays within its limits
+//! The usual guarantees must hold all the same: programs of other clients see what they would see without it, no target stops, no
+//! client but the liar is evicted ([`World::judge_eviction`]), and what targets hold for it stays within its limits
 //! ([`World::judge_liar`]).
 
 use core::time::Duration;
@@ -24,35 +24,35 @@ use super::session::{Session, superuser};
 use super::{World, WorldEvent};
 use crate::plan::Plan;
 
-/// How it calls itself.
+/// Its description in connect requests.
 pub(crate) const NAME: &str = "liar";
 /// The liar as a node.
 pub(crate) const NODE: Node = Node::Liar;
-/// Locks that a target may hold beyond what its limit says: those of clients that have few, and those that were there before it was told.
+/// The most locks of a target beyond its limit: those of clients with few locks, and those granted before the limit was set.
 const LOCKS_BEYOND: u64 = 6_000;
-/// A sequence that no client is given, for files before it has one of its own.
+/// A sequence that no client is granted, for files before the liar has a sequence of its own.
 const NOBODYS: u64 = Fid::SEQ_FIRST + 0x3f_ffe0;
-/// Names that it makes.
+/// The most names that it makes.
 const NAMES_MAX: u64 = 40;
 
-/// See the module.
+/// The state of the liar.
 #[derive(Debug)]
 pub struct Liar {
     rng: Rng,
     sessions: Vec<Session>,
     numbers: u64,
-    /// It goes on.
+    /// It is active.
     pub(super) works: bool,
-    /// Sequences that it was granted, and FIDs that it has used.
+    /// The sequence that it was granted, and the last number used in it.
     sequence: Option<u64>,
     used: u32,
     names: u64,
     cookies: u64,
-    /// The last transno that it heard of.
+    /// The highest transno that it has seen.
     transno: u64,
-    /// Handles of any kind that it heard of.
+    /// Handles of all kinds that it has seen.
     handles: Vec<u64>,
-    /// Frames that it has sent.
+    /// The number of frames sent.
     pub(super) sent: u64,
 }
 
@@ -80,7 +80,7 @@ impl Liar {
         })
     }
 
-    /// A number that is nothing, something, or too much.
+    /// A number that is meaningless, meaningful, or too large.
     fn number(&mut self) -> u64 {
         match self.rng.below(6) {
             0 => 0,
@@ -92,7 +92,7 @@ impl Liar {
         }
     }
 
-    /// A handle that it was given, one beside it, or any.
+    /// A granted handle, a neighbour of one, or a random one.
     fn handle(&mut self) -> u64 {
         let known = self.rng.pick(&self.handles).copied().unwrap_or(0);
         match self.rng.below(3) {
@@ -102,7 +102,7 @@ impl Liar {
         }
     }
 
-    /// The FID of a file of the others, as like as not.
+    /// A FID that is likely to belong to another client's file.
     fn other_fid(&mut self) -> Fid {
         match self.rng.below(8) {
             0 => Fid::ROOT,
@@ -126,7 +126,7 @@ impl Liar {
         let mode = self.rng.pick(&modes).copied().unwrap_or(LockMode::Ex);
         let (start, end) = (self.number(), self.number());
         let (resource, policy) = match self.rng.below(10) {
-            // Its own files only: a record lock is never called back.
+            // Only on its own files: record locks are never called back.
             0 => {
                 let fid = self.own_fid();
                 let flock = Flock { owner: self.number(), start, end, is_flock: start % 2 == 0, ..Flock::default() };
@@ -149,7 +149,7 @@ impl Liar {
         }
     }
 
-    /// An open that it never made, or was never allowed to make; it cuts nothing.
+    /// A replayed open that it never made or was never allowed to make; it does not truncate.
     fn open(&mut self) -> Reint {
         let fid = self.other_fid();
         let old_handle = self.handle();
@@ -170,7 +170,7 @@ impl Liar {
         Reint::Create(CreateOp { parent: Fid::ROOT, name, fid, mode, ..CreateOp::default() })
     }
 
-    /// The next lie to a target.
+    /// The next forged request to a target.
     fn lie(&mut self, at_mdt: bool) -> (Opcode, Vec<u8>) {
         use prost::Message;
         let reint = |op| ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(op) }.encode_to_vec();
@@ -179,7 +179,7 @@ impl Liar {
             3 if at_mdt => (Opcode::SeqAlloc, Vec::new()),
             3 => {
                 let object = ObjectId { fid: self.other_fid(), stripe: self.number() as u32 };
-                // Beyond what a file can be: it would be the end of the others' bytes otherwise.
+                // Beyond the largest size of a file: otherwise it would write to other clients' files.
                 let (offset, lock) = (u64::MAX - self.rng.below(1 << 20), self.handle());
                 (Opcode::ObjWrite, WriteReq { object, offset, lock, ..WriteReq::default() }.encode_to_vec())
             }
@@ -208,7 +208,7 @@ impl Liar {
                 (Opcode::LdlmGlReply, GlReply { handle: self.handle(), lvb, serial, mode: 1 }.encode_to_vec())
             }
             11 => {
-                // Locks of its own sequence: whom to believe of two that replay one lock cannot be known.
+                // Locks on its own sequence: if two clients replay one lock, the target cannot know which one is right.
                 let mut locks = Vec::new();
                 for _ in 0..self.rng.below(200) {
                     let fid = self.own_fid();
@@ -241,7 +241,7 @@ impl Liar {
         }
     }
 
-    /// A header that lies, more often than not.
+    /// A header, forged more often than not.
     fn header(&mut self, at: usize, opcode: Opcode) -> Header {
         let tag = match opcode {
             Opcode::MdsReint => Tag(1 + self.rng.below(4) as u16),
@@ -269,7 +269,7 @@ impl Liar {
 }
 
 impl World {
-    /// The liar does something, and will again soon.
+    /// Lets the liar act, and schedules its next action.
     pub(super) fn lie(&mut self) {
         let Some(mut liar) = self.liar.take_if(|liar| liar.works) else { return };
         let at = liar.rng.below(liar.sessions.len() as u64) as usize;
@@ -313,7 +313,7 @@ impl World {
         self.send(NODE, session.number, Frame::new(header, &request, Bytes::new()));
     }
 
-    /// A connection that the liar wanted is there.
+    /// A connection of the liar is established.
     pub(super) fn liar_dialled(&mut self, number: u64) {
         let Some(mut liar) = self.liar.take() else { return };
         if let Some(at) = liar.sessions.iter().position(|session| session.number == number) {
@@ -323,13 +323,13 @@ impl World {
         self.liar = Some(liar);
     }
 
-    /// A connection of the liar is gone.
+    /// A connection of the liar is closed.
     pub(super) fn liar_closed(&mut self, number: u64) {
         let sessions = self.liar.iter_mut().flat_map(|liar| &mut liar.sessions);
         sessions.filter(|session| session.number == number).for_each(|session| session.up = false);
     }
 
-    /// The liar hears something. It answers no callback; but it remembers what can be used for other lies.
+    /// The liar receives a frame. It answers no callback, but remembers what it can use for forgeries.
     pub(super) fn liar_hears(&mut self, number: u64, frame: &Frame) {
         let Some(liar) = &mut self.liar else { return };
         let Some(session) = liar.sessions.iter_mut().find(|session| session.number == number) else { return };
@@ -362,7 +362,7 @@ impl World {
         liar.handles.drain(..surplus);
     }
 
-    /// The liar begins.
+    /// The liar starts.
     pub(super) fn liar_begins(&mut self) {
         if let Some(liar) = &mut self.liar {
             liar.works = true;
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// The liar goes, without a word.
+    /// The liar disappears silently.
     pub(super) fn liar_ends(&mut self) {
         if let Some(liar) = &mut self.liar {
             liar.works = false;
@@ -379,12 +379,12 @@ impl World {
         }
     }
 
-    /// The limit of a target's locks while the liar works, in MiB. Who passes over thousands of names needs more of them.
+    /// The limit of a target's locks while the liar is active, in MiB. Listing thousands of names takes more of them.
     fn lock_limit_mb(&self) -> u64 {
         if self.plan.crowd { 8 } else { 1 }
     }
 
-    /// What a server must be told so that the liar can come to its limits.
+    /// Lowers a server's limits for locks so that the liar can reach them.
     pub(super) fn limit_liar(&mut self, server: usize) {
         let now = self.time_of(Node::Server(server));
         let limit = self.lock_limit_mb().to_string();
@@ -397,7 +397,8 @@ impl World {
         }
     }
 
-    /// Nobody but the liar, and who has died or left, is evicted. (Who has built on what was lost with a client that died may be.)
+    /// Only the liar and clients that have died or leave may be evicted. (So may clients that depend on changes lost with a dead
+    /// client.)
     pub(super) fn judge_eviction(&mut self, server: usize, line: &str) {
         let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
         let is_there = whom.and_then(|client| self.mounts.get(client)).is_some_and(|mount| !mount.leaving);
@@ -413,8 +414,8 @@ impl World {
         }
     }
 
-    /// Whether another target than this one recovers: an operation that has sent a part of what it does there waits with its locks, and
-    /// the liar keeps the recovery waiting.
+    /// Whether another target recovers: an operation that has sent a part of its work there waits and keeps its locks, and the
+    /// liar delays the recovery.
     fn another_recovers(&self, server: usize) -> bool {
         let others = self.servers.iter().enumerate().filter(|(other, _)| *other != server);
         let machines = others.filter_map(|(_, other)| other.machine.as_ref());
@@ -422,13 +423,14 @@ impl World {
         statuses.into_iter().any(|(_, status)| status.contains("status: RECOVERING"))
     }
 
-    /// What targets hold for all clients is within their limits.
+    /// Checks that what targets hold for all clients is within their limits.
     pub fn judge_liar(&mut self) {
         if self.liar.is_none() {
             return;
         }
         let mut wrong = None;
-        // In force is twice as many as clients are asked to keep, and at twice as many as that nobody gets more who has a few.
+        // Twice the number of locks that clients are asked to keep is allowed; at twice that number again, clients with more than
+        // a few locks get no more.
         let most = 4 * (self.lock_limit_mb() << 20) / dlm::server::LOCK_BYTES as u64 + LOCKS_BEYOND;
         for server in &self.servers {
             let counts = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));

@@ -1,7 +1,7 @@
-//! What clients say that they gave up because a disk was full or failed.
+//! Losses that clients report after a disk was full or failed.
 //!
-//! One case is allowed: a lock is called back while its pages cannot be written. The line in the log must name the file and the
-//! ranges, which the oracles excuse and nothing else.
+//! Only one case is allowed: a lock is called back while its dirty pages cannot be written. The log line must name the file and
+//! the ranges, and the oracles excuse exactly these.
 
 use core::ops::Range;
 
@@ -10,7 +10,7 @@ use proto::Fid;
 use super::World;
 use crate::sched::Loss;
 
-/// What a line says: of which file, how many bytes, where.
+/// Parses a log line: the file, the number of bytes, the ranges.
 fn parse(line: &str) -> Option<(Fid, u64, Vec<Range<u64>>)> {
     let (what, rest) = line.split_once("] are lost (its lock was called back: ")?;
     let (reason, rest) = rest.split_once("): ")?;

@@ -1,12 +1,12 @@
-//! The simulated world: one queue of events, ordered by virtual time, and the machines that they happen to.
+//! The simulated world: one queue of events, ordered by virtual time, and the machines that receive them.
 //!
-//! A machine is handled an event and asked for its effects; each effect becomes an event in the future, after a delay from
-//! the seed. Nothing here knows what a request means. Programs ([`crate::sched`]) run when their answers come; faults
-//! ([`faults`]) are events like all others.
+//! A machine is given an event and polled for its effects; each effect becomes a future event after a delay drawn from the seed.
+//! The world does not know what a request means. Programs ([`crate::sched`]) run when their answers arrive; faults ([`faults`])
+//! are events like all others.
 //!
 //! # Invariants
-//! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
-//! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
+//! - Two runs of a plan are identical: every choice comes from the seed, every order from (time, sequence number).
+//! - A killed machine's outstanding effects do not happen: events carry the number of the life that requested them.
 
 pub(crate) mod acts;
 mod canaries;
@@ -49,62 +49,62 @@ use mount::Mount;
 use net::{Net, Node};
 use server::{Limits, Server};
 
-/// The wall clock at the begin.
+/// The wall clock at the start of a run.
 pub(crate) const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
 
-/// What can happen.
+/// An event of the world.
 enum WorldEvent {
-    /// A frame arrives at an end.
+    /// A frame arrives at one side of a connection.
     Frame { conn: usize, side: usize, frame: Frame },
-    /// A listener gets a connection.
+    /// A listener accepts a connection.
     Accepted { conn: usize },
-    /// The dialler has it.
+    /// The dialler learns that its connection is established.
     Dialled { conn: usize },
-    /// The dialler does not get one.
+    /// The dialler learns that its dial failed.
     DialFailed { node: Node, life: u32, number: u64 },
-    /// An end learns that the connection is gone.
+    /// One side learns that the connection is closed.
     Closed { conn: usize, side: usize },
-    /// The engine reads.
+    /// The engine executes a load.
     Load { server: usize, life: u32, load: Load },
-    /// What it read arrives.
+    /// The target receives the loaded records.
     Loaded { server: usize, life: u32, done: LoadDone },
-    /// The engine begins to write a group.
+    /// The engine starts to write a group.
     Commit { server: usize, life: u32, group: Group },
     /// The group is durable.
     Durable { server: usize, life: u32, group: u64 },
-    /// And the target hears of it.
+    /// The target learns that the group is durable, or that the commit failed.
     Committed { server: usize, life: u32, group: u64, failed: Option<store::EngineError> },
-    /// A data file is read or written.
+    /// An operation on data files is executed.
     Data { server: usize, life: u32, id: DataId, op: DataOp },
-    /// What came of it.
+    /// The target receives its result.
     DataDone { server: usize, life: u32, id: DataId, result: DataResult },
-    /// A tick that a machine wanted.
+    /// A timer of a machine expires.
     Tick { node: Node, serial: u64 },
-    /// Once a second each machine is told the wall clock.
+    /// Once a second each machine gets the wall clock.
     Second { node: Node, life: u32 },
     /// A program's call reaches its client.
     Call { client: usize, id: u64, cred: Cred, call: Call },
     /// The answer reaches the program.
     Answer { id: u64, result: Result<Answer, Errno> },
-    /// A signal reaches a call.
+    /// A signal reaches the client that executes a call.
     Interrupt { client: usize, id: u64, fatal: bool },
-    /// The kernel hears what to forget.
+    /// The kernel receives an invalidation.
     Invalidate { client: usize, what: Invalidation },
-    /// The kernel of a client is asked to let nodes go.
+    /// A client asks its kernel to forget nodes.
     LetGo { client: usize, nodes: Vec<KernelNode> },
-    /// A trap has sprung.
+    /// The trap kills a server.
     Kill { server: usize },
-    /// A client that has been lied to dies.
+    /// A canary kills a client.
     Die { client: usize },
-    /// A node that has hung up hears nothing more of a connection.
+    /// A node that has closed a connection stops receiving from it.
     Deaf { conn: usize, side: usize },
-    /// A task's time has come.
+    /// The sleep of a task ends.
     Wake { task: usize },
     /// A server starts.
     Start { server: usize },
     /// A fault.
     Fault(faults::Fault),
-    /// The liar's time has come.
+    /// The liar sends its next requests.
     Lie,
 }
 
@@ -131,64 +131,64 @@ impl Ord for Entry {
     }
 }
 
-/// How a stretch of a run ended.
+/// How a phase of a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// What was waited for is so.
+    /// The condition became true.
     Done,
-    /// The time is over.
+    /// The time limit was reached.
     Late,
 }
 
-/// Deliberate defects that an oracle must notice.
+/// A deliberate defect that an oracle must notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Canary {
     /// None.
     #[default]
     None,
-    /// Some changes are answered with success and never reach their server.
+    /// Some changes are acknowledged and never reach their server.
     Swallow,
-    /// Kernels are not told what to forget.
+    /// Invalidations of names are not delivered to kernels.
     KeepNames,
-    /// Some writes are answered and never reach their client.
+    /// Some writes are acknowledged and never reach their client.
     LoseAppends,
     /// Some locks are granted by the world itself.
     GrantLocks,
-    /// Object targets are not told to destroy objects.
+    /// Requests to destroy objects do not reach the object targets.
     KeepObjects,
-    /// What a full disk refuses is answered as written.
+    /// Writes that a full disk refuses are acknowledged.
     DropWhenFull,
-    /// Object targets sync no data files, and answer as if they had.
+    /// Object targets sync no data files but report success.
     ForgetSyncs,
-    /// Some changes of modes are not on the disk, though their group is.
+    /// Some changes of modes are missing on disk although their group is durable.
     ForgetChanges,
-    /// Some answers come once more, with another transaction number.
+    /// Some replies arrive again with another transno.
     TwoOutcomes,
-    /// Some calls are answered `ESTALE` without a reason.
+    /// Some calls fail with `ESTALE` without a reason.
     Stale,
-    /// Kernels are not told which pages to forget.
+    /// Invalidations of pages are not delivered to kernels.
     KeepPages,
     /// Some listings lack a name.
     HideNames,
-    /// Once a client has died, some changes of the others are answered with success and never reach their server.
+    /// After the death of a client some changes of others are acknowledged and never reach their server.
     SwallowAfterDeath,
-    /// The removal of a name is answered and never reaches its server; then its client dies.
+    /// The removal of a name is acknowledged and never reaches its server; then its client dies.
     UnlinkAndDie,
-    /// Targets wait for clients that are gone much longer than they should.
+    /// Targets wait for dead clients much longer than they should.
     Patient,
-    /// Whatever evicted clients tell their programs is not heard.
+    /// Programs do not learn of the losses that evicted clients report.
     TellNobody,
-    /// Some attributes are set and removed, says the world itself.
+    /// Some changes of extended attributes are acknowledged without being made.
     ForgetAttributes,
-    /// Some changes of owners leave them as they are.
+    /// Some changes of owners are not made.
     ForgetOwners,
-    /// Some times that are set stay as they are.
+    /// Some changes of times are not made.
     ForgetTimes,
-    /// Some calls of users are made as if they were the superuser's.
+    /// Some calls of users are made as root.
     AllMay,
     /// Some pipes, sockets and devices are made as regular files.
     PlainFiles,
-    /// Some ranges are allocated, punched and zeroed, says the world itself.
+    /// Some calls of `fallocate` are acknowledged without being made.
     ForgetRanges,
 }
 
@@ -196,44 +196,45 @@ pub enum Canary {
 pub struct World {
     /// Virtual time.
     pub now: Instant,
-    /// What was drawn.
+    /// The plan that runs.
     pub plan: Plan,
-    /// Programs.
+    /// The programs.
     pub sched: Sched,
     /// Targets: MGT, MDT, OSTs.
     pub servers: Vec<Server>,
     /// Clients.
     pub mounts: Vec<Mount>,
-    /// The record of the run.
+    /// The trace of the run.
     pub trace: Trace,
-    /// Looks at every frame.
+    /// The exactly-once oracle.
     pub spy: Spy,
-    /// What goes wrong.
+    /// The source of faults.
     pub faults: Faults,
-    /// When servers were killed, and of what kind they were.
+    /// When servers were killed, and their kinds.
     pub crashes: Vec<(Instant, TargetKind)>,
-    /// When recoveries were over, and of what kind of target.
+    /// When recoveries ended, and the kinds of their targets.
     pub recovered: Vec<(Instant, TargetKind)>,
-    /// A fault at one chosen step.
+    /// A fault at one chosen step, in a story.
     pub trap: Option<trap::Trap>,
-    /// A defect on purpose.
+    /// A deliberate defect.
     pub canary: Canary,
-    /// Disks that fail.
+    /// Failures of disks.
     disks: io::Disks,
-    /// Clocks of clients.
+    /// The wall clocks of clients.
     wall_clocks: clocks::WallClocks,
     /// Faults at named sites.
     arming: sites::Arming,
-    /// What nodes have logged, in a story.
-    pub said: Vec<(Node, String)>,
-    /// What administrators do.
+    /// Lines that nodes have logged, in a story.
+    pub logged: Vec<(Node, String)>,
+    /// Acts of administrators.
     pub administrator: acts::Administrator,
-    /// Clients that are cut off.
+    /// Object targets that the metadata target does not know yet.
     newcomers: newcomers::Newcomers,
+    /// Partitions of clients.
     pub partitioning: partition::Partitioning,
-    /// A client that lies, if there is one.
+    /// The client that breaks the protocol, if there is one.
     pub liar: Option<liar::Liar>,
-    /// Sessions that a story speaks by hand.
+    /// Sessions that a story operates by hand.
     pub raw: raw::Wires,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
@@ -246,7 +247,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing runs yet: targets are formatted.
+    /// A world with formatted targets, in which nothing runs yet.
     pub fn new(plan: Plan, keep: Keep) -> World {
         let mut rng = Rng::new(plan.seed ^ 0x5eed_0001);
         let name = |kind, index: usize| TargetName {
@@ -274,7 +275,7 @@ impl World {
             disks: io::Disks::new(&plan),
             wall_clocks: clocks::WallClocks::new(&plan),
             arming: sites::Arming::new(&plan),
-            said: Vec::new(),
+            logged: Vec::new(),
             administrator: acts::Administrator::new(&plan),
             newcomers: newcomers::Newcomers::default(),
             partitioning: partition::Partitioning::new(&plan),
@@ -296,12 +297,12 @@ impl World {
         WALL_START_NS + self.now.0 as i64
     }
 
-    /// Something is wrong. The first one counts.
+    /// Records a failure. Only the first one counts.
     pub fn fail(&mut self, what: String) {
         self.failure.get_or_insert(what);
     }
 
-    /// What is wrong, if anything.
+    /// The first failure, if any.
     pub fn failure(&self) -> Option<String> {
         self.failure.clone().or_else(|| self.sched.failure())
     }
@@ -320,12 +321,12 @@ impl World {
         self.after(pause, WorldEvent::Start { server });
     }
 
-    /// A further client, which begins to mount. Gives its number.
+    /// Adds a client, which starts to mount. Returns its number.
     pub fn add_client(&mut self) -> usize {
         self.add_mount(false)
     }
 
-    /// The same, mounted read-only or not.
+    /// The same, with or without `read_only`.
     pub fn add_mount(&mut self, read_only: bool) -> usize {
         let client = self.mounts.len();
         let seed = self.rng.u64();
@@ -355,10 +356,10 @@ impl World {
         }
     }
 
-    /// Lets things happen until `done` or until the time is over.
+    /// Processes events until `done` holds or the time reaches `until`.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The failure that was recorded.
     pub fn run(&mut self, until: Instant, done: impl Fn(&World) -> bool) -> Result<Ended, String> {
         loop {
             self.run_programs();
@@ -369,7 +370,7 @@ impl World {
                 return Ok(Ended::Done);
             }
             if self.trace.events() > EVENTS_MAX {
-                return Err(format!("more than {EVENTS_MAX} events: something runs in a circle; {}", self.explain()));
+                return Err(format!("more than {EVENTS_MAX} events: something loops;  {}", self.explain()));
             }
             let Some(Reverse(entry)) = self.queue.pop() else { return Ok(Ended::Late) };
             if entry.at > until {
@@ -415,7 +416,7 @@ impl World {
         }
     }
 
-    /// What programs ask of the world itself.
+    /// Executes the commands of programs.
     fn obey(&mut self) {
         for command in self.sched.take_commands() {
             match command {
@@ -431,7 +432,7 @@ impl World {
         }
     }
 
-    /// What stories ask beside that.
+    /// Executes the further commands of stories.
     fn obey_story(&mut self, command: Command) {
         match command {
             Command::Crash(server) => self.kill(server, false),
@@ -468,9 +469,9 @@ impl World {
                 self.servers[server].replace(&self.plan, server as u64);
             }
             Command::Said(node, text, times) => {
-                let said = self.said.iter().filter(|(of, line)| *of == node && line.contains(text)).count();
-                if said != times {
-                    self.fail(format!("{node:?} has said '{text}' {said} times, and should {times} times"));
+                let logged = self.logged.iter().filter(|(of, line)| *of == node && line.contains(text)).count();
+                if logged != times {
+                    self.fail(format!("{node:?} has logged '{text}' {logged} times, and should have {times} times"));
                 }
             }
             Command::Set(node, name, value, expected) => {
@@ -495,7 +496,7 @@ impl World {
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Liar | Node::Raw => None,
                 };
-                // Words with one blank between, and one behind the last: so a number is not taken for its beginning.
+                // Words are separated and followed by one space, so that a number does not match as the prefix of a longer one.
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
                 let wanted = words(&text);
                 let found: Vec<String> = found.into_iter().flatten().map(|(_, value)| words(&value)).collect();
@@ -508,14 +509,14 @@ impl World {
         }
     }
 
-    /// A node says something: stories ask for it.
+    /// Keeps a line that a node logged, for the checks of stories.
     fn note_said(&mut self, node: Node, line: &str) {
         if self.plan.processes == 0 {
-            self.said.push((node, line.to_owned()));
+            self.logged.push((node, line.to_owned()));
         }
     }
 
-    /// Why things stand still: open calls and the connections of those who wait, for a person.
+    /// Explains a standstill: open calls, and the state of all connections and targets.
     pub fn explain(&self) -> String {
         let mut text = String::new();
         for (id, client, call) in self.sched.open_calls() {
@@ -553,7 +554,7 @@ impl World {
         text
     }
 
-    /// The last recovery of a target has not taken longer than it may.
+    /// Checks that the last recovery of a target has not taken longer than allowed.
     pub fn judge_recovery(&mut self, server: usize) {
         let most = Limits::of(&self.plan).recovery().as_secs();
         let own = &self.servers[server];
@@ -570,7 +571,7 @@ impl World {
         }
     }
 
-    /// Whether no target knows a client that died.
+    /// Whether no target has a session of a dead client.
     pub fn all_dead_are_gone(&self) -> bool {
         let dead: Vec<String> = self
             .mounts
@@ -588,21 +589,21 @@ impl World {
         dead.is_empty() || !self.servers.iter().any(knows)
     }
 
-    /// Whether every client that was to unmount has.
+    /// Whether every client that was asked to unmount has done so.
     pub fn all_have_left(&self) -> bool {
         self.mounts.iter().all(|mount| mount.machine.is_none() || !mount.leaving || mount.unmounted)
     }
 
-    /// Whether every server that shall run says that it serves.
+    /// Whether every target that is not retired serves.
     pub fn all_serve(&self) -> bool {
         self.servers.iter().all(|server| server.retired || (server.machine.is_some() && server.serving))
     }
 }
 
-/// More events than any sound run has.
+/// More events than any correct run has.
 const EVENTS_MAX: u64 = 4_000_000;
 
-/// What a server is told of its disk.
+/// The events that report a server's disk space to its target.
 fn space(server: &Server) -> impl Iterator<Item = target::Event> + use<> {
     let data = server.data_space().map(target::Event::DataSpace);
     server.engine.space().ok().map(target::Event::Space).into_iter().chain(data)

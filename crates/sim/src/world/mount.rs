@@ -1,4 +1,4 @@
-//! A client in the simulated world: its machine, and the kernel before it.
+//! A client in the simulated world: its machine, and the kernel that calls it.
 
 use client::Client;
 use client::api::{Instance, Options};
@@ -15,22 +15,22 @@ pub struct Mount {
     pub machine: Option<Client>,
     /// The kernel that programs call.
     pub kernel: Kernel,
-    /// The tick that is on its way.
+    /// The pending tick.
     pub timer: Option<Instant>,
-    /// Ticks with an older number do not count.
+    /// The number of the pending tick; older ones are ignored.
     pub timer_serial: u64,
-    /// It said that it is mounted.
+    /// It has reported that it is mounted.
     pub mounted: bool,
     /// It was asked to unmount.
     pub leaving: bool,
-    /// It said that it is unmounted.
+    /// It has reported that it is unmounted.
     pub unmounted: bool,
-    /// Faults of its process.
+    /// Fault injection in its process.
     pub faults: stdx::Faults,
 }
 
 impl Mount {
-    /// A client that begins to mount.
+    /// A client that starts to mount.
     pub fn new(plan: &Plan, position: usize, read_only: bool, kernel: Kernel, seed: u64, now: Instant) -> Mount {
         let faults = stdx::Faults::allowed(seed);
         let options = Options {

@@ -1,8 +1,8 @@
-//! The network: connections that keep their order, independent of each other, and what goes wrong with them.
+//! The network: ordered, independent connections and their failures.
 //!
-//! A frame that is sent is an event in the future; frames of one direction of a connection never overtake each other. A
-//! connection that is cut loses, in each direction on its own, what had not arrived by a moment that chance picks, and
-//! each end learns of it in its own time.
+//! A frame that is sent becomes a future event; the frames of one direction of a connection never overtake each other. A cut
+//! connection loses, in each direction separately, everything that has not arrived by a random moment, and each side learns of
+//! the cut at its own time.
 
 use std::collections::BTreeMap;
 
@@ -15,35 +15,35 @@ pub enum Node {
     Server(usize),
     /// A client.
     Client(usize),
-    /// The client that lies.
+    /// The client that breaks the protocol.
     Liar,
-    /// All sessions that a story speaks by hand.
+    /// All sessions that a story operates by hand.
     Raw,
 }
 
-/// One end of a connection.
+/// One side of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
-    /// Whose.
+    /// The node.
     pub node: Node,
-    /// In which of its lives.
+    /// The life of the node.
     pub life: u32,
-    /// How it numbers the connection.
+    /// The node's number for the connection.
     pub number: u64,
-    /// The end exists: its node has been told of the connection and not of its end.
+    /// The node knows of the connection and not yet of its end.
     pub open: bool,
-    /// When the last thing on its way to this end arrives.
+    /// When the last event that was sent to this side arrives.
     pub last: Instant,
-    /// What would arrive from here on is lost.
+    /// Nothing arrives after this moment.
     pub dead_from: Option<Instant>,
-    /// Its node has hung up: what comes all the same means nothing to it.
+    /// The node has hung up and ignores what still arrives.
     pub hung_up: bool,
 }
 
 /// A connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Conn {
-    /// Who dialled, who accepted.
+    /// The dialler's side and the acceptor's side.
     pub ends: [End; 2],
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// A connection on its way from a dialler to a listener. Gives its number and the listener's number for it.
+    /// Adds a connection from a dialler to a listener. Returns its index.
     pub(crate) fn connect(&mut self, from: (Node, u32, u64), to: (Node, u32)) -> usize {
         self.accepted += 1;
         let end = |node, life, number| End {
@@ -77,12 +77,12 @@ impl Net {
         &self.conns[conn]
     }
 
-    /// An end, to change.
+    /// A side of a connection, mutable.
     pub(crate) fn end(&mut self, conn: usize, side: usize) -> &mut End {
         &mut self.conns[conn].ends[side]
     }
 
-    /// A node has been told of its end.
+    /// A node learns that its side is established.
     pub(crate) fn opened(&mut self, conn: usize, side: usize) {
         let end = self.end(conn, side);
         end.open = true;
@@ -90,7 +90,7 @@ impl Net {
         self.index.insert(key, (conn, side));
     }
 
-    /// A node's end is gone.
+    /// A node's side is closed.
     pub(crate) fn closed(&mut self, conn: usize, side: usize) {
         let end = self.end(conn, side);
         end.open = false;
@@ -100,18 +100,18 @@ impl Net {
         }
     }
 
-    /// The connection that a node means by a number, and its side.
+    /// The connection for which a node uses this number, and its side.
     pub(crate) fn find(&self, node: Node, number: u64) -> Option<(usize, usize)> {
         self.index.get(&(node, number)).copied()
     }
 
-    /// Whether something is on its way to some end: a frame, or the end of its connection.
+    /// Whether any frame or end of a connection is in flight.
     pub(crate) fn is_under_way(&self, now: Instant) -> bool {
         let mut ends = self.index.values().map(|&(conn, side)| &self.conns[conn].ends[side]);
         ends.any(|end| end.last >= now || end.dead_from.is_some())
     }
 
-    /// The open ends of a node.
+    /// The open connections of a node, with its side.
     pub(crate) fn of(&self, node: Node) -> Vec<(usize, usize)> {
         self.index.range((node, 0)..=(node, u64::MAX)).map(|(_, place)| *place).collect()
     }

@@ -1,5 +1,5 @@
-//! Object targets that a metadata target has not heard of yet, because its reading of the configuration was lost. To it they do not exist
-//! (`EINVAL`), though clients may know them: the same to a program as a target that takes no objects now (`ENXIO`).
+//! Object targets that the metadata target does not know yet, because its request for the configuration was lost. It refuses them
+//! with `EINVAL` although clients may know them; for a program that is the same as a target that takes no new objects (`ENXIO`).
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ pub(super) struct Newcomers(BTreeMap<u64, Wish>);
 #[derive(Debug)]
 struct Wish {
     index: u32,
-    /// The metadata target knew it when the call began.
+    /// The metadata target knew the object target when the call started.
     known: bool,
 }
 
 impl World {
-    /// A call begins.
+    /// Records the start of a call.
     pub(super) fn note_wish(&mut self, id: u64, call: &Call) {
         if let Call::Migrate { wish, .. } = call
             && let Ok(index) = u32::try_from(wish.want_first)
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// A call ends: the result that its program gets.
+    /// The result that the program gets when a call ends.
     pub(super) fn judge_wish(&mut self, id: u64, result: Result<Answer, Errno>) -> Result<Answer, Errno> {
         match (self.newcomers.0.remove(&id), &result) {
             (Some(wish), Err(Errno::EINVAL)) if !wish.known || !self.is_known_ost(wish.index) => Err(Errno::ENXIO),

@@ -1,13 +1,14 @@
-//! Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers, and neither end is told.
+//! Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers, and neither side
+//! learns of it.
 //!
-//! What TCP does with a segment that is not acknowledged is one of two things: it sends it again until it arrives, or gives the
-//! connection up. So what is sent during a partition arrives when that is over, or is lost with its connection then, as was drawn.
-//! Nobody gets a new connection through a partition, whatever its direction.
+//! TCP either retransmits an unacknowledged segment until it arrives, or gives up the connection. So frames sent during a
+//! partition either arrive after its end, or are lost with their connection then, as drawn. No connection can be established
+//! through a partition, whatever its direction.
 //!
-//! A client that is cut off for long is evicted while it lives. The world notes when its server says so and when the client learns
-//! of it ([`Eviction`]): to programs, the time between is the one in which the client answers from caches that nothing covers.
+//! A client that is cut off for long is evicted while it lives. The world records when its server says so and when the client
+//! learns of it ([`Eviction`]): between the two, the client answers programs from caches that no lock covers.
 //!
-//! Client 0 is never cut off if there are others: what waits for it shows whether one client holds up another.
+//! Client 0 is never cut off if there are others: its waiting times show whether one client can block another.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,14 +24,15 @@ use super::{World, WorldEvent};
 use crate::disturb::Partitions;
 use crate::sched::Eviction;
 
-/// A client that is not cut off waits at most so long for those that are, one after another, each for its locks, while no server restarts.
+/// The longest time that a connected client waits for the locks of clients that are cut off, one after another, while no server
+/// restarts.
 const HELD_UP_MAX: Duration = Duration::from_secs(100);
-/// And so much longer while servers recover.
+/// The additional time while servers recover.
 const RECOVERY_MAX: Duration = Duration::from_secs(210);
-/// A dial is given up after this.
+/// A dial fails after this time.
 pub(crate) const DIAL_TIME: Duration = Duration::from_secs(5);
 
-/// Which frames do not arrive.
+/// The direction in which frames are blocked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direction {
     ToServers,
@@ -38,28 +40,28 @@ enum Direction {
     Both,
 }
 
-/// A client that is cut off.
+/// A partition of one client.
 #[derive(Clone, Debug)]
 struct Partition {
     client: usize,
-    /// From all servers, or from this one.
+    /// Only from this server; `None`: from all servers.
     server: Option<usize>,
     direction: Direction,
     until: Instant,
-    /// What is sent meanwhile arrives late; otherwise it is lost.
+    /// Frames sent during the partition arrive after it; otherwise they are lost.
     held: bool,
-    /// Connections that have lost something.
+    /// Connections that have lost frames.
     torn: Vec<usize>,
 }
 
-/// What becomes of something that is sent.
+/// What happens to a frame at a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Passage {
-    /// It goes its way.
+    /// The frame passes.
     Free,
-    /// It arrives after this moment.
+    /// The frame arrives after this moment.
     Held(Instant),
-    /// It is lost.
+    /// The frame is lost.
     Lost,
 }
 
@@ -69,17 +71,17 @@ pub struct Partitioning {
     plan: Option<Partitions>,
     left: u64,
     now: Vec<Partition>,
-    /// Clients that were cut off at some time.
+    /// Clients that were ever cut off.
     cut_off: Vec<usize>,
-    /// Clients that servers have answered: before that there is nothing that an eviction could take.
+    /// Pairs of client and server with an established session: before that an eviction can lose nothing.
     greeted: BTreeSet<(usize, usize)>,
-    /// When calls of client 0 began.
+    /// Start times of the calls of client 0.
     calls: BTreeMap<u64, Instant>,
     rng: Rng,
 }
 
 impl Partitioning {
-    /// As planned.
+    /// Partitions according to the plan.
     pub fn new(plan: &crate::plan::Plan) -> Partitioning {
         let planned = plan.disturbances.partitions;
         let rng = Rng::new(plan.seed ^ 0x9a28_9a28);
@@ -113,14 +115,14 @@ impl Partitioning {
 }
 
 impl World {
-    /// Plans the next one.
+    /// Schedules the next partition.
     pub(super) fn plan_partition(&mut self) {
         let Some(planned) = self.partitioning.plan.filter(|_| self.partitioning.left > 0) else { return };
         let delay = around(&mut self.partitioning.rng, planned.every);
         self.after(delay, WorldEvent::Fault(Fault::Part));
     }
 
-    /// A client is cut off.
+    /// Cuts some client off.
     pub(super) fn part(&mut self) {
         let first = usize::from(self.plan.clients > 1);
         let lives = |client: &usize| self.mounts[*client].machine.is_some() && !self.mounts[*client].leaving;
@@ -152,7 +154,7 @@ impl World {
         self.push(until, WorldEvent::Fault(Fault::Join { client }));
     }
 
-    /// A client that was cut off is so no longer.
+    /// Ends the partition of a client.
     pub(super) fn join(&mut self, client: usize) {
         let Some(at) = self.partitioning.now.iter().position(|partition| partition.client == client) else { return };
         let partition = self.partitioning.now.swap_remove(at);
@@ -162,7 +164,7 @@ impl World {
         }
     }
 
-    /// What becomes of something that is sent over a connection.
+    /// What happens to a frame that is sent over a connection.
     pub(super) fn passage(&mut self, conn: usize, from: Node, to: Node) -> Passage {
         match self.partitioning.find(from, to) {
             None => Passage::Free,
@@ -176,26 +178,27 @@ impl World {
         }
     }
 
-    /// Whether nobody gets a connection from one to the other.
+    /// Whether no connection can be established between the two nodes.
     pub(super) fn is_cut_off(&mut self, from: Node, to: Node) -> bool {
         self.partitioning.find(from, to).is_some() || self.partitioning.find(to, from).is_some()
     }
 
-    /// Programs whose clients may still be evicted wait for the end of that.
+    /// Tells programs whether clients may still be evicted.
     pub(super) fn note_disturbed(&mut self) {
         let parts = self.partitioning.plan.is_some() && self.partitioning.left > 0;
         let more = self.faults.on && (parts || self.plan.disturbances.acts.is_some_and(|acts| acts.evicts));
         self.sched.set_disturbed(more || !self.all_are_joined());
     }
 
-    /// Whether nobody is cut off any more, and everybody who was is back. Who is not is evicted soon after somebody wants a lock of it:
-    /// the time since its connection broke counts.
+    /// Whether no client is cut off, and every client that was has reconnected. A client that has not is evicted soon after
+    /// another wants its lock: the time since its connection broke counts.
     pub fn all_are_joined(&self) -> bool {
         let own = &self.partitioning;
         own.now.is_empty() && own.cut_off.iter().all(|client| self.is_back(*client))
     }
 
-    /// Whether a client has a sound connection with each target that could take something with it, if it lives and stays.
+    /// Whether a client has a working session with each target whose eviction could lose something; true for clients that are
+    /// dead or leave.
     fn is_back(&self, client: usize) -> bool {
         let mount = &self.mounts[client];
         let Some(machine) = mount.machine.as_ref().filter(|_| !mount.leaving) else { return true };
@@ -220,13 +223,13 @@ impl World {
         known.filter(takes).all(|server| sound(server) && full(server))
     }
 
-    /// A line of a server's log: it may say that a client is evicted.
+    /// Looks for an eviction in a line of a server's log.
     pub(super) fn hear_of_eviction(&mut self, server: usize, line: &str) {
         if let Some(rest) = line.strip_prefix("client client ")
             && line.ends_with(" is connected again")
             && let Some(Ok(client)) = rest.split(' ').next().map(str::parse)
         {
-            // A crash has undone its eviction, if there was one: it will never hear of that.
+            // A crash has undone the eviction, if there was one: the client will never learn of it.
             self.sched.learned_of_eviction(client, &self.servers[server].name.to_string(), self.now);
         }
         let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split([' ', ':']).next()?.parse().ok());
@@ -254,7 +257,7 @@ impl World {
         }
     }
 
-    /// A line of a client's log: it may say that it was evicted.
+    /// Looks for an eviction in a line of a client's log.
     pub(super) fn hear_that_evicted(&mut self, client: usize, line: &str) {
         if let Some((target, _)) = line.split_once(" evicted this client: ")
             && (self.plan.evicts() || self.plan.liar)
@@ -265,7 +268,7 @@ impl World {
         }
     }
 
-    /// A client has got a frame.
+    /// Records that a client has established a session.
     pub(super) fn note_greeting(&mut self, from: Node, to: Node, frame: &Frame) {
         let header = &frame.header;
         if let (Node::Server(server), Node::Client(client)) = (from, to)
@@ -277,9 +280,9 @@ impl World {
         }
     }
 
-    /// A call reaches its client.
+    /// Records that a call reaches its client.
     pub(super) fn note_call(&mut self, client: usize, id: u64, call: &Call) {
-        // Who waits for a record lock waits for a program.
+        // A program that waits for a record lock waits for another program.
         if client == 0
             && self.plan.clients > 1
             && self.plan.disturbances.partitions.is_some()
@@ -289,7 +292,7 @@ impl World {
         }
     }
 
-    /// A call was answered.
+    /// Records that a call was answered, and checks how long it took.
     pub(super) fn note_answer(&mut self, id: u64) {
         if let Some(begun) = self.partitioning.calls.remove(&id) {
             let waited = self.now.since(begun).as_millis() as u64;

@@ -1,7 +1,7 @@
-//! Nodes that stop and go on: a process under SIGSTOP, a paused virtual machine.
+//! Nodes that stop and continue: a process under SIGSTOP, a paused virtual machine.
 //!
-//! While a node stands still nothing reaches it; what arrives waits and is taken in when it goes on, before any tick. Each node
-//! has the clock of a driver ([`RunningTime`]), which hides the pause from its machine.
+//! Nothing reaches a paused node; whatever arrives waits and is delivered when the node continues, before any tick. Each node has
+//! a driver's clock ([`RunningTime`]), which hides the pause from its machine.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use stdx::{Instant, RunningTime};
 use super::net::Node;
 use super::{World, WorldEvent};
 
-/// The clocks of all nodes, and which of them stand still.
+/// The clocks of all nodes, and the paused nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     running: BTreeMap<Node, RunningTime>,
@@ -19,30 +19,30 @@ pub(crate) struct Clocks {
 }
 
 impl World {
-    /// The time of a node's machine.
+    /// The time that a node's machine sees.
     pub(super) fn time_of(&mut self, node: Node) -> Instant {
         let now = self.now;
         self.clocks.running.entry(node).or_insert_with(|| RunningTime::new(now)).now(now)
     }
 
-    /// When it is so late for a node's machine.
+    /// When a node's machine will see this time.
     pub(super) fn when(&self, node: Node, at: Instant) -> Instant {
         self.clocks.running.get(&node).map_or(at, |time| time.at(at))
     }
 
-    /// A node's process is a new one.
+    /// Resets the clock of a node whose process is new.
     pub(super) fn new_clock(&mut self, node: Node) {
         self.clocks.running.remove(&node);
         self.clocks.paused.remove(&node);
     }
 
-    /// A node stands still for so long.
+    /// Pauses a node.
     pub fn pause(&mut self, node: Node, time: Duration) {
         self.trace.note(self.now, &[41, time.as_micros() as u64], || format!("{node:?} stops for {time:?}"));
         self.clocks.paused.insert(node, self.now + time);
     }
 
-    /// What happens now; `None`: it waits until its node goes on.
+    /// Returns the event if its node runs; otherwise postpones it until the node continues.
     pub(super) fn unless_paused(&mut self, what: WorldEvent) -> Option<WorldEvent> {
         if self.clocks.paused.is_empty() {
             return Some(what);
@@ -60,7 +60,7 @@ impl World {
         None
     }
 
-    /// Whose process something needs.
+    /// The node that has to run for an event.
     fn node_of(&self, what: &WorldEvent) -> Option<Node> {
         match what {
             WorldEvent::Frame { conn, side, .. } | WorldEvent::Closed { conn, side } => {

@@ -1,6 +1,6 @@
-//! Sessions that stories speak by hand: what of them is the world's affair, to dial, to carry frames and to notice an end.
+//! Sessions that a story operates by hand: the world dials, carries frames, and reports the end of connections.
 //!
-//! The story ([`crate::scenario`]) holds the other end of [`Wires`]. Nothing is answered on its own, no callback either.
+//! The story ([`crate::scenario`]) uses them through [`Wires`]. Nothing is answered automatically, not even callbacks.
 
 use core::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,10 +12,10 @@ use super::World;
 use super::net::Node;
 use super::session::Session;
 
-/// All of a story's sessions as a node.
+/// All sessions of a story, as a node.
 pub(crate) const NODE: Node = Node::Raw;
 
-/// What a story wants of the network.
+/// A request of a story to the network.
 #[derive(Debug)]
 enum Order {
     Dial(usize),
@@ -29,7 +29,7 @@ struct Line {
     session: Session,
     /// It waits for a connection.
     dials: bool,
-    /// Targets take it for one of their own machine, that may be a target.
+    /// Targets treat it as local, so it may claim to be a target.
     trusted: bool,
     heard: VecDeque<Frame>,
 }
@@ -40,7 +40,7 @@ struct Inner {
     orders: VecDeque<Order>,
     /// Connections so far.
     numbers: u64,
-    /// They say what is not so.
+    /// They may make false claims.
     lie: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// A further session, which has no connection yet. Gives its place.
+    /// Adds a session without a connection. Returns its index.
     pub fn add(&self, server: usize) -> usize {
         let lines = &mut self.inner.borrow_mut().lines;
         let place = lines.len();
@@ -60,44 +60,44 @@ impl Wires {
         place
     }
 
-    /// They may say what is not so: that they are targets, or an older copy of one.
+    /// Allows the sessions to make false claims: that they are targets, or an older copy of one.
     pub fn expect_lies(&self) {
         self.inner.borrow_mut().lie = true;
     }
 
-    /// Whether they may.
+    /// Whether the sessions may make false claims.
     pub(super) fn may_lie(&self) -> bool {
         self.inner.borrow().lie
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub fn count(&self) -> usize {
         self.inner.borrow().lines.len()
     }
 
-    /// Looks at a session, or changes it.
+    /// Reads or changes a session.
     pub fn session<R>(&self, place: usize, look: impl FnOnce(&mut Session) -> R) -> R {
         look(&mut self.inner.borrow_mut().lines[place].session)
     }
 
-    /// Targets take it for a program of somebody else, from its next connection on.
+    /// From its next connection on, targets treat the session as a foreign program.
     pub fn distrust(&self, place: usize) {
         self.inner.borrow_mut().lines[place].trusted = false;
     }
 
-    /// Whether whoever has this connection may be a target.
+    /// Whether the peer on this connection may be a target.
     fn is_trusted(&self, number: u64) -> bool {
         self.inner.borrow().lines.iter().any(|line| line.session.number == number && line.trusted)
     }
 
-    /// Asks for a connection.
+    /// Requests a connection.
     pub fn dial(&self, place: usize) {
         let mut inner = self.inner.borrow_mut();
         inner.lines[place].dials = true;
         inner.orders.push_back(Order::Dial(place));
     }
 
-    /// Whether it waits for one.
+    /// Whether it waits for a connection.
     pub fn dials(&self, place: usize) -> bool {
         self.inner.borrow().lines[place].dials
     }
@@ -116,14 +116,14 @@ impl Wires {
         inner.orders.push_back(Order::HangUp(number));
     }
 
-    /// Takes the first frame that came and is wanted.
+    /// Takes the first received frame that `wanted` accepts.
     pub fn take(&self, place: usize, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
         let heard = &mut self.inner.borrow_mut().lines[place].heard;
         let at = heard.iter().position(wanted)?;
         heard.remove(at)
     }
 
-    /// Does something with the session that has a connection.
+    /// Changes the session with this connection.
     fn of_number(&self, number: u64, with: impl FnOnce(&mut Line)) {
         if let Some(line) = self.inner.borrow_mut().lines.iter_mut().find(|line| line.session.number == number) {
             with(line);
@@ -132,7 +132,7 @@ impl Wires {
 }
 
 impl World {
-    /// Whether servers take whoever has this connection for a program that may be a target.
+    /// Whether servers accept that the peer on this connection may be a target.
     pub(super) fn is_ours(&self, node: Node, number: u64) -> bool {
         match node {
             Node::Server(_) | Node::Client(_) => true,
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Does what the story wants of the network.
+    /// Executes the story's requests to the network.
     pub(super) fn carry_raw(&mut self) {
         loop {
             let Some(order) = self.raw.inner.borrow_mut().orders.pop_front() else { return };
@@ -171,17 +171,17 @@ impl World {
         }
     }
 
-    /// A connection that a session wanted is there.
+    /// A session's connection is established.
     pub(super) fn raw_dialled(&mut self, number: u64) {
         self.raw.of_number(number, |line| (line.dials, line.session.up) = (false, true));
     }
 
-    /// A connection of a session is gone, or did not come.
+    /// A session's connection is closed, or could not be established.
     pub(super) fn raw_closed(&mut self, number: u64) {
         self.raw.of_number(number, |line| (line.dials, line.session.up) = (false, false));
     }
 
-    /// A session hears something.
+    /// A session receives a frame.
     pub(super) fn raw_hears(&mut self, number: u64, frame: Frame) {
         self.raw.of_number(number, |line| {
             if frame.header.has(flags::REPLY) && frame.header.opcode == Opcode::Connect as u16 {

@@ -1,4 +1,4 @@
-//! A target in the simulated world: its machine while it lives, and its disk, which lives on.
+//! A target in the simulated world: its machine while it runs, and its disk, which persists.
 
 use core::time::Duration;
 
@@ -10,17 +10,17 @@ use target::{DataOp, DataResult, DataSpace, Effect, Event, Format, Options, Serv
 
 use crate::plan::Plan;
 
-/// The verbs of a target's machine, whatever it is a target of.
+/// The interface of a target's machine, for all kinds of targets.
 pub trait Machine {
-    /// Something happened.
+    /// Delivers an event.
     fn handle(&mut self, now: Instant, event: Event);
-    /// What to do next.
+    /// The next effect.
     fn poll(&mut self) -> Option<Effect>;
-    /// When it wants a tick.
+    /// When the next tick is due.
     fn deadline(&self) -> Option<Instant>;
-    /// Parameters, for explanations.
+    /// The parameters that match.
     fn get_params(&self, pattern: &str) -> Vec<(String, String)>;
-    /// Sets those that match.
+    /// Sets the parameters that match.
     fn set_param(&mut self, now: Instant, pattern: &str, value: &str) -> Result<(), Errno>;
 }
 
@@ -47,69 +47,69 @@ impl<S: Service> Machine for Target<S> {
 pub struct Server {
     /// Its name.
     pub name: TargetName,
-    /// Where it listens.
+    /// Its network address.
     pub nid: Nid,
     /// The machine, if it runs.
     pub machine: Option<Box<dyn Machine>>,
-    /// How often it was started.
+    /// The number of starts.
     pub life: u32,
     /// Its store.
     pub engine: MemEngine,
     /// Its data files.
     pub data: MemData,
-    /// What they may take in all, in bytes.
+    /// The capacity for data files in bytes, if limited.
     pub data_room: Option<u64>,
-    /// The next change of the bytes of a data file fails.
+    /// The next change of data in a data file fails.
     pub fails_write: bool,
-    /// No data file can be removed.
+    /// Data files cannot be removed.
     pub keeps_files: bool,
     /// An older copy of its disk.
     pub copy: Option<(MemEngine, MemData)>,
-    /// Its next start accepts that its disk is an older copy.
+    /// The next start accepts that the disk is an older copy.
     pub accepts_old: bool,
-    /// When the last operation on a data file is done, by file: they keep their order.
+    /// By data file: when its last operation is done. Operations on a file keep their order.
     pub busy: std::collections::BTreeMap<u64, Instant>,
-    /// When the last commit is done: they keep their order.
+    /// When the last commit is done. Commits keep their order.
     pub committing: Instant,
-    /// The tick that is on its way.
+    /// The pending tick.
     pub timer: Option<Instant>,
-    /// Ticks with an older number do not count.
+    /// The number of the pending tick; older ones are ignored.
     pub timer_serial: u64,
-    /// It said that it serves.
+    /// It has reported that it serves.
     pub serving: bool,
-    /// It is not started again.
+    /// It is not restarted.
     pub retired: bool,
-    /// Faults of its process.
+    /// Fault injection in its process.
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
-    /// Its disk takes so much longer.
+    /// Extra time for each operation of its disk.
     pub slow: Duration,
-    /// A slow disk is at work until then.
+    /// The end of the last operation of a slow disk.
     pub slow_until: Instant,
-    /// The next sync of its data files fails.
+    /// The next sync of data files fails.
     pub sync_fails: bool,
-    /// One has failed, which stops it.
+    /// A sync has failed, which stops the target.
     pub disk_failed: bool,
-    /// A record that is damaged: as it was, and as it is.
+    /// Damaged records: key, intact value, damaged value.
     pub damaged: Vec<(store::Key, store::Value, store::Value)>,
 }
 
 impl Server {
-    /// Limits what its data files may take, in bytes.
+    /// Limits the capacity for data files, in bytes.
     pub fn set_data_room(&mut self, bytes: Option<u64>) {
         self.data_room = bytes;
         self.data.set_capacity(bytes);
     }
 
-    /// The room for data files, as the medium says it.
+    /// The space for data files, as the medium reports it.
     pub fn data_space(&self) -> Option<DataSpace> {
         let total = self.data_room.unwrap_or(DISK);
         let free = total.saturating_sub(self.data.bytes());
         (self.name.kind == TargetKind::Ost).then_some(DataSpace { total, free, disk: 0 })
     }
 
-    /// Does an operation on its data files, or fails to.
+    /// Executes an operation on data files, or fails it.
     pub fn change_data(&mut self, op: &DataOp) -> DataResult {
         let fails = match op {
             DataOp::Write { .. } | DataOp::Truncate { .. } | DataOp::Fallocate { .. } => {
@@ -121,12 +121,12 @@ impl Server {
         if fails { DataResult::Failed(Errno::EIO) } else { self.data.run(op) }
     }
 
-    /// Makes a copy of its disk.
+    /// Copies the disk.
     pub fn copy(&mut self) {
         self.copy = Some((self.engine.snapshot(), self.data.clone()));
     }
 
-    /// Takes the copy of its disk for its disk.
+    /// Replaces the disk by its copy.
     pub fn put_back(&mut self) {
         if let Some((engine, data)) = &self.copy {
             (self.engine, self.data) = (engine.snapshot(), data.clone());
@@ -134,23 +134,23 @@ impl Server {
     }
 }
 
-/// Bytes of a disk that has no limit.
+/// Size of an unlimited disk, in bytes.
 const DISK: u64 = 1 << 40;
 
-/// How long targets wait.
+/// Timeouts of targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// For a lock that is called back.
+    /// For a lock callback.
     pub lock_timeout: Duration,
-    /// For clients in a recovery: each for so long without a word,
+    /// For clients in a recovery: each may be silent for this long,
     pub recovery_soft: Duration,
-    /// and once the recovery is so old, at most so long in all.
+    /// and the recovery as a whole may take this long.
     pub recovery_hard: Duration,
 }
 
 impl Limits {
-    /// Those of a plan. While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
-    /// Otherwise they are those that targets have by default.
+    /// The timeouts of a plan. In runs where no client dies none may be evicted, however bad the network is, so the timeouts
+    /// exceed all its faults. In other runs they are the defaults of targets.
     pub(crate) fn of(plan: &Plan) -> Limits {
         let usual = Options::default();
         let Options { lock_timeout, recovery_soft, recovery_hard, .. } = usual;
@@ -163,14 +163,14 @@ impl Limits {
         }
     }
 
-    /// Longest recovery: who keeps the first gate shut is given up when it is as old as the hard limit, and at each of the two that
-    /// follow after the soft one.
+    /// The longest recovery: clients that block the first gate are given up at the hard limit, those that block each of the two
+    /// following gates after the soft limit.
     pub(crate) fn recovery(&self) -> Duration {
         self.recovery_hard + self.recovery_soft * 2
     }
 }
 
-/// What a store keeps of a disk that others fill, in bytes.
+/// The store's reserve on disks that get full, in bytes.
 pub(crate) const RESERVE: u64 = 8 << 20;
 
 impl Server {
@@ -205,7 +205,7 @@ impl Server {
         }
     }
 
-    /// A new store, for a new target or one that takes the place of another.
+    /// A new store, for a new target or one that replaces another.
     fn formatted(name: &TargetName, plan: &Plan, position: u64, replaces: bool) -> MemEngine {
         let engine = MemEngine::new();
         if plan.disk_faults.fill_every.is_some() {
@@ -218,7 +218,7 @@ impl Server {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wall_ns: crate::world::WALL_START_NS,
             params: Vec::new(),
-            // Every other file system is one that older versions can serve.
+            // Every other seed has a file system that older versions can serve.
             name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
                 .then_some(u128::from(plan.seed).to_be_bytes()),
             replaces,
@@ -227,18 +227,18 @@ impl Server {
             TargetKind::Mgt | TargetKind::Ost => target::format(&format),
             TargetKind::Mdt => mdt::format(&format, (0, 0)),
         };
-        // An empty memory engine takes every batch.
+        // An empty memory engine accepts every batch.
         let _ = engine.commit(1, &batch.seal(&schema::formats()));
         engine
     }
 
-    /// Its disk is lost with all that was on it, and a new target takes its place, with its name.
+    /// Replaces a lost disk by that of an empty new target with the same name.
     pub fn replace(&mut self, plan: &Plan, position: u64) {
         self.engine = Server::formatted(&self.name, plan, position, true);
         self.data = MemData::new();
     }
 
-    /// Starts its machine.
+    /// Starts the machine.
     pub fn start(&mut self, plan: &Plan, patient: bool, seed: u64, now: Instant) {
         let usual = Options::default();
         let Limits { lock_timeout, recovery_soft, recovery_hard } = match patient {
@@ -283,7 +283,7 @@ impl Server {
     }
 }
 
-/// Where a target listens.
+/// The network address of a target.
 pub(crate) fn nid_of(kind: TargetKind, index: u32) -> Nid {
     let host = match kind {
         TargetKind::Mgt => "mgs".to_owned(),

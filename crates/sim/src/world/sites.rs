@@ -1,7 +1,7 @@
-//! Faults at the named sites of [`stdx::faults`]: requests and answers that are lost, or wait, inside the machines themselves.
+//! Faults at the named sites of [`stdx::faults`]: requests and replies that are dropped or delayed inside the machines.
 //!
-//! Sites that break a rule on purpose are not drawn: a gap that recovery accepts, a record of a client that stays when it has gone, a client
-//! or a close that is refused, a target that cannot read what it starts from.
+//! Sites that break a rule on purpose are not drawn: a gap that recovery accepts, a client's record that stays after it left, a
+//! refused client or close, a target that cannot read its own state at start.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use stdx::{Rng, Site};
 use super::faults::{Fault, around};
 use super::{World, WorldEvent};
 
-/// Those of targets.
+/// Sites of targets.
 const TARGETS: &[Site] = &[
     sites::LDLM_ENQUEUE_NET,
     sites::LDLM_REPLY,
@@ -24,7 +24,7 @@ const TARGETS: &[Site] = &[
     sites::TGT_DELAY_RECONNECT,
 ];
 
-/// Those of metadata targets besides.
+/// Further sites of metadata targets.
 const METADATA_TARGETS: &[Site] = &[
     sites::MDS_GETATTR_NET,
     sites::MDS_REINT_NET,
@@ -42,14 +42,14 @@ const METADATA_TARGETS: &[Site] = &[
     sites::MDS_REINT_MULTI_NET_REP,
 ];
 
-/// Those of clients.
+/// Sites of clients.
 const CLIENTS: &[Site] = &[sites::PTLRPC_DROP_RPC, sites::PTLRPC_REPLAY_PAUSE];
 
 /// Requests that [`sites::PTLRPC_DROP_REQ_OPC`] drops.
 const OPCODES: &[Opcode] =
     &[Opcode::MdsReint, Opcode::MdsBatch, Opcode::ObjWrite, Opcode::ObjRead, Opcode::LdlmCancel, Opcode::MdsSync];
 
-/// The source of such faults.
+/// The source of armed sites.
 #[derive(Debug)]
 pub(super) struct Arming {
     left: u64,
@@ -57,7 +57,7 @@ pub(super) struct Arming {
 }
 
 impl Arming {
-    /// As planned.
+    /// Sites according to the plan.
     pub(super) fn new(plan: &crate::plan::Plan) -> Arming {
         let left = plan.disturbances.sites.map_or(0, |of| of.count);
         Arming { left, rng: Rng::new(plan.seed ^ 0x517e_517f) }
@@ -65,14 +65,14 @@ impl Arming {
 }
 
 impl World {
-    /// Plans the next one.
+    /// Schedules the next site.
     pub(super) fn plan_site(&mut self) {
         let Some(planned) = self.plan.disturbances.sites.filter(|_| self.arming.left > 0) else { return };
         let delay = around(&mut self.arming.rng, planned.every);
         self.after(delay, WorldEvent::Fault(Fault::Arm));
     }
 
-    /// A site is armed for a while.
+    /// Arms a site for a while.
     pub(super) fn arm_some_site(&mut self) {
         let Some(planned) = self.plan.disturbances.sites else { return };
         self.arming.left -= 1;
@@ -104,12 +104,12 @@ impl World {
         self.after(stays, WorldEvent::Fault(Fault::Disarm { at }));
     }
 
-    /// It is not armed any more.
+    /// Disarms the sites of a node.
     pub(super) fn disarm(&mut self, at: usize) {
         self.site_faults(at).set_loc(0);
     }
 
-    /// None is.
+    /// Disarms all sites.
     pub(super) fn disarm_all(&mut self) {
         for at in 0..self.servers.len() + self.mounts.len() {
             self.disarm(at);

@@ -1,53 +1,53 @@
-//! One fault at one chosen step: how named scenarios strike at every point of a story, one run for each.
+//! A fault at one chosen step: stories run once for each step at which the fault can strike.
 
 use core::time::Duration;
 
 use super::faults::Fate;
 use super::{World, WorldEvent};
 
-/// What strikes.
+/// The kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strike {
     /// A server is killed after some event.
     Crash(usize),
-    /// The same, and what was written and not synced is lost, too.
+    /// The same, and what was written but not synced is lost.
     Power(usize),
-    /// Some frame, and its connection, is lost.
+    /// A frame is lost, and its connection breaks.
     Lose,
-    /// Some frame comes twice.
+    /// A frame is duplicated.
     Double,
-    /// Some frame is lost, and a server is killed.
+    /// A frame is lost, and a server is killed.
     LoseAndCrash(usize),
-    /// Some frame is lost without its connection, and a server is killed when all that it has done is durable, before anybody has
-    /// missed the frame.
+    /// A frame is lost without its connection, and a server is killed after all its changes have become durable and before any
+    /// node has missed the frame.
     LoseAndCrashLate(usize),
 }
 
 /// A fault that waits for its step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trap {
-    /// What strikes.
+    /// The kind of fault.
     pub strike: Strike,
-    /// Steps until then: events for a crash, frames for the others.
+    /// Remaining steps: events for a crash, frames for the other kinds.
     pub left: u64,
-    /// Steps count.
+    /// Whether steps count.
     pub armed: bool,
-    /// It has struck.
+    /// Whether the fault has struck.
     pub sprung: bool,
 }
 
-/// So late a server is killed whose changes must be durable by then.
+/// Time after which a server's changes must be durable.
 const LATE: Duration = Duration::from_secs(2);
-/// A server that was killed comes back after this.
+/// Time until a killed server restarts.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Trap {
-    /// At this step.
+    /// A fault at this step.
     pub fn new(strike: Strike, step: u64) -> Trap {
         Trap { strike, left: step, armed: false, sprung: false }
     }
 
-    /// A step; whether it is the one.
+    /// Counts a step. Returns whether the fault strikes now.
     fn step(&mut self) -> bool {
         if !self.armed || self.sprung {
             return false;
@@ -59,7 +59,7 @@ impl Trap {
 }
 
 impl World {
-    /// An event has happened.
+    /// Counts an event.
     pub(super) fn trap_event(&mut self) {
         if let Some(trap) = &mut self.trap
             && let Strike::Crash(server) | Strike::Power(server) = trap.strike
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// What happens to a frame that is sent, if it is the one.
+    /// Counts a frame. Returns its fate if the fault strikes it.
     pub(super) fn trap_frame(&mut self) -> Option<Fate> {
         let trap = self.trap.as_mut().filter(|trap| !matches!(trap.strike, Strike::Crash(_) | Strike::Power(_)))?;
         if !trap.step() {
@@ -88,7 +88,7 @@ impl World {
         Some(fate)
     }
 
-    /// A server is killed, or loses its power, and comes back.
+    /// Kills a server, or cuts its power, and restarts it.
     pub(super) fn kill(&mut self, server: usize, power: bool) {
         if self.servers[server].machine.is_some() {
             self.faults.counts.crashes += 1;

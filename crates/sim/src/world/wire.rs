@@ -1,9 +1,7 @@
-//! Connections as streams of bytes, and how they end.
+//! Connections as streams of bytes, and how they close.
 //!
-//! Frames as bytes: what is sent comes out at the other end as it was, however the bytes are cut into reads, and bytes that changed on
-//! the way are no frame.
-//!
-//! The world carries frames, not bytes. In some runs each frame goes through the codec first.
+//! The world carries frames, not bytes. In some runs each frame also passes the codec: it must decode to the same frame however
+//! the bytes are split into reads, and changed bytes must not decode to a frame.
 
 use core::time::Duration;
 
@@ -14,39 +12,39 @@ use stdx::{Instant, Rng};
 use super::partition::Passage;
 use super::{World, WorldEvent};
 
-/// Of so many seeds the frames of one go through the codec.
+/// The frames of one of this many seeds pass the codec.
 pub(super) const SEEDS: u64 = 4;
-/// What a host has read of a connection it hands over within this after that was closed,
+/// After a host has closed a connection, it delivers what it had read within this time,
 const DEAF_MAX_NS: u64 = 40_000;
-/// one of so many within this.
+/// or, one time in this many, within the longer time,
 const BUSY: u64 = 8;
-/// See [`BUSY`].
+/// which is this.
 const BUSY_MAX_NS: u64 = 5_000_000;
-/// One of so many frames is looked at with a bit changed, too.
+/// One of this many frames is also checked with a bit flipped.
 const CHANGED: u64 = 8;
 
-/// Encodes a frame behind another one, decodes what that gives in pieces, and looks whether it is the same.
+/// Encodes a frame twice in a row, decodes the bytes in pieces, and checks that the frames are equal.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong.
 pub(super) fn through(frame: &Frame) -> Result<(), String> {
     let bytes = encoded(&[frame, frame]);
     let mut rng = Rng::new(frame.header.xid.0 ^ bytes.len() as u64);
-    let frames = decoded(&bytes, &mut rng).map_err(|what| format!("a frame does not come through: {what}"))?;
+    let frames = decoded(&bytes, &mut rng).map_err(|what| format!("a frame cannot be decoded: {what}"))?;
     if frames.len() != 2 || frames.iter().any(|got| got != frame) {
         return Err(format!(
-            "a frame changes on its way: {:?} becomes {:?}",
+            "a frame changes in the codec: {:?} becomes {:?}",
             frame.header,
             frames.first().map(|f| f.header)
         ));
     }
     if rng.chance(1, CHANGED) {
         let mut bytes = encoded(&[frame]);
-        // Behind the length, which says where the frame ends.
+        // Not in the length, which determines where the frame ends.
         let at = rng.range(4, bytes.len() as u64 - 1) as usize;
         bytes[at] ^= 1 << rng.below(8);
         if decoded(&bytes, &mut rng).is_ok_and(|frames| !frames.is_empty()) {
-            return Err(format!("byte {at} of a frame has changed, and nobody notices: {:?}", frame.header));
+            return Err(format!("a changed byte {at} of a frame is not noticed: {:?}", frame.header));
         }
     }
     Ok(())
@@ -76,8 +74,8 @@ fn decoded(bytes: &[u8], rng: &mut Rng) -> Result<Vec<Frame>, String> {
 }
 
 impl World {
-    /// One side closes: the other gets what is on its way, and then the end. Gives until when what its host had read by then may still
-    /// come: a little while, or longer if the host is busy.
+    /// One side closes: the other side receives what is in flight, and then the end of the connection. Returns until when the
+    /// host of the closing side may still deliver what it had read: a short time, or a longer one if the host is busy.
     pub(super) fn hang_up(&mut self, conn: usize, side: usize) -> Instant {
         let busy = self.rng.chance(1, BUSY);
         let deaf = self.now + Duration::from_nanos(self.rng.below(if busy { BUSY_MAX_NS } else { DEAF_MAX_NS }));
@@ -92,14 +90,14 @@ impl World {
             at = at.max(until);
         }
         other.last = at;
-        // What is lost is told when the connection is cut.
+        // Frames lost in a partition surface when the connection is cut.
         if other.dead_from.is_none() && passage != Passage::Lost {
             self.push(at, WorldEvent::Closed { conn, side: 1 - side });
         }
         deaf
     }
 
-    /// Whether nothing is on its way between any two nodes.
+    /// Whether nothing is in flight between any two nodes.
     pub fn all_has_arrived(&self) -> bool {
         !self.net.is_under_way(self.now)
     }
@@ -129,7 +127,7 @@ mod tests {
         }
     }
 
-    /// A client that is mounted.
+    /// A mounted client.
     fn mounted(plan: Plan) -> (World, usize) {
         let mut world = World::new(plan, Keep::Nothing);
         (0..world.servers.len()).for_each(|server| world.start_server(server, Duration::ZERO));
@@ -139,7 +137,7 @@ mod tests {
         (world, client)
     }
 
-    /// A client whose program has made a file, removed it while it was open, and closed it: the close is about to leave.
+    /// A client whose program has made a file, removed it while open, and closed it: the close is not sent yet.
     fn closing() -> (World, usize) {
         let (mut world, client) = mounted(Plan::still(1));
         let limit = world.now + Duration::from_secs(60);
@@ -172,7 +170,7 @@ mod tests {
         world.sched.clear();
     }
 
-    /// The request that writes a file back is lost, and sent again when its time is over. The lock of the file stays for so long.
+    /// The request that writes a file back is lost, and resent after its timeout. The lock of the file stays until then.
     #[test]
     fn locks_are_looked_at_when_what_was_lost_has_been_sent_again() {
         let (mut world, client) = mounted(Plan { adaptive: true, ..Plan::still(1) });
@@ -198,7 +196,7 @@ mod tests {
         world.sched.clear();
     }
 
-    /// The metadata target comes when the others have served for long.
+    /// The metadata target starts long after the others.
     #[test]
     fn locks_are_looked_at_when_all_are_mounted() {
         let mut world = World::new(Plan::still(1), Keep::Nothing);
@@ -212,7 +210,7 @@ mod tests {
         world.sched.clear();
     }
 
-    /// A client's sign of life becomes a cancel of all that it holds, of which it knows nothing.
+    /// Replaces a client's ping by a cancel of all locks that it holds, of which the client knows nothing.
     #[test]
     fn a_lock_that_only_the_client_takes_for_held_is_found() {
         let (mut world, client) = closing();

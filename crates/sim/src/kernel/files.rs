@@ -10,7 +10,7 @@ use super::names::{O_ACCMODE, O_TRUNC};
 use super::{Inode, Kernel, Sys, odd};
 use crate::sched::{Fail, Part};
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(super) const PAGE: u64 = 4096;
 /// `O_DIRECT`.
 pub(super) const O_DIRECT: u32 = 0o40000;
@@ -19,21 +19,21 @@ const O_APPEND: u32 = 0o2000;
 /// An open file.
 #[derive(Clone, Debug)]
 pub struct Fd {
-    /// Which client it is open on.
+    /// The client on which it is open.
     pub client: usize,
     /// Its inode.
     pub ino: u64,
-    /// The client's number.
+    /// The client's file handle.
     pub fh: FileHandle,
     /// `O_*`.
     pub flags: u32,
-    /// Its reads and writes go past the pages.
+    /// Whether reads and writes bypass the page cache.
     pub direct: bool,
-    /// FLUSH is not needed.
+    /// Whether FLUSH is not needed.
     pub no_flush: bool,
 }
 
-/// How bytes get into a file.
+/// How bytes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteKind {
     /// `pwrite`.
@@ -54,20 +54,21 @@ impl Inode {
         self.size = size;
     }
 
-    /// The first page of a range that is there, or on its way.
+    /// The first page of a range that is cached, dirty, locked or in write-back.
     fn first_of(&self, pages: &Range<u64>) -> Option<u64> {
         let there = self.pages.range(pages.clone()).next().map(|(page, _)| *page);
         let others = [&self.dirty, &self.leaving, &self.locked].map(|all| all.range(pages.clone()).next().copied());
         there.into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// How often the pages of a range were read.
+    /// How often each page of a range was read.
     fn fills_of(&self, pages: &Range<u64>) -> Vec<u64> {
         pages.clone().map(|page| self.fills.get(&page).copied().unwrap_or(0)).collect()
     }
 
-    /// A write of these pages has ended. One that was dropped and read again meanwhile, before the write was done, lacks it. Linux
-    /// keeps it all the same, and tells no file system; where many write at once that must not drown what is not accepted.
+    /// Called when a write of these pages ends. A page that was dropped during the write and read again before the write was
+    /// executed lacks its bytes. Linux keeps such a page, and no file system learns of it; where many write concurrently this
+    /// would hide real defects, so the page is dropped.
     fn doubt_fills(&mut self, pages: &Range<u64>, before: &[u64]) {
         for (page, fills) in pages.clone().zip(before) {
             if self.locked.contains(&page) {
@@ -78,19 +79,20 @@ impl Inode {
         }
     }
 
-    /// An open file is told once of each failure that it does not know of.
-    fn tell(&mut self, fh: FileHandle) -> Sys<()> {
-        self.told_anybody = self.failures;
-        let known = self.told.insert(fh, self.failures).unwrap_or(self.failures);
+    /// Reports a failed write-back to an open file, once for each failure that it has not seen.
+    fn report_failure(&mut self, fh: FileHandle) -> Sys<()> {
+        self.reported_to_any = self.failures;
+        let known = self.reported.insert(fh, self.failures).unwrap_or(self.failures);
         self.failure.filter(|_| known < self.failures).map_or(Ok(()), |errno| Err(errno.into()))
     }
 
-    /// Pages have changed, and not all are written.
+    /// Whether pages are dirty or in write-back.
     pub(super) fn is_changed(&self) -> bool {
         !self.dirty.is_empty() || !self.leaving.is_empty()
     }
 
-    /// A changed page in this range that nobody writes, and what to write it through. It is leaving from now on.
+    /// Takes a dirty page of this range that is not in write-back, with a file handle to write it through. It is in write-back
+    /// from now on.
     fn next_dirty(&mut self, pages: Range<u64>) -> Option<(u64, FileHandle, Bytes)> {
         let within = |page: &u64| page * PAGE < self.size;
         let can_be_written = !self.writers.is_empty();
@@ -105,11 +107,11 @@ impl Inode {
     }
 }
 
-/// What pages were filled with.
-struct Filled {
-    /// Where that ended.
+/// The result of filling pages.
+struct FilledPages {
+    /// The offset at which the read bytes end.
     to: u64,
-    /// And the file with it.
+    /// Whether the file ends there.
     ends: bool,
 }
 
@@ -117,7 +119,7 @@ impl Kernel {
     pub(super) fn opened(&self, ino: u64, fh: FileHandle, flags: u32, direct: bool, no_flush: bool) -> Fd {
         self.inode(ino, |inode| {
             inode.opens += 1;
-            inode.told.insert(fh, inode.told_anybody);
+            inode.reported.insert(fh, inode.reported_to_any);
             if flags & O_ACCMODE != 0 {
                 inode.writers.push(fh);
             }
@@ -126,13 +128,13 @@ impl Kernel {
         Fd { client: self.client(), ino, fh, flags: flags & !O_TRUNC, direct, no_flush }
     }
 
-    /// `close`. `owner`: whose record locks go.
+    /// `close`. `owner`: the owner of the record locks to release.
     pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> Sys<()> {
         let written = match self.inode(fd.ino, |inode| inode.is_changed()) && fd.flags & O_ACCMODE != 0 {
             true => self.write_back(cred, fd.ino, 0, u64::MAX).await,
             false => Ok(()),
         };
-        // Whatever becomes of these, the file is closed.
+        // The file is closed whether these succeed or not.
         let flushed = match written {
             Ok(()) if !fd.no_flush => self.ask(cred, Call::Flush { fh: fd.fh, lock_owner: owner }).await.map(drop),
             written => written,
@@ -140,7 +142,7 @@ impl Kernel {
         self.inode(fd.ino, |inode| {
             inode.opens = inode.opens.saturating_sub(1);
             inode.writers.retain(|fh| *fh != fd.fh);
-            inode.told.remove(&fd.fh);
+            inode.reported.remove(&fd.fh);
         });
         self.0.sched.post(self.client(), Call::Release { fh: fd.fh, flock_owner: None });
         self.maybe_evict(fd.ino);
@@ -168,44 +170,45 @@ impl Kernel {
             if at >= now {
                 return Ok(out.into());
             }
-            // As Linux, page by page: what was dropped again behind it does not matter.
+            // Page by page, as in Linux: pages already copied may be dropped again.
             if !self.copy_pages(fd.ino, at, now, &mut out) {
                 match self.fill_pages(cred, fd, at, now).await {
-                    Ok(Filled { to, ends }) => {
+                    Ok(FilledPages { to, ends }) => {
                         has_part = true;
                         if ends {
                             end = end.min(to);
                         }
-                        // Another mount has cut the file and made it longer since its size was asked for. Linux ends where it knew; the
-                        // stand-in asks again, so that histories show what else is wrong.
+                        // Another mount has truncated and extended the file since its size was requested. Linux ends at the size
+                        // that it knew; the stand-in asks again, so that histories show other defects.
                         if to > self.inode(fd.ino, |inode| inode.size) {
                             self.learn_end(cred, fd, wanted).await?;
                         }
                     }
-                    Err(fail) => self.goes_on(has_part, fail)?,
+                    Err(fail) => self.continues_after(has_part, fail)?,
                 }
             }
         }
     }
 
-    /// Asks how long the file is, if somebody wants more than is known. Linux asks once, does not believe what comes beside a write of the
-    /// same machine, or after the answer to a question that was asked before, and then reads up to the end that it knew. Where many write at
-    /// once that must not drown what is not accepted: the stand-in asks until it believes.
+    /// Requests the file's size if a read goes beyond the known end. Linux asks once, ignores a size that arrives during a local
+    /// write or after the reply to an earlier request, and then reads up to the end that it knew. Where many write concurrently
+    /// this would hide real defects, so the stand-in asks until it accepts the reply.
     async fn learn_end(&self, cred: &Cred, fd: &Fd, wanted: u64) -> Sys<()> {
         while wanted > self.inode(fd.ino, |inode| inode.size) {
             let started = self.version();
-            let told = self.attr(cred, fd.ino, Some(fd.fh)).await?.size;
+            let size = self.attr(cred, fd.ino, Some(fd.fh)).await?.size;
             while self.inode(fd.ino, |inode| inode.unstable) {
                 self.wait().await;
             }
-            if self.inode(fd.ino, |inode| inode.changed <= started && inode.size >= told) {
+            if self.inode(fd.ino, |inode| inode.changed <= started && inode.size >= size) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Appends what lies in pages from `offset` to `end`, until one is not there. False: that is the first.
+    /// Appends the cached bytes from `offset` to `end`, up to the first page that is missing. Returns false if the first page is
+    /// missing.
     fn copy_pages(&self, ino: u64, offset: u64, end: u64, out: &mut Vec<u8>) -> bool {
         self.inode(ino, |inode| {
             let mut at = offset;
@@ -220,9 +223,10 @@ impl Kernel {
         })
     }
 
-    /// Reads the first run of pages of a range that are not there; each is locked meanwhile. (Linux does not believe a short answer beside which attributes go, and shows zeros up to the end that it knew. The
-    /// stand-in does not show them, so that histories show what else is wrong.)
-    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<Filled> {
+    /// Reads the first run of missing pages of a range; each page is locked meanwhile. (Linux ignores a short reply if the
+    /// attributes change meanwhile, and shows zeros up to the end that it knew. The stand-in does not, so that histories show
+    /// other defects.)
+    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<FilledPages> {
         let mut page = offset / PAGE;
         while page * PAGE < end {
             if self.inode(fd.ino, |inode| inode.pages.contains_key(&page)) {
@@ -258,7 +262,7 @@ impl Kernel {
                         }
                     }
                     if data.len() < length as usize && inode.changed == started {
-                        // The file ends here: the kernel believes a short read.
+                        // The file ends here: the kernel trusts a short read.
                         let size = run.start * PAGE + data.len() as u64;
                         if size < inode.size {
                             inode.set_size(size);
@@ -269,18 +273,18 @@ impl Kernel {
             self.wake_all();
             return match result? {
                 Answer::Data(data) => {
-                    Ok(Filled { to: run.start * PAGE + data.len() as u64, ends: data.len() < length as usize })
+                    Ok(FilledPages { to: run.start * PAGE + data.len() as u64, ends: data.len() < length as usize })
                 }
                 other => Err(odd(&other)),
             };
         }
-        Ok(Filled { to: 0, ends: false })
+        Ok(FilledPages { to: 0, ends: false })
     }
 
     /// `pwrite`, or `write` of a file opened for appending.
     pub async fn write(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         let mut done = self.write_some(cred, fd, offset, data).await?;
-        // As programs do whom a full disk cuts short.
+        // Continues a write that a full disk has cut short, as programs do.
         while (self.0.patient || self.0.fails) && fd.flags & O_APPEND == 0 && (1..data.len() as u32).contains(&done) {
             match self.write_some(cred, fd, offset + u64::from(done), &data.slice(done as usize..)).await {
                 Ok(0) | Err(Fail::Errno(_)) => break,
@@ -295,12 +299,12 @@ impl Kernel {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EBADF.into());
         }
-        // As Linux: what goes by the kernel's pages, appends, or ends behind the end that the kernel knows of, has the inode's
-        // lock alone; other direct writes share it.
+        // As in Linux: a write through the page cache, an append, or a write beyond the known end holds the inode lock
+        // exclusively; other direct writes share it.
         let behind = |inode: &mut Inode| offset + data.len() as u64 > inode.size;
         let alone = !fd.direct || fd.flags & O_APPEND != 0 || self.inode(fd.ino, behind);
         let _gate = self.gate(fd.ino, alone).await;
-        // And an append begins at the end that the kernel knows of. The client decides.
+        // An append starts at the end that the kernel knows; the client decides the actual offset.
         let offset = if fd.flags & O_APPEND != 0 { self.inode(fd.ino, |inode| inode.size) } else { offset };
         let moves_end = !fd.direct && offset + data.len() as u64 > self.inode(fd.ino, |inode| inode.size);
         if moves_end {
@@ -314,16 +318,16 @@ impl Kernel {
         result
     }
 
-    /// One request after the other. Gives how much is written.
+    /// Sends one request after the other. Returns the number of bytes written.
     async fn write_all(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         let mut done = 0;
         loop {
             let left = data.slice(done as usize..);
             let (sent, written) = match self.send_write(cred, fd, offset + u64::from(done), left).await {
                 Ok(both) => both,
-                // Linux returns the count of bytes written so far; the program writes the rest, and gets the error with that.
+                // Linux returns the count of bytes written so far; the program writes the rest, and gets the error then.
                 Err(fail) => {
-                    self.goes_on(done > 0, fail.after(done))?;
+                    self.continues_after(done > 0, fail.after(done))?;
                     continue;
                 }
             };
@@ -334,7 +338,8 @@ impl Kernel {
         }
     }
 
-    /// One request of a write, with as much as Linux sends in one. Gives how much that was, and what is written of it.
+    /// Sends one request of a write, with as many bytes as Linux sends in one. Returns that number, and the number of bytes
+    /// written.
     async fn send_write(&self, cred: &Cred, fd: &Fd, offset: u64, mut data: Bytes) -> Sys<(u32, u32)> {
         let mut locked = None;
         if fd.direct {
@@ -346,7 +351,7 @@ impl Kernel {
         }
         let sent = data.len() as u32;
         let pages = offset / PAGE..(offset + u64::from(sent)).div_ceil(PAGE);
-        // Pages of a mapping that are on their way are older.
+        // Dirty pages of a mapping that are in write-back are older: wait for them.
         while self.inode(fd.ino, |inode| inode.leaving.range(pages.clone()).next().is_some()) {
             self.wait().await;
         }
@@ -368,7 +373,7 @@ impl Kernel {
                 inode.size = inode.size.max(offset + written);
             }
             if written < u64::from(sent) {
-                // What was not taken must not be read from here.
+                // Bytes that were not written must not be read from the cache.
                 let from = (offset + written) / PAGE;
                 inode.pages.retain(|page, _| *page < from || page * PAGE >= offset + u64::from(sent));
             }
@@ -383,9 +388,9 @@ impl Kernel {
         }
     }
 
-    /// Write-through: pages that are there, or are covered whole, take the new bytes at once. A page that is neither
-    /// stays locked until the write is answered, and is not kept: its number is given, and the request ends with it. So nobody waits
-    /// for a page with another one locked, of which the client could not know. Gives how many bytes are stored, too.
+    /// Write-through: cached pages, and pages that are covered completely, take the new bytes at once. Any other page stays
+    /// locked until the write is answered, and is not cached; the request ends with it. So no task waits for a page while it
+    /// holds the lock of another one, which the client could not know. Returns the number of bytes stored, and the locked page.
     async fn store_into_pages(&self, ino: u64, offset: u64, data: &Bytes) -> (usize, Option<u64>) {
         let end = offset + data.len() as u64;
         let mut at = offset;
@@ -419,7 +424,7 @@ impl Kernel {
     /// Bytes stored through `mmap` into pages that exist, then `msync`.
     pub async fn write_mapped(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         let end = offset + data.len() as u64;
-        // A program asks for the size before it maps a file, for beyond it there is only a signal.
+        // A program asks for the size before it maps a file, because an access beyond the end gives only a signal.
         self.attr(cred, fd.ino, Some(fd.fh)).await?;
         let mut at = offset;
         loop {
@@ -441,12 +446,12 @@ impl Kernel {
             }
         }
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
-        self.inode(fd.ino, |inode| inode.tell(fd.fh))?;
+        self.inode(fd.ino, |inode| inode.report_failure(fd.fh))?;
         Ok((at - offset) as u32)
     }
 
-    /// Writes pages that were changed through `mmap`, and waits for those that somebody else writes. Errors go to `msync` and `fsync` of all
-    /// who have the file open; a program whose client died meanwhile dies with it.
+    /// Writes back pages modified through `mmap`, and waits for write-backs in flight. Errors are reported to `msync` and `fsync`
+    /// of all open files; a program whose client dies meanwhile dies with it.
     async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) -> Sys<()> {
         let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         loop {
@@ -487,7 +492,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Drops the pages of a range, one after the other; one that is locked is waited for, one that is dirty written first.
+    /// Drops the pages of a range one after the other; locked pages are waited for, dirty ones are written first.
     pub(super) async fn drop_pages(&self, ino: u64, offset: u64, length: u64) {
         let mut left = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         while let Some(page) = self.inode(ino, |inode| inode.first_of(&left)) {
@@ -519,7 +524,7 @@ impl Kernel {
         self.write_back(cred, fd.ino, offset, length).await?;
         let result = self.ask(cred, Call::Fallocate { fh: fd.fh, mode, offset, length }).await;
         if result.is_ok() {
-            // In Linux's order: whoever has a page locked sees the new end.
+            // In Linux's order: readers that hold a page lock see the new end.
             if mode & 1 == 0 {
                 self.inode(fd.ino, |inode| inode.size = inode.size.max(offset + length));
             }
@@ -543,12 +548,12 @@ impl Kernel {
     /// `fsync`.
     pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> Sys<()> {
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
-        // The client answered these writes with an error, and does not tell of them again.
-        self.inode(fd.ino, |inode| inode.tell(fd.fh))?;
+        // The client reported these errors in the replies to the writes, and does not report them again.
+        self.inode(fd.ino, |inode| inode.report_failure(fd.fh))?;
         self.ask(cred, Call::Fsync { fh: fd.fh, data_only }).await.map(drop)
     }
 
-    /// Bytes into a file, one way or the other.
+    /// Writes bytes to a file in either way.
     pub async fn put(&self, cred: &Cred, fd: &Fd, kind: WriteKind, offset: u64, data: &Bytes) -> Sys<u32> {
         match kind {
             WriteKind::Plain => self.write(cred, fd, offset, data).await,
@@ -556,7 +561,7 @@ impl Kernel {
                 if fd.flags & O_ACCMODE != 2 {
                     return Err(Fail::Errno(Errno::EACCES));
                 }
-                // A page fault waits, whatever signals come.
+                // A page fault is not interrupted by signals.
                 self.unsignalled().write_mapped(cred, fd, offset, data).await
             }
         }

@@ -1,13 +1,12 @@
-//! A stand-in for the Linux kernel before a client: it keeps what answers allow it to keep, and forgets when told.
+//! A stand-in for the Linux kernel in front of a client: it caches what replies allow it to cache, and invalidates on request.
 //!
-//! Without it the client's caches would never be tested for what makes them hard: the kernel answers from attributes,
-//! names and pages that it has, sends a request only when it must, holds a directory's lock while it waits for an answer,
-//! holds a page's lock while it reads or writes it, and drops things in its own time. The rules are those of the FUSE
-//! kernel module (attribute versions, validity of names, write-through, pages of `mmap`), as far as they matter here.
+//! It tests the client's caches against what makes them hard: the kernel answers from cached attributes, names and pages, sends a
+//! request only when it must, holds a directory's lock while it waits for a reply, holds a page's lock while it reads or writes
+//! the page, and drops things at its own pace. The rules are those of the FUSE kernel module (attribute versions, validity of
+//! names, write-through, pages of `mmap`), as far as they matter here.
 //!
-//! [`names`]: paths and what is done to names. [`files`]: open files and their pages. Errors that Linux finds before it
-//! asks the file system (a path that leads nowhere, no permission to search) are found here; all others come from the
-//! client.
+//! [`names`]: paths and operations on names. [`files`]: open files and their pages. Errors that Linux detects before it asks the
+//! file system (a path that does not exist, missing search permission) are detected here; all others come from the client.
 
 mod files;
 mod names;
@@ -29,56 +28,57 @@ use crate::sched::{Fail, Part, Sched};
 pub(crate) use files::{Fd, WriteKind};
 pub(crate) use names::OpenHow;
 
-/// What a system call gives.
+/// The result of a system call.
 pub(crate) type Sys<T> = Result<T, Fail>;
 
 /// An inode that the kernel knows.
 #[derive(Default)]
 struct Inode {
-    /// References that the client counts.
+    /// References that the client counts (`nlookup`).
     lookups: u64,
     /// Open files.
     opens: u32,
-    /// Type.
+    /// The type bits of the mode.
     kind: u32,
-    /// A directory that a program here has removed (`S_DEAD`): there are no names in it, and none can be made.
+    /// A directory that a program on this kernel has removed (`S_DEAD`): it has no names, and none can be made in it.
     removed: bool,
-    /// Length as the kernel believes.
+    /// The length as the kernel knows it.
     size: u64,
     /// Attributes, while they are valid.
     attr: Option<Stat>,
-    /// The version at which something changed last: answers to older questions are not kept.
+    /// The version of the last local change: replies to older requests are not cached.
     changed: u64,
-    /// The version at which attributes were believed last. As in Linux, which counts those as changes: answers that come in another
-    /// order than they were given leave the newer one.
+    /// The version at which attributes were last cached. As in Linux, which counts that as a change: if replies arrive out of
+    /// order, the newer one stays.
     learned: u64,
-    /// The same, but of something that may have been this inode: answers are believed and not kept.
+    /// The version of the last change that may have concerned this inode: older replies are used but not cached.
     doubted: u64,
-    /// A write through the pages is under way that extends the file: attributes in replies are ignored meanwhile (`FUSE_I_SIZE_UNSTABLE`).
+    /// A buffered write that extends the file is in progress: attributes in replies are ignored meanwhile
+    /// (`FUSE_I_SIZE_UNSTABLE`).
     unstable: bool,
-    /// Pages that are there.
+    /// Cached pages.
     pages: BTreeMap<u64, Vec<u8>>,
-    /// Pages that a program changed through `mmap`.
+    /// Pages that a program has modified through `mmap`.
     dirty: BTreeSet<u64>,
-    /// Pages of that kind that are on their way to the client; they may be changed again meanwhile.
+    /// Such pages whose write-back is in flight; they may be modified again meanwhile.
     leaving: BTreeSet<u64>,
     /// Pages that are being read or written.
     locked: BTreeSet<u64>,
-    /// How often each page was read.
+    /// How often each page was read from the client.
     fills: BTreeMap<u64, u64>,
-    /// Pages that are being read and may come old: they are not kept.
+    /// Pages that are being read and may arrive stale: they are not cached.
     void: BTreeSet<u64>,
-    /// Open files that can write.
+    /// Open files with write access.
     writers: Vec<FileHandle>,
-    /// How often pages that a program changed through `mmap` could not be written, and the error of the last time.
+    /// The number of failed write-backs of pages modified through `mmap`, and the error of the last one.
     failures: u64,
     failure: Option<Errno>,
-    /// How many of them each open file knows of, and anybody.
-    told: BTreeMap<FileHandle, u64>,
-    told_anybody: u64,
+    /// By open file: how many of these failures were reported to it; and how many to any file.
+    reported: BTreeMap<FileHandle, u64>,
+    reported_to_any: u64,
 }
 
-/// A name that the kernel knows.
+/// A name in the kernel's cache.
 #[derive(Clone, Copy)]
 struct Name {
     ino: u64,
@@ -97,15 +97,15 @@ struct Caches {
     inodes: BTreeMap<u64, Inode>,
     names: BTreeMap<(u64, Bytes), Name>,
     gates: BTreeMap<u64, Gate>,
-    /// Tasks that wait for a gate or a page.
+    /// Tasks that wait for a gate or a page lock.
     waiters: Vec<usize>,
-    /// Names that are about to be forgotten, and how often.
+    /// Names whose invalidation is in flight, and how many invalidations of each.
     doomed: BTreeMap<(u64, Bytes), u32>,
-    /// Path walks in progress: they hold what they have found.
+    /// Path walks in progress: they pin what they have found.
     walks: u32,
-    /// How often a task has waited for space on a disk.
+    /// By task: how often it has waited for disk space.
     pauses: BTreeMap<usize, u64>,
-    /// Tokens that are done.
+    /// Tokens of finished invalidations, and whether the object was known.
     forgotten: Vec<(u64, bool)>,
     dead: bool,
 }
@@ -114,11 +114,11 @@ struct Inner {
     sched: Sched,
     client: usize,
     forgetful: u64,
-    /// Disks fill and are freed again: programs try again.
+    /// Disks fill up and are freed: programs retry.
     patient: bool,
-    /// Disks fail and are repaired: likewise.
+    /// Disks fail and are repaired: programs retry.
     fails: bool,
-    /// Of 1000 calls so many meet a signal.
+    /// Of 1000 calls, how many are interrupted by a signal.
     signals: u64,
     /// Programs use access lists.
     lists: bool,
@@ -128,7 +128,7 @@ struct Inner {
 
 /// The kernel of one client's machine; a handle, cheap to clone.
 ///
-/// The second part: programs that call it get signals.
+/// The second field: whether programs that use this handle receive signals.
 #[derive(Clone)]
 pub struct Kernel(Rc<Inner>, bool);
 
@@ -141,23 +141,23 @@ pub(crate) const S_IFREG: u32 = 0o100_000;
 /// A symbolic link.
 pub(crate) const S_IFLNK: u32 = 0o120_000;
 
-/// An answer that the call cannot have.
+/// An answer of the wrong type for the call.
 fn odd(answer: &Answer) -> Fail {
-    // A client that answers a call with another call's answer is broken beyond what a program could see.
+    // A client that answers with another call's answer has a defect that no program could see.
     debug_assert!(false, "unexpected answer {answer:?}");
     Fail::Errno(Errno::EPROTO)
 }
 
-/// A program that is killed is gone after this.
+/// A killed program must be gone after this time.
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
-/// How long a program waits for space before it tries again,
+/// How long a program waits for disk space before it retries,
 const FULL_PAUSE: Duration = Duration::from_millis(20);
-/// and how often.
+/// and how often it retries.
 const FULL_TRIES: u32 = 10_000;
 
 impl Kernel {
-    /// A kernel that knows nothing yet.
+    /// A kernel with empty caches.
     pub fn new(sched: Sched, client: usize, plan: &Plan, rng: Rng) -> Kernel {
         let mut caches = Caches::default();
         caches.inodes.insert(1, Inode { lookups: 1, kind: S_IFDIR, ..Inode::default() });
@@ -168,47 +168,48 @@ impl Kernel {
         Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, signals, lists, caches, rng }), false)
     }
 
-    /// The same kernel, before a program that gets signals.
+    /// A handle for a program that receives signals.
     pub fn with_signals(&self) -> Kernel {
         Kernel(self.0.clone(), self.0.signals > 0)
     }
 
-    /// The same kernel, before a program that gets none.
+    /// A handle for a program that receives no signals.
     pub fn unsignalled(&self) -> Kernel {
         Kernel(self.0.clone(), false)
     }
 
-    /// Whether a call ended because of a signal, and has changed nothing, access times included: none of its requests has read anything.
+    /// Whether a call was ended by a signal and has changed nothing, not even access times, because none of its requests has read
+    /// anything.
     pub fn was_interrupted<T>(&self, result: &Result<T, Errno>) -> bool {
         self.1 && matches!(result, Err(Errno::EINTR))
     }
 
-    /// A request of a program that reads or writes has failed; `has_part`: others before it have read or written something. If it was a
-    /// signal, the program keeps that part and asks for the rest: Linux gives it the bytes so far, and each piece of a listing is a call of
-    /// its own.
-    fn goes_on(&self, has_part: bool, fail: Fail) -> Sys<()> {
+    /// Decides whether a read or write continues after a failed request; `has_part`: earlier requests have transferred something.
+    /// After a signal the program keeps that part and asks for the rest: Linux returns the bytes so far, and each part of a
+    /// listing is a call of its own.
+    fn continues_after(&self, has_part: bool, fail: Fail) -> Sys<()> {
         match fail {
             Fail::Errno(Errno::EINTR) if self.1 && has_part => Ok(()),
             fail => Err(fail),
         }
     }
 
-    /// Which client it belongs to.
+    /// The client to which it belongs.
     pub fn client(&self) -> usize {
         self.0.client
     }
 
-    /// A program's call has ended so.
+    /// Counts a program's call by operation and result.
     pub fn count(&self, operation: &'static str, result: &'static str) {
         self.0.sched.count(operation, result);
     }
 
-    /// Whether its machine is gone.
+    /// Whether its machine has died.
     pub fn is_dead(&self) -> bool {
         self.caches().dead
     }
 
-    /// Its machine is gone.
+    /// Its machine dies.
     pub fn die(&self) {
         self.caches_mut().dead = true;
     }
@@ -225,7 +226,7 @@ impl Kernel {
         look(self.caches_mut().inodes.entry(ino).or_default())
     }
 
-    /// What a call was, given its outcome: a disk may fill in the middle of a write, which then was a shorter one.
+    /// Adjusts a call to its result: a disk may fill up in the middle of a write, which then was a shorter one.
     pub fn as_done(&self, op: &mut Op, result: &Result<Got, Errno>) {
         if let (true, Op::Write { way: Way::Plain, data, .. }, Ok(Got::Written(count))) =
             (self.0.patient || self.0.fails, op, result)
@@ -235,10 +236,10 @@ impl Kernel {
         }
     }
 
-    /// Asks the client.
+    /// Sends a request to the client.
     ///
-    /// What fails because a disk is full has not happened, not even in part: programs try it again until there is space, as if
-    /// they had never tried before. So the model knows no full disks, and whatever a failed try left behind shows.
+    /// A request that fails because of a full disk has had no effect, not even a partial one: programs retry until there is
+    /// space, as if they had never tried before. So the model knows no full disks, and any effect of a failed attempt shows.
     async fn ask(&self, cred: &Cred, call: Call) -> Sys<Answer> {
         if self.1 && self.0.rng.borrow_mut().chance(self.0.signals, 1000) {
             return self.ask_and_signal(cred, call).await;
@@ -246,7 +247,7 @@ impl Kernel {
         self.ask_quietly(cred, call).await
     }
 
-    /// The same, and the program gets a signal while it waits.
+    /// The same, and the program receives a signal while it waits.
     async fn ask_and_signal(&self, cred: &Cred, call: Call) -> Sys<Answer> {
         let (sched, client) = (self.0.sched.clone(), self.0.client);
         let (pause, fatal) = {
@@ -278,7 +279,7 @@ impl Kernel {
         }
     }
 
-    /// The same, for what no program waits for.
+    /// The same, for requests that no program waits for.
     async fn ask_quietly(&self, cred: &Cred, call: Call) -> Sys<Answer> {
         let mut tries = 0;
         loop {
@@ -293,13 +294,13 @@ impl Kernel {
         }
     }
 
-    /// How often the task that runs has waited for space: each time its program has made the call again, and walks its path anew.
+    /// How often the running task has waited for disk space: each time its program has repeated the call and walks its path anew.
     fn pauses(&self) -> u64 {
         self.caches().pauses.get(&self.0.sched.current()).copied().unwrap_or(0)
     }
 
-    /// Whether others have taken away a name that one of these paths has, since then. Linux walks a path twice and then gives up: the
-    /// stand-in walks it again after each such change, so that histories show what else is wrong.
+    /// Whether another client has changed a name on one of these paths since `since`. Linux walks a path twice and then gives up;
+    /// the stand-in walks it again after each such change, so that histories show other defects.
     fn others_moved(&self, paths: &[&names::Path], since: Instant) -> bool {
         self.0.sched.others_moved(self.0.client, since, |name| paths.iter().any(|path| path.contains(name)))
     }
@@ -308,7 +309,7 @@ impl Kernel {
         self.caches().version
     }
 
-    /// Something was changed here: older answers do not count for this inode, and its attributes are asked for again.
+    /// Records a local change of an inode: older replies are not cached, and its attributes are requested again.
     fn touched(&self, ino: u64) {
         let mut caches = self.caches_mut();
         caches.version += 1;
@@ -318,7 +319,7 @@ impl Kernel {
         inode.attr = None;
     }
 
-    /// Something was changed without a look at what there was: no attributes are certain.
+    /// Records a change whose objects were not looked up first: no attributes are certain.
     fn touched_blindly(&self) {
         let mut caches = self.caches_mut();
         caches.version += 1;
@@ -329,7 +330,7 @@ impl Kernel {
         }
     }
 
-    /// Attributes came with an answer to a question that was asked at `started`.
+    /// Takes in attributes from the reply to a request that was sent at `started`.
     fn learn(&self, stat: &Stat, started: u64) {
         let mut caches = self.caches_mut();
         let version = caches.version + 1;
@@ -346,7 +347,7 @@ impl Kernel {
         caches.version = version;
     }
 
-    /// A name was found or made.
+    /// Takes in a name that was looked up or made.
     fn enter(&self, parent: u64, name: &Bytes, stat: &Stat, started: u64, entry_valid: bool) {
         self.learn(stat, started);
         let mut caches = self.caches_mut();
@@ -361,9 +362,9 @@ impl Kernel {
         }
     }
 
-    /// Attributes of an inode, kept or asked for. Of two answers to questions that were on their way at once Linux keeps the one that comes
-    /// first, and shows each program its own: the times of a write that goes on may be in the second alone, and who looks afterwards sees
-    /// older ones. No client can know that, so the stand-in shows both programs what it keeps.
+    /// The attributes of an inode, from the cache or the client. Of two replies to concurrent requests Linux caches the one that
+    /// arrives first, but shows each program its own: the times of an ongoing write may be in the second reply only, and a later
+    /// stat sees older ones. No client can know that, so the stand-in shows both programs the cached attributes.
     async fn attr(&self, cred: &Cred, ino: u64, fh: Option<FileHandle>) -> Sys<Stat> {
         if let Some(stat) = self.inode(ino, |inode| inode.attr.clone()) {
             return Ok(stat);
@@ -379,7 +380,7 @@ impl Kernel {
         }
     }
 
-    // --- locks of the kernel's own ---
+    // --- the kernel's own locks ---
 
     async fn gate(&self, ino: u64, exclusive: bool) -> GateHeld {
         loop {
@@ -399,13 +400,13 @@ impl Kernel {
         }
     }
 
-    /// The gate of a directory in which a name is to be changed. While it was waited for the directory may have been removed.
+    /// The gate of a directory in which a name is to be changed. The directory may have been removed while the task waited.
     async fn gate_to_change(&self, dir: u64) -> Sys<GateHeld> {
         let gate = self.gate(dir, true).await;
         if self.inode(dir, |inode| inode.removed) { Err(Errno::ENOENT.into()) } else { Ok(gate) }
     }
 
-    /// Those of two directories, that of an ancestor first, as Linux takes them.
+    /// The gates of two directories, an ancestor's first, as Linux locks them.
     async fn gates_to_rename(&self, dir: u64, new_dir: u64) -> Sys<(GateHeld, Option<GateHeld>)> {
         let below = self.is_below(dir, new_dir) || !self.is_below(new_dir, dir) && new_dir < dir;
         let (first, second) = if below { (new_dir, dir) } else { (dir, new_dir) };
@@ -414,7 +415,7 @@ impl Kernel {
         Ok((held, other))
     }
 
-    /// Whether a directory lies below another, by the names that are known.
+    /// Whether a directory lies below another, according to the cached names.
     fn is_below(&self, mut ino: u64, above: u64) -> bool {
         let caches = self.caches();
         for _ in 0..64 {
@@ -428,7 +429,7 @@ impl Kernel {
         false
     }
 
-    /// Waits until some lock was given back.
+    /// Waits until some lock is released.
     async fn wait(&self) {
         let task = self.0.sched.current();
         self.caches_mut().waiters.push(task);
@@ -442,14 +443,14 @@ impl Kernel {
         }
     }
 
-    // --- forgetting ---
+    // --- invalidation ---
 
-    /// The client has sent word that this name is to be forgotten, and programs race for names.
+    /// The client has sent an invalidation of this name, while programs race for names.
     ///
-    /// Linux uses the name until the word has come through. A callback that waited for it whatever happens could wait for
-    /// ever (a call that holds the directory's lock may wait for the same server), so now and then nobody does, and for that
-    /// moment a program may be told that a name is there which another client has removed. Where many race for few names
-    /// that must not drown what is not accepted: the stand-in asks the client about such a name.
+    /// Linux uses the name until the invalidation has arrived. A callback that waited for it in any case could wait for ever (a
+    /// call that holds the directory's lock may wait for the same server), so sometimes nothing waits, and for a moment a program
+    /// may see a name that another client has removed. Where many programs race for few names this would hide real defects, so
+    /// the stand-in asks the client about such a name.
     pub fn will_forget(&self, parent: u64, name: &Bytes) {
         *self.caches_mut().doomed.entry((parent, name.clone())).or_default() += 1;
     }
@@ -458,7 +459,7 @@ impl Kernel {
         self.caches().doomed.contains_key(&(parent, name.clone()))
     }
 
-    /// The client says what to forget.
+    /// Carries out an invalidation.
     pub fn forget(&self, what: Invalidation) {
         let kernel = self.clone();
         match what {
@@ -469,7 +470,7 @@ impl Kernel {
                 }
                 self.forgot(token, known);
             }
-            // Each has a thread of its own: a page may be locked by a call that waits for another to be dropped.
+            // Each has a task of its own: a page may be locked by a call that waits for another page to be dropped.
             Invalidation::Inode { token, ino, offset, length } => {
                 let task = format!("kernel {} forgets pages", self.0.client);
                 self.0.sched.spawn(task, async move { kernel.forget_pages(token, ino, offset, length).await });
@@ -509,12 +510,12 @@ impl Kernel {
         self.forgot(token, true);
     }
 
-    /// Tokens of what was forgotten since the last call, and whether it was known.
+    /// The tokens of the invalidations that were finished since the last call, and whether the object was known.
     pub fn take_forgotten(&self) -> Vec<(u64, bool)> {
         core::mem::take(&mut self.caches_mut().forgotten)
     }
 
-    /// An inode that nothing needs may leave memory, as chance decides.
+    /// Drops an inode that nothing needs, by chance.
     fn maybe_evict(&self, ino: u64) {
         self.evict(ino, || self.0.rng.borrow_mut().chance(1, 2));
     }
@@ -540,7 +541,7 @@ impl Kernel {
         }
     }
 
-    /// Every name and inode that nothing needs leaves memory.
+    /// Drops every name and inode that nothing needs.
     pub fn forget_all(&self) {
         let names: Vec<(u64, Bytes)> = self.caches().names.keys().cloned().collect();
         for (parent, name) in names {
@@ -552,7 +553,7 @@ impl Kernel {
         }
     }
 
-    /// Memory is short now and then: some name that leads to no other known name is dropped, and some pages.
+    /// Simulates memory pressure from time to time: drops a name without cached names below it, and some pages.
     fn shrink(&self) {
         let mut rng = self.0.rng.borrow_mut();
         if self.0.forgetful == 0 || self.caches().walks > 1 || !rng.chance(self.0.forgetful, 1000) {
@@ -581,9 +582,9 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// What nothing uses of these nodes is dropped, without a look at directories' locks.
+    /// Drops unused nodes at the client's request, without taking directory locks.
     pub fn let_go(&self, nodes: &[KernelNode]) {
-        // A walk holds what it has found.
+        // A walk pins what it has found.
         if self.caches().walks > 0 {
             return;
         }
@@ -642,7 +643,7 @@ impl Drop for GateHeld {
 mod tests {
     use super::*;
 
-    /// Two questions are on their way at once, and the answer to one of them overtakes the other.
+    /// Two requests are in flight at once, and the reply to the second arrives first.
     #[test]
     fn an_answer_that_was_overtaken_is_not_kept() {
         let sched = Sched::new();

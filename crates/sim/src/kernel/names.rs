@@ -1,4 +1,4 @@
-//! Paths, and what programs do to names.
+//! Paths, and operations on names.
 
 use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, SetTime, Stat};
 use proto::msg::Cred;
@@ -18,7 +18,7 @@ pub struct OpenHow {
     pub flags: u32,
     /// Permission bits of a new file.
     pub mode: u32,
-    /// With `O_CREAT`: ask for the creation at once, without a look whether the name is there.
+    /// With `O_CREAT`: send the create without looking up the name first.
     pub blind: bool,
 }
 
@@ -31,8 +31,8 @@ pub(super) const O_EXCL: u32 = 0o200;
 /// `O_TRUNC`.
 pub(super) const O_TRUNC: u32 = 0o1000;
 
-/// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh. (A program that
-/// waits for space makes its call again.)
+/// As in Linux: a path walk that met a stale node is repeated once, with a new lookup of every name. (A program that waits for
+/// disk space repeats its call.)
 macro_rules! fresh_if_stale {
     ($kernel:ident, $paths:expr, $fresh:ident => $body:expr) => {{
         let _walk = $kernel.begin_walk();
@@ -52,7 +52,7 @@ macro_rules! fresh_if_stale {
     }};
 }
 
-/// Permission bits of somebody who is not the superuser.
+/// Whether the permission bits allow an access by a caller who is not root.
 fn has_bits(stat: &Stat, cred: &Cred, mask: u32) -> bool {
     let bits = match () {
         () if cred.uid == stat.uid => stat.mode >> 6,
@@ -94,7 +94,7 @@ impl Kernel {
         self.permission(cred, dir, 1).await
     }
 
-    /// Whether the caller has these permissions, as Linux checks for a mount with `default_permissions`.
+    /// Checks whether the caller has these permissions, as Linux does for a mount with `default_permissions`.
     async fn permission(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
         if cred.uid == 0 {
             return Ok(());
@@ -105,15 +105,15 @@ impl Kernel {
         let had = self.inode(ino, |inode| inode.attr.is_some());
         let mut stat = self.attr(cred, ino, None).await?;
         if had && !has_bits(&stat, cred, mask) {
-            // What was kept may be old: Linux asks once more before it refuses.
+            // The cached attributes may be stale: Linux requests them again before it refuses.
             self.inode(ino, |inode| inode.attr = None);
             stat = self.attr(cred, ino, None).await?;
         }
         if has_bits(&stat, cred, mask) { Ok(()) } else { Err(Errno::EACCES.into()) }
     }
 
-    /// The same where there may be an access list. Linux keeps lists, and asks for one beside the attributes: the stand-in asks until both are of
-    /// one moment, so that races of the kernel's own do not drown what is not accepted.
+    /// The same where an access list may exist. Linux caches lists, and requests one separately from the attributes; the stand-in
+    /// repeats the requests until both are of the same moment, so that the kernel's own races do not hide real defects.
     async fn permission_by_list(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
         loop {
             self.inode(ino, |inode| inode.attr = None);
@@ -138,7 +138,7 @@ impl Kernel {
         }
     }
 
-    /// Attributes of the user's kind in a sticky directory are its owner's.
+    /// Only the owner may set extended attributes of the namespace `user` on a sticky directory.
     async fn xattr_sticky(&self, cred: &Cred, ino: u64) -> Sys<()> {
         if cred.uid != 0 && self.inode(ino, |inode| inode.kind) == S_IFDIR {
             let stat = self.attr(cred, ino, None).await?;
@@ -162,7 +162,7 @@ impl Kernel {
         Ok(dir)
     }
 
-    /// The directory of the last name, in which the caller may search.
+    /// The parent directory and the last name of a path, after checking search permission.
     async fn parent<'p>(&self, cred: &Cred, path: &'p Path, fresh: bool) -> Sys<(u64, &'p Bytes)> {
         let Some((name, dirs)) = path.split_last() else { return Err(Errno::EBUSY.into()) };
         let dir = self.resolve(cred, dirs, fresh).await?;
@@ -170,7 +170,7 @@ impl Kernel {
         Ok((dir, name))
     }
 
-    /// Whether a name is there, as Linux looks before it makes or removes one.
+    /// Looks up a name before it is made or removed, as Linux does.
     async fn look(&self, cred: &Cred, dir: u64, name: &Bytes, fresh: bool) -> Sys<Option<u64>> {
         match self.child(cred, dir, name, fresh).await {
             Ok(ino) => Ok(Some(ino)),
@@ -212,7 +212,7 @@ impl Kernel {
         })
     }
 
-    /// `mkdir`. `blind`: without a look whether the name is there.
+    /// `mkdir`; with `blind`, without looking up the name first.
     pub async fn mkdir(&self, cred: &Cred, path: &Path, mode: u32, blind: bool) -> Sys<Stat> {
         self.make(cred, path, blind, |parent, name| Call::Mkdir { parent, name, mode }).await
     }
@@ -236,7 +236,7 @@ impl Kernel {
             if self.look(cred, dir, name, fresh).await?.is_some() {
                 return_err(Errno::EEXIST)?;
             }
-            // Linux locks what is linked, so that no change of its attributes goes on meanwhile.
+            // Linux locks the inode that is linked, so that its attributes do not change meanwhile.
             let is_dir = self.inode(ino, |inode| inode.kind) == S_IFDIR;
             let _linked = if is_dir { None } else { Some(self.gate(ino, true).await) };
             let started = self.version();
@@ -244,7 +244,7 @@ impl Kernel {
                 Answer::Entry(stat) => {
                     let covered = stat.entry_cacheable;
                     self.enter(dir, name, &stat, started, covered);
-                    // Linux takes the attributes of a new link whatever has happened since it was asked for.
+                    // Linux takes the attributes in the reply to a link without regard to later changes.
                     self.inode(ino, |inode| inode.attr = stat.cacheable.then(|| stat.clone()));
                     self.touched(dir);
                     Ok(())
@@ -254,7 +254,8 @@ impl Kernel {
         })
     }
 
-    /// Asks for names to be removed or renamed. If the program was killed meanwhile nobody knows whether they were: Linux forgets them.
+    /// Requests that names are removed or renamed. If the program is killed meanwhile, the outcome is unknown, and Linux drops
+    /// the names.
     async fn ask_about(&self, cred: &Cred, call: Call, names: &[(u64, &Bytes)]) -> Sys<Answer> {
         let answer = self.ask(cred, call).await;
         if let Err(Fail::Killed(_) | Fail::Errno(Errno::EINTR | Errno::ENOENT)) = answer {
@@ -275,9 +276,9 @@ impl Kernel {
                     return_err(Errno::ENOENT)?;
                 }
             }
-            // Linux locks what goes, so that nothing in it, and none of its attributes, is changed meanwhile.
-            let goes = victim.or_else(|| self.caches().names.get(&(dir, name.clone())).map(|name| name.ino));
-            let _goes = match goes {
+            // Linux locks the inode that is removed, so that nothing in it, and none of its attributes, changes meanwhile.
+            let removed = victim.or_else(|| self.caches().names.get(&(dir, name.clone())).map(|name| name.ino));
+            let _removed = match removed {
                 Some(ino) => Some(self.gate(ino, true).await),
                 None => None,
             };
@@ -328,7 +329,7 @@ impl Kernel {
             };
             self.ask_about(cred, call, &[(dir, name), (new_dir, new_name)]).await?;
             if blind {
-                // Nobody looked what was there: it may have been another name of the same file.
+                // The target was not looked up: it may have been another name of the same file.
                 self.touched(dir);
                 self.touched(new_dir);
                 self.drop_name(dir, name);
@@ -405,8 +406,9 @@ impl Kernel {
         })
     }
 
-    /// Whether somebody may change these attributes, as Linux asks of a mount with `default_permissions`: `setattr_prepare`. A file system is not
-    /// asked about an inode that it has forgotten, and must not have to say. Sizes are the file system's to judge.
+    /// Checks whether the caller may change these attributes, as Linux does for a mount with `default_permissions`
+    /// (`setattr_prepare`). The file system gets no request for a change that Linux refuses. Sizes are checked by the file
+    /// system.
     async fn may_set(&self, cred: &Cred, ino: u64, set: &SetStat) -> Sys<()> {
         if cred.uid == 0 || set.size.is_some() {
             return Ok(());
@@ -414,7 +416,7 @@ impl Kernel {
         let had = self.inode(ino, |inode| inode.attr.is_some());
         let mut stat = self.attr(cred, ino, None).await?;
         if had && stat.uid != cred.uid {
-            // As with permissions: what was kept may be old.
+            // As with permissions, the cached attributes may be stale.
             self.inode(ino, |inode| inode.attr = None);
             stat = self.attr(cred, ino, None).await?;
         }
@@ -430,7 +432,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The same of an inode.
+    /// Changes attributes of an inode.
     pub(super) async fn set(&self, cred: &Cred, ino: u64, set: SetStat) -> Sys<()> {
         let _gate = self.gate(ino, true).await;
         let size = set.size;
@@ -495,7 +497,7 @@ impl Kernel {
         }
     }
 
-    /// `open` of what is open already, by its number: `/proc/self/fd`.
+    /// Opens an open file again by its number: `/proc/self/fd`.
     pub async fn reopen(&self, cred: &Cred, fd: &Fd, flags: u32) -> Sys<Fd> {
         self.open_inode(cred, fd.ino, flags).await
     }
@@ -506,8 +508,8 @@ impl Kernel {
             S_IFDIR if flags & O_ACCMODE != 0 || flags & O_TRUNC != 0 => return Err(Errno::EISDIR.into()),
             S_IFLNK => return Err(Errno::ELOOP.into()),
             kind => {
-                // A pipe or device is none of the file system's business: whoever may open it finds nobody at its other end. And
-                // programs want no directories where they open files.
+                // Opening a pipe or device does not concern the file system: there is no peer, so a permitted open fails with
+                // `ENXIO`. And the simulated programs never open a directory as a file.
                 let mask = [4, 2, 6, 6][(flags & O_ACCMODE) as usize] | if flags & O_TRUNC != 0 { 2 } else { 0 };
                 self.permission(cred, ino, mask).await?;
                 return Err(if kind == S_IFDIR { Errno::EISDIR } else { Errno::ENXIO }.into());
@@ -529,7 +531,7 @@ impl Kernel {
         }
     }
 
-    /// All entries of a directory but `.` and `..`, read in pieces of about `bytes`.
+    /// All entries of a directory except `.` and `..`, read in parts of about `bytes`.
     pub async fn list(&self, cred: &Cred, path: &Path, plus: bool, bytes: u32) -> Sys<Vec<DirectoryEntry>> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
@@ -547,7 +549,7 @@ impl Kernel {
                         all.extend(piece);
                     }
                     Err(fail) => {
-                        if let Err(fail) = self.goes_on(offset != 0, fail) {
+                        if let Err(fail) = self.continues_after(offset != 0, fail) {
                             break Err(fail);
                         }
                     }
@@ -560,7 +562,7 @@ impl Kernel {
         })
     }
 
-    /// The entries of a directory but `.` and `..` that one call gives.
+    /// The entries of a directory except `.` and `..` that a single request returns.
     pub async fn list_at_once(&self, cred: &Cred, path: &Path, plus: bool) -> Sys<Vec<DirectoryEntry>> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
@@ -593,7 +595,7 @@ impl Kernel {
         self.0.sched.post(self.0.client, Call::Releasedir { fh });
     }
 
-    /// Entries after a cookie, as they come.
+    /// Entries after a cookie, as the client returns them.
     pub async fn list_piece(
         &self,
         cred: &Cred,
@@ -622,7 +624,7 @@ impl Kernel {
         }
     }
 
-    /// A call about the node that a path leads to.
+    /// A call about the node at a path.
     pub async fn about(&self, cred: &Cred, path: &Path, call: impl Fn(u64) -> Call) -> Sys<Answer> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
@@ -635,7 +637,7 @@ impl Kernel {
                 {
                     return_err(Errno::EOPNOTSUPP)?;
                 }
-                // Of lists the file system says all.
+                // The file system makes all checks for access lists.
                 Call::Setxattr { name, .. } | Call::Removexattr { name, .. } | Call::Getxattr { name, .. }
                     if is_list(name) => {}
                 Call::Setxattr { .. } | Call::Removexattr { .. } if !has_user => return_err(Errno::EPERM)?,
@@ -645,7 +647,7 @@ impl Kernel {
                     self.permission(cred, ino, 2).await?;
                 }
                 Call::Getxattr { .. } => self.permission(cred, ino, 4).await?,
-                // The superuser's case is not so simple as the rest, and is the client's to tell.
+                // For root the check has special cases, which the client decides.
                 Call::Access { mask, .. } if cred.uid != 0 => {
                     self.permission(cred, ino, *mask).await?;
                     return Ok(Answer::Done);
@@ -682,7 +684,7 @@ impl Kernel {
         self.ask(cred, Call::Syncfs).await.map(drop)
     }
 
-    /// A call that names nothing of the kernel's.
+    /// A call without an inode.
     pub async fn plain(&self, cred: &Cred, call: Call) -> Sys<Answer> {
         self.ask(cred, call).await
     }
@@ -695,7 +697,7 @@ impl Kernel {
         }
     }
 
-    /// The type of an inode that is known.
+    /// The type bits of an inode.
     pub fn kind_of(&self, stat: &Stat) -> u32 {
         stat.mode & S_IFMT
     }
@@ -715,7 +717,7 @@ mod tests {
     use crate::plan::Plan;
     use crate::sched::Sched;
 
-    /// A listing of three pieces, of which the last is empty: a signal before the first ends it, a later one does not.
+    /// A listing of three parts, the last of which is empty: a signal before the first part ends it, a later one does not.
     #[test]
     fn a_listing_ends_with_a_signal_only_if_nothing_was_read() {
         let list = |interrupted: &[usize]| {
@@ -723,10 +725,10 @@ mod tests {
             let plan = Plan { signals: 1, ..Plan::still(0) };
             let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
             let result = Rc::new(RefCell::new(None));
-            let told = result.clone();
+            let listing = result.clone();
             sched.spawn("a program", async move {
                 let listed = kernel.list(&Cred::default(), &Vec::new(), false, 4096).await;
-                *told.borrow_mut() = Some(listed.map(|entries| entries.len()));
+                *listing.borrow_mut() = Some(listed.map(|entries| entries.len()));
             });
             let mut asked = Vec::new();
             while result.borrow().is_none() {

@@ -1,9 +1,9 @@
-//! What a process is told by a client that was evicted with work of its own.
+//! The losses that an evicted client reports to a process.
 //!
-//! An eviction takes what the client had not written back, and what a target that has restarted meanwhile had answered and lost. The
-//! promise is that somebody is told: each open file at its next fsync or close, and besides them the next call that opens the object or
-//! changes it or a name in it. So the process asks for everything that it knows: it syncs and closes its files, then opens every
-//! directory and file of its tree once. What was lost must be among what it was told of then, or by the call that the eviction met.
+//! An eviction loses what the client had not written back, and what a restarted target had acknowledged and lost. The promise is
+//! that the loss is reported: to each open file at its next fsync or close, and also to the next call that opens the object, or
+//! changes it or a name in it. So the process touches everything that it knows: it syncs and closes its files, then opens every
+//! directory and file of its tree once. Every loss must have been reported then, or by the call that ran beside the eviction.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,36 +19,36 @@ use crate::model::{Body, Id, Inode, Instead, Model, Op, Path};
 use crate::run::TreeVerdict;
 use crate::sched::{Fail, Sched};
 
-/// What a process was told.
+/// The losses that were reported to a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Aftermath {
-    /// Which clients.
+    /// The evicted clients.
     pub clients: BTreeSet<usize>,
-    /// Objects that some call met an error with.
+    /// Objects for which some call returned an error.
     pub told: BTreeSet<Id>,
-    /// Everything was asked for.
+    /// Every object was touched.
     pub complete: bool,
 }
 
-/// Whom to ask for what.
+/// A query for the losses of one client.
 pub(crate) struct Asked<'a> {
-    /// The programs.
+    /// The scheduler.
     pub sched: &'a Sched,
     /// The client's kernel.
     pub kernel: &'a Kernel,
     /// The process's directory.
     pub base: &'a [Bytes],
-    /// The state that it believes in.
+    /// The process's last state.
     pub model: &'a Model,
-    /// Files that it had before, by the names that they had last: one whose removal is lost is there again.
+    /// Files that the process has removed, by their last names: if a removal is lost, the file is back.
     pub removed: &'a [(Path, Id)],
 }
 
-/// A client that was evicted learns of it when its connection comes back; it does not if the target has forgotten that it gave it up.
+/// The longest time until an evicted client learns of it by reconnecting; it never does if the target has forgotten the eviction.
 const LEARNS_MAX: Duration = Duration::from_secs(900);
 
 impl Aftermath {
-    /// And what another client told.
+    /// Adds the report of another client.
     pub(crate) fn add(&mut self, other: Aftermath) {
         self.clients.extend(other.clients);
         self.told.extend(other.told);
@@ -57,7 +57,7 @@ impl Aftermath {
 }
 
 impl Asked<'_> {
-    /// Asks. `files`: those that are open.
+    /// Queries the losses. `files`: the open files.
     pub(crate) async fn ask(&self, files: &BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
         let client = self.kernel.client();
         let limit = self.sched.now() + LEARNS_MAX;
@@ -66,7 +66,7 @@ impl Asked<'_> {
         {
             self.sched.sleep(Duration::from_millis(500)).await;
         }
-        // Its kernel has forgotten what it was told to forget.
+        // The kernel has carried out its invalidations by then.
         self.sched.sleep(2 * crate::sched::KERNEL_SETTLES).await;
         let mut told = BTreeSet::new();
         let complete = self.ask_all(files, &mut told).await.is_some();
@@ -74,7 +74,7 @@ impl Asked<'_> {
         Aftermath { clients: BTreeSet::from([client]), told, complete }
     }
 
-    /// `None`: a client died.
+    /// Returns `None` if a client died.
     async fn ask_all(&self, files: &BTreeMap<u32, (Fd, Cred)>, told: &mut BTreeSet<Id>) -> Option<()> {
         for (number, (fd, cred)) in files {
             let kernel = if fd.client == self.kernel.client() { self.kernel } else { continue };
@@ -100,8 +100,8 @@ impl Asked<'_> {
         Some(())
     }
 
-    /// Whether a directory above this path is no longer where the model has it, and somebody was told: a rename of it is lost, and what lies
-    /// below cannot be reached by this path.
+    /// Whether a directory above this path is no longer where the model has it, and that was reported: a rename of it is lost,
+    /// and the path leads nowhere.
     async fn moved_back(&self, path: &Path, paths: &[(Path, Id)], told: &BTreeSet<Id>) -> Option<bool> {
         let is_above = |above: &Path| (1..path.len()).contains(&above.len()) && path.starts_with(above);
         for (above, id) in paths.iter().filter(|(above, id)| is_above(above) && told.contains(id)) {
@@ -135,7 +135,7 @@ impl Asked<'_> {
                     Err(errno) => Some(Err(errno)),
                 }
             }
-            // Nobody opens these; who changes them is told.
+            // These cannot be opened; a change of the object reports the loss.
             _ => {
                 let same = match done(self.kernel.stat(&root(), &full).await)? {
                     Ok(stat) => SetStat { atime: Some(SetTime::At(stat.atime_ns)), ..SetStat::default() },
@@ -147,8 +147,7 @@ impl Asked<'_> {
     }
 }
 
-/// What is wrong with a tree after an eviction of which everything was asked for. `loses`: the steps that can be lost, if somebody was
-/// told; `none` if no target of names took any.
+/// Checks a tree after an eviction whose losses were all queried. `loses` tells which steps can be lost if a loss was reported.
 pub(crate) async fn judge(
     kernel: &Kernel,
     base: &[Bytes],
@@ -156,7 +155,7 @@ pub(crate) async fn judge(
     aftermath: &Aftermath,
     loses: impl Fn(&Step) -> bool,
 ) -> Result<TreeVerdict, Fail> {
-    // Without a word to anybody nothing may be lost but what the call wanted that met the eviction.
+    // If nothing was reported, nothing may be lost, except by the call that ran beside the eviction.
     let may_lose = !aftermath.told.is_empty();
     let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
     let (candidates, all) = history.without(&clients, |step| may_lose && loses(step));
@@ -179,18 +178,19 @@ pub(crate) async fn judge(
             let Body::File(data) = &candidate.inode(id).body else { continue };
             let instead = Instead::default();
             let (differs, why) = if aftermath.told.contains(&id) || in_doubt.contains(&id) {
-                // What was synced is there whatever was told.
+                // Synced data persists whatever was reported.
                 let Some(file) = synced.get(&id) else { continue };
                 let found = verify::read(kernel, base, &path).await?;
                 (found.map_or_else(Some, |found| file.differs(&found, &[], &instead)), "it was synced")
             } else {
-                // So nothing of it is lost, not even what was written after a change of names that is: bytes go to other targets.
+                // Nothing of this file is lost, not even what was written after a lost change of names: bytes are on other
+                // targets.
                 let data = last.get(id).map_or(&data[..], Inode::data);
-                (verify::bytes(kernel, base, &path, data, &[], &instead).await?, "nobody was told")
+                (verify::bytes(kernel, base, &path, data, &[], &instead).await?, "no loss was reported")
             };
             if let Some(what) = differs {
                 let shown = Op::Stat { path }.show();
-                wrong.push_str(&format!("; of {shown} {why}, but: {what}"));
+                wrong.push_str(&format!("; {shown}: {why}, but: {what}"));
                 continue 'candidates;
             }
         }
@@ -205,7 +205,7 @@ pub(crate) async fn judge(
     )))
 }
 
-/// Errors are answers; a dead client ends it.
+/// Turns errors into results; `None` if the client is dead.
 fn done<T>(result: Result<T, Fail>) -> Option<Result<T, Errno>> {
     match result {
         Ok(value) => Some(Ok(value)),

@@ -1,18 +1,20 @@
-//! Names that share one hash in a file system whose hash has no key: a directory of them is one chain, and beyond sixteen two.
+//! Names that share one hash in a file system whose hash has no key: in a directory, sixteen of them fill a chain, and more need
+//! a second one.
 
 use proto::Bytes;
 
-/// Pieces of names: FNV-1a comes to the same after any one of a row, so each way through the rows is a name with the same hash.
+/// Parts of names: after any part of a row FNV-1a has the same state, so each choice of one part per row is a name with the same
+/// hash.
 const ROWS: [[&str; 3]; 3] = [
     ["#TUGRM-&;eikOK", "$fGeQFpslybr-[", "7]~79I7;3$\\~WZ"],
     ["JL~XC=<;aDkf*t", "O^38?6C6aPb)Wb", "R~&.'&<w&g30]b"],
     ["Bv??ruo;D#-!'0", "eMd61RU@,+_#h4", "qFbC32Ff,wn-k)"],
 ];
 
-/// How many there are.
+/// The number of such names.
 pub(crate) const NAMES: u64 = 27;
 
-/// One of them.
+/// One of these names.
 pub(crate) fn name(number: u64) -> Bytes {
     let mut left = number as usize;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Draws the next call of a process: mostly sensible, often on the edge, sometimes wrong.
+//! Generates the next call of a process: mostly sensible, often an edge case, sometimes invalid.
 
 use client::api::SetTime;
 use proto::Bytes;
@@ -6,27 +6,27 @@ use stdx::Rng;
 
 use crate::model::{Body, Id, Model, Op, Path, S_IFREG, Way};
 
-/// Weights and limits of a process's calls.
+/// The mix of a process's calls: weights and limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Taste {
-    /// Weight of each kind of call, by its number below.
+    /// The weight of each kind of call, by its number in `of_kind`.
     weights: Vec<u64>,
     /// Largest file, in bytes.
     file_max: u64,
-    /// Most inodes.
+    /// The most inodes.
     inodes_max: usize,
-    /// Names that share a hash.
+    /// Use names that share a hash.
     one_hash: bool,
-    /// Files have several stripes from the beginning.
+    /// Files have several stripes from the start.
     pub striped: bool,
-    /// Of 100 writes so many are followed by an `fsync`.
+    /// Percentage of writes that are followed by an `fsync`.
     syncs_percent: u64,
 }
 
 const KINDS: usize = 28;
 
 impl Taste {
-    /// Draws weights: some calls are common in a run, some never occur.
+    /// Draws weights: some calls are frequent in a run, some never occur.
     pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Taste {
         let weights = (0..KINDS)
             .map(|_| match rng.below(6) {
@@ -40,7 +40,7 @@ impl Taste {
         Taste { weights, file_max, inodes_max, one_hash: false, striped: rng.chance(1, 3), syncs_percent }
     }
 
-    /// With names that share a hash, or others.
+    /// The same with names that share a hash, or without.
     pub(crate) fn with_names(self, one_hash: bool) -> Taste {
         Taste { one_hash, ..self }
     }
@@ -48,24 +48,24 @@ impl Taste {
 
 const NAMES: [&[u8]; 9] = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b" sp\xff\n", b"..."];
 
-/// Draws calls against a model.
+/// Generates calls for the present state of a model.
 pub(crate) struct Draw<'a> {
-    /// The state that they meet.
+    /// The state before the call.
     pub model: &'a Model,
-    /// Chance.
+    /// The source of randomness.
     pub rng: &'a mut Rng,
-    /// What the process likes.
+    /// The mix of calls.
     pub taste: &'a Taste,
     /// The number of the call.
     pub serial: u64,
     /// The next number for an open file.
     pub next_fd: u32,
-    /// The file that the call before has written.
+    /// The file that the previous call has written.
     pub written: Option<u32>,
 }
 
 impl Draw<'_> {
-    /// The next call.
+    /// Draws the next call.
     pub(crate) fn op(&mut self) -> Op {
         if let Some(fd) = self.written
             && self.rng.chance(self.taste.syncs_percent, 100)
@@ -110,7 +110,7 @@ impl Draw<'_> {
                 from: self.any_path(paths),
                 to: if self.rng.chance(1, 2) { self.any_path(paths) } else { self.new_path(paths) },
                 flags: match [0, 0, 0, 1, 2][self.rng.below(5) as usize] {
-                    // Without another draw: what comes after it stays as it was.
+                    // Without another draw from the generator, so that later draws stay the same.
                     1 => [1, 4, 5][(self.serial % 3) as usize],
                     flags => flags,
                 },
@@ -195,7 +195,7 @@ impl Draw<'_> {
         self.rng.pick(&fitting).map(|path| (*path).clone())
     }
 
-    /// A name in a directory, there or not.
+    /// A path for a new name in a directory; the name may exist already.
     fn new_path(&mut self, paths: &[(Path, Id)]) -> Path {
         let in_file = self.rng.chance(1, 40);
         let fits = |body: &Body| matches!(body, Body::Directory { .. }) != in_file && !matches!(body, Body::Symlink(_));
@@ -210,7 +210,7 @@ impl Draw<'_> {
         path
     }
 
-    /// A path that mostly exists, and is not the process's directory itself.
+    /// A path that usually exists and is not the process's directory itself.
     fn any_path(&mut self, paths: &[(Path, Id)]) -> Path {
         if paths.len() > 1 && !self.rng.chance(1, 6) {
             let at = self.rng.range(1, paths.len() as u64 - 1) as usize;
@@ -219,14 +219,14 @@ impl Draw<'_> {
         self.new_path(paths)
     }
 
-    /// Mostly one that fits, if there is one.
+    /// Usually a path whose object fits, if there is one.
     fn mostly(&mut self, paths: &[(Path, Id)], fits: impl Fn(&Body) -> bool) -> Path {
         let fitting = if self.rng.chance(2, 3) { self.some_path(paths, fits) } else { None };
         // Not the process's directory itself.
         fitting.filter(|path| !path.is_empty()).unwrap_or_else(|| self.any_path(paths))
     }
 
-    /// What is removed: often what somebody has open.
+    /// A path to remove: often that of an open file.
     fn doomed(&mut self, paths: &[(Path, Id)]) -> Path {
         let is_open = |id: &Id| self.model.open_files().values().any(|file| file.id == *id);
         let open: Vec<&Path> = paths.iter().filter(|(_, id)| is_open(id)).map(|(path, _)| path).collect();
@@ -238,7 +238,7 @@ impl Draw<'_> {
         self.mostly(paths, |body| !matches!(body, Body::Directory { .. }))
     }
 
-    /// A file that runs with other rights, if there is one.
+    /// A file with set-user-id or set-group-id, if there is one.
     fn set_id(&mut self, paths: &[(Path, Id)]) -> Option<Path> {
         let has = |id: &Id| self.model.inode(*id).is_file() && self.model.inode(*id).mode & 0o6000 != 0;
         let found: Vec<&Path> = paths.iter().filter(|(_, id)| has(id)).map(|(path, _)| path).collect();
@@ -347,7 +347,7 @@ impl Draw<'_> {
             flags = flags & !3 | 2;
             path = found;
         }
-        // Opening a pipe or device is not the file system's business.
+        // Opening a pipe or device does not concern the file system.
         let id = self.model.walk(&super::root(), &path).ok();
         if let Some(id) = id
             && matches!(self.model.inode(id).body, Body::Special { .. } | Body::Directory { .. })
@@ -358,7 +358,8 @@ impl Draw<'_> {
         Some(Op::Open { path, flags, mode: self.mode(), fd: self.next_fd })
     }
 
-    /// Offsets that matter: the start, the end, the edges of pages, of what fits into the metadata target, of stripes.
+    /// Offsets that matter: the start, the end, the edges of pages, of the size limit for data on the metadata target, and of
+    /// stripes.
     fn offset(&mut self) -> u64 {
         let max = self.taste.file_max;
         let near = |rng: &mut Rng, point: u64| (point + rng.below(9)).saturating_sub(4);
@@ -409,7 +410,7 @@ impl Body {
     }
 }
 
-/// Bytes that tell which call wrote them and where; never zero, so that holes show.
+/// Bytes that identify the call that wrote them and their position; never zero, so that holes are visible.
 pub(crate) fn pattern(serial: u64, length: usize) -> Bytes {
     let salt = serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..length)

@@ -1,4 +1,4 @@
-//! What a process did, call by call, for the check after a crash that may have lost the end of it.
+//! The calls of a process, for the check after a crash that may have lost the last ones.
 
 use std::collections::BTreeSet;
 
@@ -10,44 +10,44 @@ use crate::sched::Lane;
 /// A call that ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// What.
+    /// The call.
     pub op: Op,
-    /// For whom.
+    /// The credentials.
     pub cred: Cred,
-    /// When.
+    /// The time range of the call.
     pub when: When,
-    /// Through which client.
+    /// The client.
     pub client: usize,
-    /// It succeeded.
+    /// Whether it succeeded.
     pub succeeded: bool,
     /// The state after it.
     pub after: Model,
-    /// How far the clients were when it began.
+    /// The write-back progress of all clients when it started.
     pub before: Vec<Lane>,
-    /// How far its client was when it ended.
+    /// The write-back progress of its client when it ended.
     pub lane: Lane,
 }
 
 impl Step {
-    /// It made durable what its client and the servers knew of.
+    /// Whether it made durable everything that its client and the servers knew of.
     fn is_sync(&self) -> bool {
         let syncs = matches!(self.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs);
         self.succeeded && syncs
     }
 }
 
-/// A call without an answer.
+/// A call without a result.
 #[derive(Clone, Debug)]
 pub(crate) struct Doubt {
-    /// What.
+    /// The call.
     pub op: Op,
-    /// For whom.
+    /// The credentials.
     pub cred: Cred,
-    /// When.
+    /// The time range of the call.
     pub when: When,
-    /// Through which client.
+    /// The client.
     pub client: usize,
-    /// How far the clients were when it began.
+    /// The write-back progress of all clients when it started.
     pub before: Vec<Lane>,
 }
 
@@ -56,21 +56,21 @@ pub(crate) struct Doubt {
 pub(crate) struct History {
     /// The state before the first.
     pub start: Model,
-    /// What it did.
+    /// The calls that ended.
     pub steps: Vec<Step>,
-    /// A call whose outcome nobody knows: it may have been the next step.
+    /// A last call with an unknown outcome: it may have been the next step.
     pub doubt: Option<Doubt>,
-    /// The process's directory is durable.
+    /// Whether the process's directory is durable.
     pub base_durable: bool,
 }
 
 impl History {
-    /// Nothing yet.
+    /// An empty history.
     pub(crate) fn new(start: Model) -> History {
         History { start, steps: Vec::new(), doubt: None, base_durable: false }
     }
 
-    /// The state after so many steps.
+    /// The state after this many steps.
     pub(crate) fn state(&self, steps: usize) -> &Model {
         match steps.checked_sub(1) {
             Some(last) => &self.steps[last].after,
@@ -78,7 +78,7 @@ impl History {
         }
     }
 
-    /// All bytes that a file ever had.
+    /// All versions of the bytes of a file.
     pub(crate) fn contents(&self, id: Id) -> Vec<&[u8]> {
         let mut found: Vec<&[u8]> = Vec::new();
         for data in self.steps.iter().filter_map(|step| Some(step.after.get(id)?.data())) {
@@ -89,7 +89,7 @@ impl History {
         found
     }
 
-    /// Files that had a name once and have none in this state, each with the last name that it had.
+    /// Files that had a name once and have none in the state `now`, each with its last name.
     pub(crate) fn removed_files(&self, now: &Model) -> Vec<(Path, Id)> {
         let mut seen: BTreeSet<Id> = now.paths().into_iter().map(|(_, id)| id).collect();
         let mut found = Vec::new();
@@ -103,9 +103,9 @@ impl History {
         found
     }
 
-    /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost if it
-    /// `loses` them (servers crashed too, or had not been told of them); those of other clients are not. Also whether these are
-    /// all: there may be too many ways.
+    /// The states of the tree after clients of the process died: of each client, some of the last changes without a covering sync
+    /// may be lost if it `loses` them (servers crashed too, or had not received them); changes through other clients are not
+    /// lost. Also returns whether these are all states: there may be too many.
     pub(crate) fn without(&self, dead: &[usize], loses: impl Fn(&Step) -> bool) -> (Vec<Model>, bool) {
         let of = |client: usize| {
             let own = |at: &usize| self.may_go(*at) && self.steps[*at].client == client && loses(&self.steps[*at]);
@@ -117,30 +117,30 @@ impl History {
         (states.flat_map(|state| self.with_doubt(state)).collect(), all)
     }
 
-    /// A change, and no sync covers it.
+    /// Whether a step is a change that no sync covers.
     fn may_go(&self, at: usize) -> bool {
         let step = &self.steps[at];
-        // A client that syncs tells all before.
+        // A client that syncs first sends all its changes.
         let covers = |sync: &Step| sync.client == step.client || self.was_told(at, &sync.before);
         step.succeeded && step.op.changes() && !self.steps[at..].iter().any(|sync| sync.is_sync() && covers(sync))
     }
 
-    /// Whether servers were told of a step when the clients were so far.
+    /// Whether the servers had acknowledged a step at this write-back progress.
     fn was_told(&self, at: usize, lanes: &[Lane]) -> bool {
         let step = &self.steps[at];
         step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.told)
     }
 
-    /// The state that the history leads to if these steps are lost: none if the others could not have gone as they went.
+    /// The state after the history without these steps; `None` if the other steps could not have succeeded.
     fn replayed_without(&self, lost: &[usize]) -> Option<Model> {
         let mut model = self.start.clone();
-        // What was refused changed nothing, also where nothing would refuse it now.
+        // A refused call changed nothing, even if it would succeed in this state.
         let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at) && !self.was_idle(*at);
         for (at, step) in self.steps.iter().enumerate().filter(happened) {
             model.follow(self.state(at), &step.after, at);
             let result = model.apply(&step.op, &step.cred, step.when);
-            // What goes through an open file that is lost goes nowhere, and what was only looked at promises nothing; a
-            // change that succeeded stands, and what it stood on with it.
+            // A change through a lost open file has no effect, and a read gives no guarantee; but a successful change persists,
+            // and with it everything that it depends on.
             if step.op.changes() && result.is_err() && step.op.fd().is_none() {
                 return None;
             }
@@ -148,11 +148,11 @@ impl History {
         Some(model)
     }
 
-    /// A state, and what it is if the call in doubt was done.
+    /// A state, and the states after the call with the unknown outcome.
     fn with_doubt(&self, state: Model) -> Vec<Model> {
         let mut found = vec![state];
         if let Some(Doubt { op, cred, when, .. }) = &self.doubt {
-            // Its client may have looked its names up before something was lost, and sends numbers of objects.
+            // Its client may have resolved the call's paths before the losses: its requests have FIDs.
             let known = self.state(self.steps.len()).call_in(&found[0], op).filter(|known| known != op);
             for op in [Some(op.clone()), known].into_iter().flatten() {
                 let mut done = found[0].clone();
@@ -164,15 +164,16 @@ impl History {
         found
     }
 
-    /// A rename between two names of one object: it changed nothing, and stands on what it saw no more than a look does.
+    /// Whether a step is a rename between two names of one object: it changed nothing, and depends on what it saw no more than a
+    /// read does.
     fn was_idle(&self, at: usize) -> bool {
         let Step { op: Op::Rename { from, to, .. }, cred, .. } = &self.steps[at] else { return false };
         let id = |path| self.state(at).walk(cred, path).ok();
         id(from).is_some() && id(from) == id(to)
     }
 
-    /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync, but for what
-    /// clients had not told by then: of each, some of the last changes before. Also whether these are all.
+    /// The states of the tree after everything crashed: any state of the history at or beyond the last sync, without some of the
+    /// last changes that each client had not sent by then. Also returns whether these are all.
     pub(crate) fn prefixes(&self) -> (Vec<Model>, bool) {
         let end = self.steps.len();
         let (mut found, mut all) = (Vec::new(), true);
@@ -184,16 +185,16 @@ impl History {
         }
         if let Some(doubt) = &self.doubt {
             let (states, complete) = self.durable_at(end, Some((doubt.client, &doubt.before)));
-            // The states themselves are those without it.
+            // The states without the unanswered call are in the list already.
             found.extend(states.into_iter().flat_map(|state| self.with_doubt(state).into_iter().skip(1)));
             all &= complete;
         }
         (found, all)
     }
 
-    /// The states after so many steps if the last call, through this client when all were so far, is durable.
+    /// The states after this many steps if the last one, made through this client at this write-back progress, is durable.
     fn durable_at(&self, cut: usize, last: Option<(usize, &[Lane])>) -> (Vec<Model>, bool) {
-        // What its client made before, it told before.
+        // The client of the last step had sent its earlier changes before.
         let is_untold = |at: &usize| {
             last.is_some_and(|(client, lanes)| {
                 self.steps[*at].client != client && self.may_go(*at) && !self.was_told(*at, lanes)
@@ -210,16 +211,16 @@ impl History {
         (losses.into_iter().filter_map(state).collect(), all)
     }
 
-    /// The states that the call in doubt can have left, if it was done.
+    /// The states after the unanswered call.
     pub(crate) fn doubted(&self) -> Vec<Model> {
         self.with_doubt(self.state(self.steps.len()).clone()).into_iter().skip(1).collect()
     }
 }
 
-/// More ways to lose changes than this are not looked at.
+/// The most ways to lose changes that are considered.
 const LOSSES_MAX: usize = 5_000;
 
-/// What can be lost if of each of these lists some last part is, and whether that is all that can be.
+/// All losses that consist of a tail of each of these lists, and whether these are all.
 fn ways_to_lose(lists: &[Vec<usize>]) -> (Vec<Vec<usize>>, bool) {
     let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
     let mut all = true;
@@ -265,7 +266,8 @@ mod tests {
         assert!(!history.without(&[0, 1, 0], |_| true).1);
     }
 
-    /// Client 0 makes a and b by metadata write-back, client 1 c and d by requests; servers are told of a before d begins.
+    /// Client 0 makes a and b by metadata write-back, client 1 makes c and d by requests; the servers have acknowledged a before
+    /// d starts.
     #[test]
     fn what_a_client_has_not_told_may_be_lost_before_what_came_later() {
         let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
@@ -284,7 +286,7 @@ mod tests {
         let mut found: Vec<String> = history.prefixes().0.iter().map(names).collect();
         found.sort();
         assert_eq!(found, ["", "a", "ab", "abc", "abcd", "ac", "acd", "c"]);
-        // A call without an answer may be durable, and what another client had made before and not told lost.
+        // A call without a result may be durable while earlier changes of another client are lost because they were not sent.
         let mut found: Vec<String> = {
             let mut history = History { steps: history.steps[..2].to_vec(), ..history.clone() };
             let op = Op::Mkdir { path: vec![Bytes::from("e")], mode: 0o755 };
@@ -294,10 +296,10 @@ mod tests {
         };
         found.sort();
         assert_eq!(found, ["", "a", "ab", "abe", "ae"]);
-        // It dies alone: the servers have had its first change.
+        // The client dies alone: the servers have acknowledged its first change.
         let found: Vec<String> = history.without(&[0], |step| step.lane.made > 1).0.iter().map(names).collect();
         assert_eq!(found, ["acd", "abcd"]);
-        // A sync of its own covers everything, another's what was told before.
+        // A sync of the same client covers everything; another client's sync covers what was acknowledged before.
         for (client, at_least) in [(0, "abcd"), (1, "acd")] {
             let before = vec![Lane { made: 2, told: 1 }, Lane::default()];
             let mut history = history.clone();

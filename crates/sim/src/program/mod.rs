@@ -1,17 +1,16 @@
-//! What programs do: processes with a subtree of their own, and processes that share one.
+//! The programs: processes with a subtree of their own, and processes that share one.
 //!
-//! - [`private`]: calls at random, strictly one after another, each through a client that chance picks; every result is
-//!   compared with the model. So coherence, exactly-once and errors are all measured against a sequential specification.
-//! - [`shared`]: calls at random in the same directories and files at once; the history of all is checked when all have
-//!   ended.
-//! - [`aftermath`]: what a process is told by a client that was evicted with its work.
-//! - [`locks`]: record locks and `flock` on one file, against each other.
-//! - [`writers`]: writes and reads at different places of one file, from several clients at once.
+//! - [`private`]: random calls, strictly one after another, each through a randomly chosen client; every result is compared with
+//!   the model. So coherence, exactly-once execution and errors are all checked against a sequential specification.
+//! - [`shared`]: random concurrent calls in the same directories and files; the common history is checked at the end.
+//! - [`aftermath`]: the losses that an evicted client reports to a process.
+//! - [`locks`]: conflicting record locks and `flock` on one file.
+//! - [`writers`]: writes and reads at different places of one file, through several clients concurrently.
 //! - [`configure`]: persistent parameters and pools, set and removed at the management target.
-//! - [`crowd`]: one directory with many names, listed in pieces while names come and go.
-//! - [`verify`]: a tree against its model, call by call.
-//! - [`synced`]: what syncs have made certain of the bytes of files.
-//! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
+//! - [`crowd`]: one directory with many names, listed in parts while names are added and removed.
+//! - [`verify`]: comparison of a tree with its model, call by call.
+//! - [`synced`]: the bytes of files that are certain after syncs.
+//! - [`history`]: the calls of a process, for the check after a crash that may have lost the last ones.
 
 pub(crate) mod aftermath;
 pub(crate) mod collide;
@@ -41,60 +40,60 @@ use crate::sched::Sched;
 pub struct Mounts(Rc<RefCell<Vec<Kernel>>>);
 
 impl Mounts {
-    /// A further one.
+    /// Adds a client.
     pub fn add(&self, kernel: Kernel) {
         self.0.borrow_mut().push(kernel);
     }
 
-    /// How many have come.
+    /// The number of clients so far, dead ones included.
     pub fn count(&self) -> usize {
         self.0.borrow().len()
     }
 
-    /// Those that live.
+    /// The living clients.
     pub fn living(&self) -> Vec<Kernel> {
         self.0.borrow().iter().filter(|kernel| !kernel.is_dead()).cloned().collect()
     }
 }
 
-/// A client that is mounted read-only, if there is one.
+/// The client that is mounted read-only, if there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Watcher(Rc<RefCell<Option<Kernel>>>);
 
 impl Watcher {
-    /// That is it.
+    /// Sets the client.
     pub(crate) fn set(&self, kernel: Kernel) {
         *self.0.borrow_mut() = Some(kernel);
     }
 
-    /// If it lives.
+    /// The client, if it lives.
     pub(crate) fn living(&self) -> Option<Kernel> {
         self.0.borrow().clone().filter(|kernel| !kernel.is_dead())
     }
 }
 
-/// What every program has.
+/// The environment of a program.
 #[derive(Clone)]
 pub(crate) struct Setting {
-    /// Where it runs.
+    /// The scheduler that runs it.
     pub sched: Sched,
     /// The clients.
     pub mounts: Mounts,
-    /// One more.
+    /// The read-only client.
     pub watcher: Watcher,
 }
 
-/// The superuser, with all its rights.
+/// Root with all capabilities.
 pub(crate) fn root() -> Cred {
     Cred { capabilities: u64::MAX, ..Cred::default() }
 }
 
-/// A user.
+/// An ordinary user.
 pub(crate) fn user() -> Cred {
     Cred { uid: 1000, gid: 1000, groups: vec![2000], ..Cred::default() }
 }
 
-/// A name.
+/// A name from a string.
 pub(crate) fn name(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Makes a call of the model's kind on a real client.
+//! Executes calls of the model on a real client.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::kernel::{Fd, Kernel, OpenHow, Sys, WriteKind};
 use crate::model::{Got, Op, Way};
 use crate::sched::Fail;
 
-/// Where calls go: a client, the directory that paths begin at, and the files that are open.
+/// Executes calls: on a client, with paths relative to a directory, and with the process's open files.
 pub(crate) struct Hands<'a> {
     /// The client.
     pub kernel: &'a Kernel,
-    /// What stands before every path.
+    /// The directory that precedes every path.
     pub base: &'a [Bytes],
     /// Open files by the process's numbers.
     pub files: &'a mut BTreeMap<u32, Fd>,
-    /// Make and remove names without a look first.
+    /// Make and remove names without looking them up first.
     pub blind: bool,
 }
 
@@ -31,10 +31,10 @@ impl Hands<'_> {
         self.files.get(&fd).cloned().ok_or(Fail::Errno(Errno::EBADF))
     }
 
-    /// Does it.
+    /// Executes a call.
     pub(crate) async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
         let result = match self.call(op, cred).await {
-            // Its kernel may still have known the answer, but nobody is there to hear it.
+            // The kernel may have answered from its caches, but its programs are dead, too.
             _ if self.kernel.is_dead() => Err(Fail::Dead),
             result => result,
         };
@@ -98,7 +98,7 @@ impl Hands<'_> {
                 let wish = || Layout { want_count, want_first, ..Layout::default() };
                 let call = |ino| Call::Migrate { ino, wish: wish() };
                 match kernel.about(cred, &self.full(path), call).await {
-                    // It is written all the time, the targets that it should go to are away, or not all clients are back.
+                    // The file is constantly written, the wanted targets are away, or not all clients have reconnected.
                     Ok(_) | Err(Fail::Errno(Errno::EBUSY | Errno::ENXIO | Errno::ENOSPC | Errno::EOPNOTSUPP)) => {
                         Ok(Got::Done)
                     }
@@ -148,7 +148,7 @@ impl Hands<'_> {
             Op::Fsync { fd, data_only } => kernel.sync(cred, &self.fd(*fd)?, *data_only).await.map(done),
             Op::Fsyncdir { path } => kernel.sync_directory(cred, &self.full(path)).await.map(done),
             Op::Syncfs => kernel.sync_all(cred).await.map(done),
-            // A server that is away is waited for only so long.
+            // The call waits only a limited time for a missing server.
             Op::Statfs => match kernel.plain(cred, Call::Statfs { ino: 1 }).await {
                 Ok(Answer::Space { blocks, free, available, files, files_free, .. })
                     if available > free || free > blocks || files_free > files =>
@@ -196,7 +196,7 @@ mod tests {
             sched.spawn("a program", async move {
                 let mut files = BTreeMap::new();
                 let mut hands = Hands { kernel: &here, base: &[], files: &mut files, blind: false };
-                // The kernel answers that by itself.
+                // The kernel answers this call itself.
                 let result = hands.perform(&Op::Fstat { fd: 1 }, &Cred::default()).await;
                 results.borrow_mut().push(result.map(drop));
             });

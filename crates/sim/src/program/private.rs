@@ -31,77 +31,77 @@ pub(crate) struct Process {
     model: Model,
     born: Instant,
     files: BTreeMap<u32, (Fd, Cred)>,
-    /// Of clients that it depends on: since when.
+    /// By client: since when the process depends on it.
     depends: BTreeMap<usize, Instant>,
-    /// What the call was about that met an eviction, if that failed.
+    /// The objects of the call that failed beside an eviction.
     met: Vec<Id>,
     serial: u64,
     written: Option<u32>,
     user_percent: u64,
     think: (u64, crate::plan::Span),
-    /// Clients that it uses; empty: all.
+    /// Clients that it uses; empty means all.
     clients: Vec<usize>,
-    /// What it looks at beside its calls.
+    /// Reads beside changes.
     looks: Looks,
-    /// Where it goes on.
+    /// Preference for the client of the previous call.
     habit: Habit,
-    /// The client that the next call goes through, if it lives.
+    /// The client for the next call, if it lives.
     through: Option<usize>,
-    /// Clients that it made changes through that no sync covers.
+    /// Clients with changes of this process that no sync covers.
     unsynced: Rc<RefCell<Vec<usize>>>,
     history: Rc<RefCell<History>>,
     beside: Rc<RefCell<Option<Beside>>>,
 }
 
-/// Looks beside changes: a client that has seen what a change is about must see what came of it.
+/// Reads before and after changes: a client that has cached the objects of a change must see the change.
 struct Looks {
-    /// From a stream of its own, so that other choices are the same without it.
+    /// A separate stream, so that other choices do not depend on it.
     rng: Rng,
-    /// Of 100 changes so many are looked at.
+    /// Percentage of changes with such reads.
     percent: u64,
 }
 
-/// Programs that work through one client for a while: only then it takes work over from the servers, as with leases.
+/// Programs that stay on one client for a while: only such a client gets leases and writes metadata back.
 struct Habit {
-    /// From a stream of its own, too.
+    /// A separate stream.
     rng: Rng,
-    /// Of 100 calls so many go where the one before went.
+    /// Percentage of calls that go to the previous client.
     percent: u64,
-    /// Where that was.
+    /// The previous client.
     client: Option<usize>,
 }
 
-/// At most so many names and objects are looked at beside a change.
+/// The most names and objects that are read beside a change.
 const LOOKS_MAX: usize = 3;
 
-/// A call beside the loss of bytes of the same file.
+/// A call that ran while bytes of the same file were lost.
 struct Beside {
     /// The file.
     id: Id,
-    /// What of it is uncertain by that.
+    /// The range that it makes uncertain.
     part: Range<u64>,
-    /// What the call appended.
+    /// The bytes that the call appended.
     appended: Bytes,
 }
 
-/// What is left of a process when it has ended.
+/// What remains of a process for the checks at the end.
 #[derive(Clone)]
 pub(crate) struct Record {
     /// Its directory.
     pub base: Vec<Bytes>,
-    /// What it did.
+    /// Its calls.
     pub history: Rc<RefCell<History>>,
-    /// A client died with work of its own.
+    /// A client that died with unsynced work of the process.
     pub doubtful: Rc<RefCell<Option<usize>>>,
-    /// Clients that it made changes through that no sync covers.
+    /// Clients with changes of this process that no sync covers.
     pub unsynced: Rc<RefCell<Vec<usize>>>,
-    /// A client was evicted with work of its own: what it was told of that.
+    /// The losses reported after an eviction with unsynced work of the process.
     pub aftermath: Rc<RefCell<Option<Aftermath>>>,
     beside: Rc<RefCell<Option<Beside>>>,
 }
 
 impl Record {
-    /// What clients gave up of this process's files.
+    /// The ranges of this process's files that clients gave up.
     pub(crate) fn lost(&self, sched: &Sched) -> Vec<(Id, Vec<Range<u64>>)> {
         let history = self.history.borrow();
         let model = history.state(history.steps.len());
@@ -110,7 +110,7 @@ impl Record {
         own.chain(self.beside.borrow().iter().map(|beside| (beside.id, vec![beside.part.clone()]))).collect()
     }
 
-    /// What may be in the place of bytes that clients gave up of a file.
+    /// What may stand in place of the bytes of a file that clients gave up.
     pub(crate) fn instead<'a>(&self, history: &'a History, id: Id) -> Instead<'a> {
         let beside = self.beside.borrow();
         let appended = beside.iter().filter(|beside| beside.id == id).map(|beside| beside.appended.clone()).next();
@@ -121,19 +121,19 @@ impl Record {
 enum Halt {
     /// A client died that the process depended on.
     Bereft(usize),
-    /// An oracle was not satisfied.
+    /// An oracle has failed.
     Wrong,
     /// A client was evicted that the process depended on.
     Evicted(usize),
-    /// The client that it depended on has unmounted: what it had made is there.
+    /// The client that it depended on has unmounted; its changes persist.
     Left,
-    /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
+    /// Bytes of a file were given up: the process stops, and the check at the end compares what is left.
     Robbed,
-    /// It was killed: what it asked for last may happen or not.
+    /// It was killed: its last call may still be executed.
     Killed,
 }
 
-/// Starts a process. Its record is there at once.
+/// Starts a process and returns its record.
 pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let base = vec![super::name(&format!("p{number}"))];
     let (uid, mode) = [(0, 0o777), (0, 0o755), (1000, 0o755), (0, 0o1777)][rng.below(4) as usize];
@@ -211,14 +211,14 @@ impl Process {
         for fd in self.files.keys().copied().collect::<Vec<u32>>() {
             self.call(Op::Close { fd }).await?;
         }
-        // What it has made may still be lost with a client, and it is told so.
+        // Its changes may still be lost with a client that will report the loss.
         if !self.depends.is_empty() {
             self.setting.sched.undisturbed().await;
         }
         self.evicted(None).map_or(Ok(()), |client| Err(Halt::Evicted(client)))
     }
 
-    /// The process's directory is made and made durable by the superuser.
+    /// Makes the process's directory as root and syncs it.
     async fn make_base(&mut self, uid: u32, mode: u32) -> Result<(), Halt> {
         let kernel = self.kernel(None)?;
         let begun = self.born;
@@ -247,7 +247,7 @@ impl Process {
         Err(Halt::Wrong)
     }
 
-    /// A client that died takes its open files with it. One that holds work of this process takes certainty with it.
+    /// Drops the open files of clients that died; stops if a client with unsynced work of the process died.
     fn look_around(&mut self) -> Result<(), Halt> {
         if let Some(&client) = self.unsynced.borrow().iter().find(|client| self.setting.sched.is_dead(**client)) {
             return Err(Halt::Bereft(client));
@@ -313,7 +313,7 @@ impl Process {
         self.look_at(&op, watcher).await
     }
 
-    /// Looks through a client at what a call is about.
+    /// Reads the objects of a call through a client.
     async fn look_at(&mut self, op: &Op, watcher: usize) -> Result<(), Halt> {
         let concerned = self.model.concerned(op);
         let all = self.model.paths();
@@ -362,7 +362,7 @@ impl Process {
         if opened.is_none() && self.through.is_none() {
             self.habit.client = Some(kernel.client());
         }
-        // A page that a program touches is brought for it, whatever signals come meanwhile.
+        // A page fault of a mapping is not interrupted by signals.
         let mapped = matches!(op, Op::Write { way: Way::Mapped, .. });
         let kernel = if mapped { kernel } else { kernel.with_signals() };
         let cred = match opened {
@@ -390,7 +390,8 @@ impl Process {
             Err(Fail::Killed(part)) => {
                 let client = kernel.client();
                 if let Op::Close { fd } = &op {
-                    // Closed all the same, and not once more at the exit: another file may have its handle by then.
+                    // A close takes effect even if the program is killed, so `exit` must not close the handle again: it may
+                    // belong to another file by then.
                     self.files.remove(fd);
                 }
                 let op = self.keep_answered(op, part, &cred, when, client, &before)?;
@@ -401,7 +402,8 @@ impl Process {
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
         if let Some(client) = lost {
-            // It died while this call waited: what it had not synced may be gone, and the call have met that, but nothing else.
+            // It died while this call waited: its unsynced changes may be lost, and the call may have seen that, but nothing
+            // else.
             if !kernel.was_interrupted(&result)
                 && let Some(what) = self.met_no_loss(kernel.client(), &op, &cred, when, &result)
             {
@@ -412,13 +414,13 @@ impl Process {
             return Err(Halt::Bereft(client));
         }
         let result = match kernel.was_interrupted(&result) {
-            // The file is closed all the same.
+            // An interrupted close still closes the file.
             true if matches!(op, Op::Close { .. }) => Ok(Got::Done),
             true => return Ok(()),
             false => result,
         };
         if let Some(client) = self.evicted(Some((kernel.client(), begun))) {
-            // It waited beside an eviction: it may have met that.
+            // The call ran beside an eviction and may have seen its effects.
             let doubt = Doubt { op, cred, when, client: kernel.client(), before };
             sched.note(|| format!("process {} is told {result:?} beside the eviction of client {client}", self.number));
             if result.is_err() {
@@ -454,7 +456,7 @@ impl Process {
         Ok(())
     }
 
-    /// Does a call in the model, and compares what came of it.
+    /// Applies a call to the model and compares the results.
     fn compare(
         &mut self,
         op: &Op,
@@ -471,7 +473,7 @@ impl Process {
         }
         let differs = match robbed {
             None => differs(&mut self.model, &expect, result),
-            // What it gave may come from before or after the loss.
+            // The result may be from before or after the loss.
             Some(_) => fate_differs(&expect, result),
         };
         match differs {
@@ -480,7 +482,8 @@ impl Process {
         }
     }
 
-    /// The program was killed in a call. What was answered of it is a call that has ended; gives what is in doubt.
+    /// The program was killed in a call. The acknowledged part counts as an ended call; returns the part whose outcome is
+    /// unknown.
     fn keep_answered(
         &mut self,
         op: Op,
@@ -490,7 +493,7 @@ impl Process {
         client: usize,
         before: &[Lane],
     ) -> Result<Op, Halt> {
-        // Beside the death of a client with work of this process it may have met the loss, wherever it was.
+        // If a client with unsynced work of this process died, the call may have seen any of its losses.
         let bereft = self.unsynced.borrow().iter().any(|client| self.setting.sched.is_dead(*client));
         if bereft {
             return Ok(op);
@@ -503,7 +506,7 @@ impl Process {
         Ok(doubtful)
     }
 
-    /// A program that ends closes its files.
+    /// Closes all files of the ended program.
     async fn exit(&mut self) {
         let living = self.setting.mounts.living();
         for (fd, cred) in core::mem::take(&mut self.files).into_values() {
@@ -513,8 +516,8 @@ impl Process {
         }
     }
 
-    /// Why the result of a call cannot be that of one beside which clients died with work of this process: no state that they can leave
-    /// gives it. What goes through open files goes to objects that may be lost, and has any fate.
+    /// Why the result of a call that ran beside the death of clients with unsynced work of this process is wrong: no state that
+    /// the deaths can leave gives it. Calls through open files may have any outcome, because the objects may be lost.
     fn met_no_loss(
         &self,
         kernel: usize,
@@ -534,14 +537,14 @@ impl Process {
         (!right).then(|| format!("{result:?} is the result in no state that this can leave"))
     }
 
-    /// The file of this process of which bytes were given up, and these.
+    /// The file of this process of which bytes were given up, and the ranges.
     fn robbed(&self) -> Option<(Id, Vec<Range<u64>>)> {
         let losses = self.setting.sched.losses();
         losses.into_iter().find_map(|loss| Some((self.model.id_of(loss.ino)?, loss.parts)))
     }
 
-    /// A call beside the loss of bytes of file `id`. If it changes the same file, it may have gone to the end that the file had
-    /// then.
+    /// Records a call that ran beside the loss of bytes of file `id`. If it changes that file, it may have used the end that the
+    /// file had then.
     fn note_beside(&self, op: &Op, id: Id, lost: &[Range<u64>]) {
         let file = op.fd().and_then(|fd| self.model.open_files().get(&fd));
         if !op.changes() || file.is_none_or(|file| file.id != id) {
@@ -550,7 +553,7 @@ impl Process {
         let first = lost.iter().map(|part| part.start).min().unwrap_or(0);
         let least = || first.min(self.model.least_size(id, lost));
         let (start, appended) = match op {
-            // What goes through a mapping ends where the file does.
+            // A write through a mapping ends at the end of the file.
             Op::Write { way: Way::Mapped, .. } => (least(), Bytes::new()),
             Op::Write { data, .. } if self.model.appends_to(op) == Some(id) => (least(), data.clone()),
             _ => (first, Bytes::new()),
@@ -558,7 +561,7 @@ impl Process {
         *self.beside.borrow_mut() = Some(Beside { id, part: start..u64::MAX, appended });
     }
 
-    /// A call through a client has ended: since when the process depends on that client.
+    /// Records since when the process depends on a client, after a call through it.
     fn depend(&mut self, op: &Op, client: usize, succeeded: bool, begun: Instant) {
         if succeeded && (op.changes() || matches!(op, Op::Open { .. })) {
             self.depends.entry(client).or_insert(begun);
@@ -569,19 +572,19 @@ impl Process {
         }
     }
 
-    /// A client that the process depends on and that was evicted meanwhile; `now`: this one, since then, too.
+    /// A client that the process depends on and that was evicted since; also considers client and time in `now`.
     fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
         let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
         depends.find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
     }
 
-    /// Why a process does not go on without this client.
+    /// Why a process cannot continue without this client.
     fn bereft_of(&self, client: usize) -> Halt {
         let sched = &self.setting.sched;
         if sched.is_retired(client) && !sched.is_dead(client) { Halt::Left } else { Halt::Bereft(client) }
     }
 
-    /// The client has unmounted: waits until what else it depends on is certain.
+    /// The client has unmounted: waits until the state of all other clients is certain.
     async fn what_is_left(&mut self) -> Aftermath {
         self.setting.sched.undisturbed().await;
         match self.evicted(None) {
@@ -590,7 +593,7 @@ impl Process {
         }
     }
 
-    /// A client was evicted: asks it what was lost, and all that are evicted before the world is quiet.
+    /// A client was evicted: asks it for its losses, and then every other client that is evicted before the faults end.
     async fn what_it_is_told(&mut self, first: usize) -> Aftermath {
         self.setting.sched.undisturbed().await;
         let mut aftermath = Aftermath { complete: true, told: self.met.drain(..).collect(), ..Aftermath::default() };
@@ -612,7 +615,8 @@ impl Process {
         aftermath
     }
 
-    /// Whether Linux's own look at the names decides: a link that it would have followed, or one of two names too long.
+    /// Whether the result depends on Linux's own lookup: of a symbolic link at the end of the path, or of names that are too
+    /// long.
     fn needs_look(&self, op: &Op) -> bool {
         if let Op::Rename { from, to, .. } = op {
             return [from, to].into_iter().flatten().any(|name| name.len() > NAME_MAX);
@@ -635,7 +639,7 @@ impl Process {
         self.history.borrow_mut().steps.push(Step { op, cred, when, client, succeeded, after, before, lane });
     }
 
-    /// Sometimes long enough for things to be called back, written back or forgotten.
+    /// Sometimes pauses long enough for callbacks, write-back and evictions.
     async fn maybe_pause(&mut self) {
         if self.rng.chance(1, 50) {
             let pause = Duration::from_micros(self.rng.below(3_000));
@@ -644,7 +648,8 @@ impl Process {
     }
 }
 
-/// A call in which its program was killed: what was answered of it, and the part in doubt. Linux asks for nothing behind that.
+/// Splits a call whose program was killed: the acknowledged part, and the part whose outcome is unknown. Linux sends no further
+/// request.
 fn at_kill(op: Op, part: Part) -> (Option<Op>, Op) {
     let Op::Write { fd, way: Way::Plain, offset, data } = op else { return (None, op) };
     let (written, end) = (part.written as usize, (part.written + part.asked) as usize);
@@ -655,7 +660,7 @@ fn at_kill(op: Op, part: Part) -> (Option<Op>, Op) {
     ((written > 0).then(|| write(0, written)), write(written, end))
 }
 
-/// Whether a call succeeded that should not have, or the other way round.
+/// Whether a call succeeded instead of failing, or failed differently.
 fn fate_differs(expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
     match (expect, got) {
         (Ok(_), Ok(_)) | (Ok(Expect::Seek { .. } | Expect::SeekOrNothing { .. }), Err(Errno::ENXIO)) => None,
@@ -668,7 +673,8 @@ fn fate_differs(expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Opt
 mod tests {
     use super::*;
 
-    /// When the program of a write is killed, what was answered is done, the request without an answer is in doubt, and no other was sent.
+    /// When the program is killed in a write, the acknowledged part is done, the unanswered request has an unknown outcome, and
+    /// no other was sent.
     #[test]
     fn a_write_in_which_its_program_was_killed_is_what_was_answered_and_one_request() {
         let data = Bytes::from_static(b"abcdefgh");

@@ -1,11 +1,11 @@
-//! Processes that work in the same directories and files at once: their common history must be one of calls that came
-//! one after another ([`crate::linear`]).
+//! Processes that work concurrently in the same directories and files: their common history must be linearizable
+//! ([`crate::linear`]).
 //!
-//! A group has two directories that stay. In each, three names that anything happens to, and one for a directory, with
-//! two names of its own, that is made and removed but never renamed: a path that leads through a directory that is renamed
-//! meanwhile is two paths, on every system. Files are written by appending, whole records at a time, so that a record
-//! that is torn, lost, doubled or out of place shows in the next read, and a size that is not the sum of records in the
-//! next stat. In some runs they do more ([`SharedCalls`]), and for several users.
+//! A group has two permanent directories. Each has three names on which any operation may happen, and one for a subdirectory with
+//! two names of its own, which is made and removed but never renamed: a path through a directory that is renamed concurrently
+//! counts as two paths on every system. Files are written by appending whole records, so the next read shows a record that is
+//! torn, lost, duplicated or misplaced, and the next stat a size that is not a sum of records. In some runs the processes make
+//! further calls ([`SharedCalls`]), and for several users.
 
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,25 +25,25 @@ use crate::model::{ACCESS, DEFAULT, Got, List, Model, Op, Path, S_IFREG, When};
 use crate::plan::{Plan, SharedCalls, Span};
 use crate::sched::{Fail, Sched};
 
-/// Steps of a search; more are too many.
+/// The most steps of a search.
 const STEPS_MAX: usize = 400_000;
-/// Appended in one go, at most, but for the few that make a file leave the metadata target.
+/// The most bytes appended by one call, except for a few that make a file outgrow the metadata target.
 const RECORD_MAX: u64 = 300;
 
-/// When something happened to a target of such a kind.
+/// When something happened to a target, and the target's kind.
 type Moment = (Instant, TargetKind);
 
-/// What a group did.
+/// The record of a group.
 #[derive(Clone)]
 pub(crate) struct Record {
     base: Path,
-    /// The directories are there.
+    /// The directories exist.
     begun: Rc<RefCell<bool>>,
     histories: Rc<RefCell<Vec<Vec<Event>>>>,
     serial: Rc<RefCell<u32>>,
-    /// Permission bits of the directories that stay.
+    /// Permission bits of the permanent directories.
     modes: [u32; 2],
-    /// Extended attributes are looked at, too.
+    /// Whether extended attributes are checked at the end.
     looks_at_attributes: bool,
 }
 
@@ -53,7 +53,7 @@ struct Process {
     rng: Rng,
     record: Record,
     files: BTreeMap<u32, Fd>,
-    /// Who has opened them.
+    /// The credentials of the opener, by file.
     creds: BTreeMap<u32, Rc<Cred>>,
     think: (u64, Span),
     bulky: bool,
@@ -62,7 +62,7 @@ struct Process {
     clocks: bool,
 }
 
-/// Starts a group. Its record is there at once.
+/// Starts a group and returns its record.
 pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let record = Record {
         base: vec![name(&format!("g{number}"))],
@@ -105,7 +105,7 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
                 clocks,
             };
             outer.sched.spawn(format!("{title}, process {number}"), async move {
-                // A client that died is no failure: the process ends with it.
+                // The death of a client is not a failure: the process ends with it.
                 let _ = process.live(calls).await;
             });
         }
@@ -116,9 +116,9 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
 const OUTER: [&str; 2] = ["x", "y"];
 const ANY: [&str; 3] = ["a", "b", "c"];
 const INNER: &str = "n";
-/// Where users work, too: in one directory names are for their owners to remove, in the other what is new belongs to its group.
+/// Modes with which users can work there, too: one directory is sticky, in the other new objects inherit the group.
 const OPEN_TO_ALL: [u32; 2] = [0o1777, 0o2777];
-/// The names of attributes.
+/// The names of extended attributes.
 const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "user.a longer name of an attribute"];
 
 /// Another user, who shares a group with the first.
@@ -126,18 +126,18 @@ fn other_user() -> Cred {
     Cred { uid: 1001, gid: 1001, groups: vec![1000], ..Cred::default() }
 }
 
-/// Calls that are made through a read-only mount, too: looks, and some that it refuses once it has found what they are about.
+/// Calls that are also made through a read-only mount: reads, and some that the mount refuses after it has resolved the path.
 fn is_for_watcher(op: &Op, cred: &Cred) -> bool {
     match op {
         Op::Stat { .. } | Op::Readlink { .. } | Op::List { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } => true,
-        // Of who may Linux would ask later.
+        // For other users Linux checks permissions after it has refused the change.
         Op::Chmod { .. } => cred.uid == 0,
         Op::Access { mask, .. } => mask & 2 == 0,
         _ => false,
     }
 }
 
-/// All calls that show the extended attributes of what lies there.
+/// All calls that read the extended attributes of an object.
 fn looks_at_attributes(at: &Path) -> Vec<Op> {
     let get = |of: &str| Op::Getxattr { path: at.clone(), name: name(of) };
     ATTRIBUTES.iter().map(|of| get(of)).chain([Op::Listxattr { path: at.clone() }]).collect()
@@ -160,11 +160,11 @@ impl Record {
         kernel.sync_all(&root()).await
     }
 
-    /// The state at the begin.
+    /// The initial state.
     fn begin(&self) -> Model {
         let mut model = Model::new(0, 0, 0o755, When::ANY);
         for (dir, mode) in OUTER.iter().zip(self.modes) {
-            // An empty directory takes a name, and the superuser may change it.
+            // Neither call can fail: the directory is empty and the caller is root.
             let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), When::ANY);
             let _ = model.apply(&Op::Chmod { path: path(&[dir]), mode }, &root(), When::ANY);
         }
@@ -176,7 +176,7 @@ impl Record {
         *self.serial.borrow()
     }
 
-    /// Makes a call and notes it. `None`: its client died.
+    /// Makes a call and records it. `None` if its client died.
     async fn perform(
         &self,
         setting: &Setting,
@@ -217,7 +217,7 @@ impl Record {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => return None,
-            // It may have happened, or happen later.
+            // It may have been executed, or be executed later.
             Err(Fail::Killed(_)) => {
                 for fd in core::mem::take(files).into_values().filter(|fd| fd.client == kernel.client()) {
                     let _ = kernel.unsignalled().close(&root(), &fd, 1).await;
@@ -226,7 +226,7 @@ impl Record {
             }
         };
         let result = match kernel.was_interrupted(&result) {
-            // The file is closed all the same.
+            // An interrupted close still closes the file.
             true if matches!(op, Op::Close { .. }) => Ok(Got::Done),
             true => {
                 self.histories.borrow_mut()[process].pop();
@@ -242,7 +242,7 @@ impl Record {
         Some(result)
     }
 
-    /// What a program sees of the tree when nobody changes it, noted as calls of a further process.
+    /// Reads the whole tree after all processes have ended, recorded as the calls of a further process.
     pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
         if !*self.begun.borrow() {
             return Some(());
@@ -284,10 +284,10 @@ impl Record {
         Some(())
     }
 
-    /// Whether the history is one of calls that came one after another, but for what clients that died can have taken with them.
+    /// Whether the history is linearizable, apart from what dead clients can have lost.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is not.
     pub(crate) fn check(&self, sched: &Sched, crashes: &[Moment], recovered: &[Moment]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
         if let Some(eviction) = sched.first_eviction() {
@@ -311,7 +311,8 @@ impl Record {
     }
 }
 
-/// What clients did once one of them was evicted does not count: what that had not told may be lost, and it goes on.
+/// Discards everything after the first eviction: changes that the evicted client had not sent may be lost, and the client
+/// continues.
 fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
     for events in histories {
         events.retain(|event| event.from < eviction);
@@ -321,10 +322,11 @@ fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
     }
 }
 
-/// Changes whose answers a crash delayed may have been seen before the crash, undone by it, and done again, each before anybody is served.
-/// Two of different processes that were under way together may be done in the other order: others may have seen the first order from
-/// the beginning of one of them to the crash. (What others *changed* on top of it was answered only when both were durable; but the
-/// object that a name led to can be changed whatever became of the name.)
+/// Records for each call which changes of others it may have seen before a crash undid them. A change whose reply a crash delayed
+/// may have been visible before the crash, undone by it, and made again before any other request is served. If two such changes
+/// of different processes were concurrent, they may be made again in the other order: others may have seen the first order from
+/// the start of one of them until the crash. (*Changes* of others on top of them were acknowledged only when both were durable;
+/// but the object that a name led to can be changed whatever became of the name.)
 fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
@@ -333,7 +335,7 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
         let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
         zones.extend(last.map(|last| (process, event.serial, event.from, last)));
     }
-    // One alone is done again before anybody is served.
+    // A single one is made again before any other request is served.
     let all = zones.clone();
     let together =
         |a: &(usize, u32, Instant, Instant), b: &(usize, u32, Instant, Instant)| a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3;
@@ -351,7 +353,8 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     }
 }
 
-/// Whether a crash of such a target can undo a call: object targets have bytes and sizes only, the management target nothing.
+/// Whether a crash of a target of this kind can undo a call: object targets hold bytes and sizes only, the management target
+/// nothing.
 fn lies_on(op: &Op, kind: TargetKind) -> bool {
     match kind {
         TargetKind::Mgt => false,
@@ -360,9 +363,9 @@ fn lies_on(op: &Op, kind: TargetKind) -> bool {
     }
 }
 
-/// Marks what can be lost with clients that died: what no sync of theirs covers, if a crash took it (with a target that had it and
-/// had not made it durable) or the servers had not been told. A client that lived when the recovery was over had made it again, if it
-/// is no matter of bytes. Gives the deaths with which something can be.
+/// Marks the changes that may be lost with dead clients: those without a covering sync of the same client, if a crash undid them
+/// (of a target that had not made them durable), or if they had not reached the servers. If the client was still alive at the end
+/// of a recovery, it has made its metadata changes again. Returns the deaths with which changes may be lost.
 fn risk(
     histories: &mut [Vec<Event>],
     deaths: &[(usize, Instant)],
@@ -473,7 +476,7 @@ impl Process {
         self.rng.pick(&open).copied()
     }
 
-    /// On whose behalf the next call is made.
+    /// The credentials for the next call.
     fn cred(&mut self) -> Cred {
         let user_percent = self.calls.user_percent;
         match user_percent > 0 && self.rng.chance(user_percent, 100) {
@@ -561,7 +564,7 @@ impl Process {
     }
 }
 
-/// What a plan draws beside the usual ([`SharedCalls`]).
+/// Further calls of a plan ([`SharedCalls`]).
 impl Process {
     fn xattr(&mut self) -> Option<Op> {
         let path = self.any();
@@ -571,7 +574,7 @@ impl Process {
             2 => Op::Listxattr { path },
             3 => Op::Removexattr { path, name: attribute },
             _ => {
-                // Some lie in the inode, some do not.
+                // Small values are stored in the inode, large ones are not.
                 let length = [0, 5, 100, 3000][self.rng.below(4) as usize];
                 let value: Bytes = pattern(u64::from(self.record.next_serial()), length);
                 Op::Setxattr { path, name: attribute, value, flags: [0, 0, 1, 2][self.rng.below(4) as usize] }
@@ -608,7 +611,7 @@ impl Process {
         Some(match self.rng.below(6) {
             0 | 1 => Op::Chown { path: self.any(), uid, gid },
             2 => Op::Chmod { path: self.any(), mode },
-            // Nothing but a directory has this name: a write to a file takes its set-id bits away in a step of its own.
+            // Only a directory has this name: a write to a file clears its set-id bits in a separate step.
             3 => Op::Chmod { path: path(&[OUTER[self.rng.below(2) as usize], INNER]), mode: mode | special & !0o4000 },
             4 => Op::Utimens { path: self.any(), atime: None, mtime: Some(time) },
             _ => Op::Access { path: self.any(), mask: self.rng.range(1, 7) as u32 },
@@ -628,7 +631,7 @@ impl Process {
     }
 
     fn range(&mut self) -> Option<Op> {
-        // Within a page: of what reaches over several, others may see a part.
+        // Within a page: of a change of several pages, others may see a part.
         Some(Op::Fallocate {
             fd: self.fd()?,
             mode: [0, 1, 3, 0x10, 0x11][self.rng.below(5) as usize],
@@ -646,7 +649,8 @@ mod tests {
         Event { serial, from: Instant(from), end: Some((Instant(to), Ok(Got::Done))), ..Event::of(op) }
     }
 
-    /// Of a client that died, what the servers had been told and no crash took is safe, and what a sync of its own covers.
+    /// Changes of a dead client are safe if they had reached the servers and no crash undid them, or if a sync of the same client
+    /// covers them.
     #[test]
     fn what_is_at_risk_no_sync_covers_and_nobody_was_told_or_forgot() {
         let mkdir = |serial, from, to, made| Event {
@@ -664,17 +668,17 @@ mod tests {
         };
         let marked = |sync, told, crash| marked_after(sync, told, crash, None);
         assert_eq!(marked_after(None, 2, Some(30), Some(40)), (vec![false, false], None), "made again");
-        assert_eq!(marked_after(None, 2, Some(30), Some(60)), (vec![true, true], Some(30)), "it was dead by then");
+        assert_eq!(marked_after(None, 2, Some(30), Some(60)), (vec![true, true], Some(30)), "the client was dead by then");
         assert_eq!(marked(None, 2, None), (vec![false, false], None));
         assert_eq!(marked(None, 1, None), (vec![false, true], Some(50)));
-        assert_eq!(marked(None, 2, Some(15)), (vec![true, false], Some(15)), "the second came after it");
+        assert_eq!(marked(None, 2, Some(15)), (vec![true, false], Some(15)), "the second change came after the crash");
         assert_eq!(marked(None, 2, Some(40)), (vec![true, true], Some(40)));
         assert_eq!(marked(Some(15), 2, Some(40)), (vec![false, true], Some(40)));
         assert_eq!(marked(Some(30), 0, Some(40)), (vec![false, false], None));
     }
 
-    /// Only a target that has what a call changes can undo it, and only looks between its begin and the crash can have seen it. One alone is
-    /// done again before anybody looks.
+    /// A crash can only undo changes that its target holds, and only calls between the start of the change and the crash can have
+    /// seen them. A single undone change is made again before any other call.
     #[test]
     fn a_doubt_lies_on_what_a_crash_can_undo() {
         let seen = |op: Op, kind, from, to| {
@@ -690,10 +694,10 @@ mod tests {
         let rename = || Op::Rename { from: path(&["x"]), to: path(&["y"]), flags: 0 };
         let cut = || Op::Truncate { path: path(&["x"]), size: 0 };
         assert!(seen(rename(), TargetKind::Mdt, 5, 15) && seen(rename(), TargetKind::Mdt, 20, 40));
-        assert!(!seen(rename(), TargetKind::Mdt, 5, 9), "it had not begun");
-        assert!(!seen(rename(), TargetKind::Mdt, 21, 22), "the crash was before");
+        assert!(!seen(rename(), TargetKind::Mdt, 5, 9), "the change had not started");
+        assert!(!seen(rename(), TargetKind::Mdt, 21, 22), "the crash came before the call");
         assert!(!seen(rename(), TargetKind::Ost, 12, 15) && !seen(rename(), TargetKind::Mgt, 12, 15));
         assert!(seen(cut(), TargetKind::Ost, 12, 15) && !seen(cut(), TargetKind::Mgt, 12, 15));
-        assert!(!seen(Op::Readlink { path: path(&["x"]) }, TargetKind::Mdt, 12, 15), "a look changes nothing");
+        assert!(!seen(Op::Readlink { path: path(&["x"]) }, TargetKind::Mdt, 12, 15), "a read changes nothing");
     }
 }

@@ -1,13 +1,14 @@
-//! What a sync has made certain of the bytes of files, for the check after clients died.
+//! The bytes of files that are certain after syncs, for the check after deaths of clients.
 //!
-//! What `fsync` or `syncfs` of a client answered for is there afterwards, byte by byte: those that this client had written last. What
-//! was written after it may be there in parts. So a byte that is certain has its value at the sync or one that it got since,
-//! and is missing only if the file was cut below it since. A byte that no sync covers has a value that it once had, or is zero.
+//! A successful `fsync` or `syncfs` guarantees, byte by byte, what the same client had written last. Later writes may be there in
+//! part. So a certain byte has its value at the sync or a later one, and is missing only if the file was truncated below it
+//! since. A byte that no sync covers has a value that it once had, or is zero.
 //!
-//! The time of a change of bytes goes with them to the targets that hold them, which may keep it where the metadata target loses what came
-//! before. So a file that was changed since a sync has a time that it had since, also if the change left its bytes as they were.
+//! The time of a change of bytes is sent with the bytes to the targets that hold them. Such a target may keep the time where the
+//! metadata target loses earlier changes. So a file that was changed since a sync has a time that it had since then, even if the
+//! change left the bytes equal.
 //!
-//! A client that lives loses nothing: what it did counts as synced at once.
+//! A living client loses nothing: its changes count as synced at once.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,24 +21,24 @@ use crate::model::{Id, Inode, Instead, Model, Op, When};
 /// The smallest stripe, in bytes.
 const STRIPE: usize = 64 << 10;
 
-/// One file.
+/// The possible contents of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Synced {
-    /// Its bytes at the last sync that covered all of it, and after each change since.
+    /// Its bytes at the last sync that covered all of it, and after each later change.
     states: Vec<Vec<u8>>,
-    /// Of each byte: the state from which on it is certain.
+    /// By byte: the index of the state from which on it is certain.
     certain: Vec<Option<usize>>,
-    /// Of each byte: the client that wrote it last.
+    /// By byte: the client that wrote it last.
     writers: Vec<usize>,
-    /// Clients that changed it since.
+    /// Clients that changed it since that sync.
     by: BTreeSet<usize>,
-    /// When it was changed last, at that sync and after each change since.
+    /// Its modification times at that sync and after each later change.
     times: Vec<When>,
-    /// What a call without an answer may have appended, to wherever the file ended then.
+    /// Bytes that a call without a result may have appended, wherever the file ended then.
     appended: Bytes,
 }
 
-/// Only the newest stays.
+/// Keeps only the newest element.
 fn keep_last<T>(all: &mut Vec<T>) {
     let last = all.pop();
     all.clear();
@@ -45,7 +46,7 @@ fn keep_last<T>(all: &mut Vec<T>) {
 }
 
 impl Synced {
-    /// Nothing of it is certain yet.
+    /// A file of which nothing is certain.
     fn new(before: Option<&Inode>, after: &Inode) -> Synced {
         let times = before.into_iter().chain([after]).map(|inode| inode.mtime).collect();
         Synced { states: vec![Vec::new()], times, ..Synced::default() }
@@ -78,7 +79,7 @@ impl Synced {
         }
     }
 
-    /// A call without an answer may have changed it; `appended`: by that, at its end.
+    /// A call without a result may have changed the file; `appended` are the bytes that it appended.
     fn doubt(&mut self, after: &[u8], appended: Bytes) {
         self.appended = appended;
         self.states.push(after.to_vec());
@@ -86,39 +87,39 @@ impl Synced {
         self.by.insert(usize::MAX);
     }
 
-    /// Nobody has changed it since a sync.
+    /// Whether no client has changed it since a sync.
     pub(crate) fn is_clean(&self) -> bool {
         self.by.is_empty()
     }
 
-    /// Whether this can be when it was changed last, where it would be `when` by a state of the history.
+    /// Whether the file can have this modification time, where a state of the history has `when`.
     pub(crate) fn may_be_of(&self, mtime_ns: i64, when: When) -> bool {
         when.holds(mtime_ns) || !self.is_clean() && self.times.iter().any(|time| time.holds(mtime_ns))
     }
 
-    /// How small and how large it can be.
+    /// The least and greatest possible size.
     pub(crate) fn sizes(&self, lost: &[Range<u64>]) -> (u64, u64) {
         let least = (0..self.certain.len()).rev().find(|at| self.must_be(*at, lost)).map_or(0, |at| at as u64 + 1);
         let most = self.states.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let shortest = self.states.iter().map(Vec::len).min().unwrap_or(0) as u64;
-        // Where nobody has changed it and nothing was lost, it is as long as it was, holes and all.
+        // If no client has changed it and nothing was lost, it has its full length, holes included.
         (if self.is_clean() && lost.is_empty() { shortest } else { least }, most)
     }
 
-    /// Whether this byte is certain, and no cut has taken it since.
+    /// Whether this byte is certain and was not truncated since.
     fn must_be(&self, at: usize, lost: &[Range<u64>]) -> bool {
         let Some(from) = self.certain[at] else { return false };
         let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
-        // A cut of several stripes is one of several targets, of which each may have made it durable or not: what was behind the new end may be
-        // gone, and a hole in front of it with no byte behind it is none any more.
+        // A truncation across stripes is executed by several targets, and each may have made it durable or not: bytes beyond the
+        // new end may be missing, and then so is a hole before the new end.
         let targets = |state: &Vec<u8>| state.len().saturating_sub(1) / STRIPE;
         let cut = self.states[from..].windows(2).any(|pair| targets(&pair[1]) < targets(&pair[0]));
-        // A zero at the end may be a hole, which a loss behind it takes along.
+        // A zero at the end may be a hole, which disappears with lost bytes behind it.
         let hole = (cut || !lost.is_empty()) && self.states[from..].iter().any(|state| state.get(at) == Some(&0));
         !given_up && !hole && self.states[from..].iter().all(|state| state.len() > at)
     }
 
-    /// What is wrong with the bytes that were found.
+    /// How the bytes of the file differ from the possible ones.
     pub(crate) fn differs(&self, got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
         let (least, most) = self.sizes(lost);
         if !(least..=most).contains(&(got.len() as u64)) {
@@ -133,12 +134,12 @@ impl Synced {
             if values.any(|value| value == Some(byte)) {
                 continue;
             }
-            // Cut off and grown again, or never written.
+            // Truncated and extended again, or never written.
             let zero = *byte == 0 && (certain.is_none() || since.iter().any(|state| state.len() <= at));
             let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
             let older = || at >= tail || *byte == 0 || instead.older.iter().any(|data| data.get(at) == Some(byte));
             let appended = !lost.is_empty() && at >= tail && least <= tail as u64;
-            // Others' bytes in front of it are lost, so it lies where the file ended without them.
+            // Other clients' bytes before it are lost, so the append starts where the file ended without them.
             let in_doubt = at >= doubtful && least <= doubtful as u64;
             let excused = zero || appended || in_doubt || given_up && older();
             if !excused {
@@ -151,7 +152,7 @@ impl Synced {
 }
 
 impl History {
-    /// All files, with what is certain of each. Clients that are `safe` lose nothing.
+    /// All files with what is certain of each. Clients that are `safe` lose nothing.
     pub(crate) fn synced_files(&self, safe: &dyn Fn(usize) -> bool) -> BTreeMap<Id, Synced> {
         let mut files = BTreeMap::<Id, Synced>::new();
         let mut before = &self.start;
@@ -201,7 +202,7 @@ fn synced(step: &Step) -> Option<Id> {
     }
 }
 
-/// Files whose bytes a call has changed between two states, be it to what they were.
+/// Files whose bytes a call has written between two states, even with equal bytes.
 fn changed(before: &Model, after: &Model, op: &Op) -> Vec<Id> {
     after
         .ids()
@@ -231,7 +232,7 @@ mod tests {
         file.differs(got, &[], &Instead::default()).is_some()
     }
 
-    /// One client writes, syncs, and writes more; the power fails.
+    /// One client writes, syncs, and writes more; then the power fails.
     #[test]
     fn what_was_synced_is_there_also_if_the_file_grew_later() {
         let mut file = file();
@@ -251,7 +252,8 @@ mod tests {
         }
     }
 
-    /// Zeros are written over zeros after the sync: the object target may keep the time of that, and the metadata target lose what came before.
+    /// Zeros are written over zeros after the sync: the object target may keep the time of that write, and the metadata target
+    /// lose earlier changes.
     #[test]
     fn a_change_that_leaves_the_bytes_as_they_were_has_a_time() {
         let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
@@ -277,7 +279,7 @@ mod tests {
             (0..100).filter(|ns| files.values().all(|file| file.may_be_of(*ns, synced))).collect()
         };
         assert_eq!(may_be_of(history.synced_files(&|_| false)), [2, 5, 77]);
-        assert_eq!(may_be_of(history.synced_files(&|_| true)), [2], "nobody has lost anything");
+        assert_eq!(may_be_of(history.synced_files(&|_| true)), [2], "no client has lost anything");
         history.doubt = history.steps.pop().map(|Step { op, cred, when, client, before, .. }| Doubt {
             op,
             cred,
@@ -294,7 +296,7 @@ mod tests {
         );
     }
 
-    /// An append waits for a lock whose holder dies with what it had written: the file ends earlier than anybody has seen.
+    /// An append waits for a lock whose holder dies with unsynced bytes: the file then ends earlier than any client has seen.
     #[test]
     fn an_append_beside_a_death_lies_where_the_file_ends() {
         let with = |flags| {
@@ -348,7 +350,7 @@ mod tests {
         assert!(file.is_clean() && differs(&file, b"aaaa") && !differs(&file, b"aabb"));
     }
 
-    /// It was cut after the sync: either length, and what comes back is zero or what it was.
+    /// The file was truncated after the sync: either length is possible, and bytes that reappear are zero or the old ones.
     #[test]
     fn a_cut_after_a_sync_may_have_been_done() {
         let mut file = file();
@@ -362,7 +364,7 @@ mod tests {
         assert!(differs(&file, b"a") && differs(&file, b"abxd") && differs(&file, b"\0b"));
     }
 
-    /// The end lay on a target that has made the cut durable, the hole before it on one that has not.
+    /// The end was on a target that has made the truncation durable, the hole before it on one that has not.
     #[test]
     fn a_hole_in_front_of_a_cut_goes_with_what_was_behind_it() {
         let mut file = file();
@@ -382,7 +384,7 @@ mod tests {
         assert!(differs(&file, b""), "all of it lies on one target");
     }
 
-    /// Nothing covers it, and yet no foreign bytes are in it.
+    /// No sync covers the bytes; still only bytes of this file may appear.
     #[test]
     fn what_no_sync_covers_is_what_it_once_was_or_zero() {
         let mut file = file();

@@ -1,4 +1,4 @@
-//! A tree against a model, as a program sees it.
+//! Compares a tree with a model, as a program sees it.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::kernel::{Kernel, Sys};
 use crate::model::{Body, Expect, Got, Id, Instead, Model, Op, content_differs, differs};
 use crate::sched::Fail;
 
-/// What of the tree is compared.
+/// The parts of the tree to compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Depth {
     /// Times.
@@ -21,13 +21,13 @@ pub(crate) struct Depth {
     pub data: bool,
 }
 
-/// Everything.
+/// All parts.
 pub(crate) const FULL: Depth = Depth { times: true, data: true };
 
-/// What may be in the place of a file's bytes that were given up.
+/// The possible substitutes for given-up bytes of each file.
 pub(crate) type InsteadOf<'a> = &'a dyn Fn(Id) -> Instead<'a>;
 
-/// What differs between the tree below `base` and the model; `None`: nothing.
+/// How the tree below `base` differs from the model; `None` if it does not.
 pub(crate) async fn tree(
     kernel: &Kernel,
     base: &[Bytes],
@@ -54,7 +54,7 @@ pub(crate) async fn tree(
             return Ok(Some(format!("{shown}: {what}")));
         }
     }
-    // Reading comes after all attributes: it moves access times.
+    // Read after all attributes were compared, because reading moves access times.
     for (path, id) in model.paths() {
         let shown = Op::Stat { path: path.clone() }.show();
         let mut checks: Vec<Op> = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) async fn tree(
             let when = crate::model::When::at(0);
             let expect = model.clone().apply(&op, &root(), when);
             let what = match (&expect, &got) {
-                // Numbers of inodes that the process never saw are not known to the model.
+                // The model does not know numbers of inodes that the process never saw.
                 (Ok(Expect::Entries(want)), Ok(Got::Entries(entries))) => {
                     let mut have: Vec<&Bytes> = entries.iter().map(|entry| &entry.name).collect();
                     have.sort();
@@ -98,7 +98,7 @@ pub(crate) async fn tree(
     Ok(None)
 }
 
-/// What differs between a file's bytes and these. Some were given up, with others `instead` of them.
+/// How a file's bytes differ from `want`. For ranges in `lost`, `instead` has what may stand there.
 pub(crate) async fn bytes(
     kernel: &Kernel,
     base: &[Bytes],
@@ -113,7 +113,7 @@ pub(crate) async fn bytes(
     })
 }
 
-/// All bytes of a file, or why there are none.
+/// All bytes of a file, or why it cannot be read.
 pub(crate) async fn read(kernel: &Kernel, base: &[Bytes], path: &[Bytes]) -> Sys<Result<Vec<u8>, String>> {
     let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
     let file = match kernel.open(&root(), &full(base, path), how).await {
@@ -137,7 +137,7 @@ fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {
     base.iter().chain(path).cloned().collect()
 }
 
-/// Errors that a program sees are results; a dead client ends the check.
+/// Turns errors that a program sees into results; a dead client ends the check.
 pub(crate) fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -146,7 +146,7 @@ pub(crate) fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
     }
 }
 
-/// What is wrong with the directory of a process that did not get so far as to make it durable: it may be there, and empty.
+/// What is wrong with the directory of a process that stopped before that was durable: it may exist, and must be empty.
 pub(crate) async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>> {
     let stat = match kernel.stat(&root(), base).await {
         Ok(stat) => stat,
@@ -160,21 +160,21 @@ pub(crate) async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>
     Ok((!entries.is_empty()).then(|| format!("{} names are in a directory in which nothing was made", entries.len())))
 }
 
-/// A tree as it was found.
+/// A tree as it was read.
 pub(crate) type Observed = BTreeMap<Vec<Bytes>, Seen>;
 
-/// An object of it.
+/// An object of the tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     /// Attributes.
     pub stat: client::api::Stat,
-    /// Of a link: where it points.
+    /// The target of a symbolic link.
     pub target: Bytes,
     /// Extended attributes.
     pub xattrs: BTreeMap<Bytes, Bytes>,
 }
 
-/// Reads a tree, without the bytes of files.
+/// Reads a tree without the bytes of files.
 pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
     let mut found = Observed::new();
     let mut todo = vec![Vec::new()];
@@ -209,9 +209,9 @@ pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
     Ok(found)
 }
 
-/// What differs between a tree that was found and a model. Sizes and bytes of files are for [`super::synced`], and `synced` says what of
-/// their times is certain; set-id bits count where nobody has changed the file since a sync.
-/// Times do not if the clocks of clients differ, for the newest change goes by them.
+/// How a tree that was read differs from a model. Sizes and bytes of files are left to [`super::synced`]; `synced` returns what
+/// is certain of a file's times. Set-id bits count only if no client has changed the file since a sync. Times are ignored if the
+/// clocks of clients differ, because the newest change determines them.
 pub(crate) fn observed_differs<'a>(
     observed: &Observed,
     model: &Model,
@@ -232,7 +232,7 @@ pub(crate) fn observed_differs<'a>(
             Body::Symlink(target) if *target != seen.target => return Some(format!("{shown}: another target")),
             _ => {}
         }
-        // A write or a cut that is lost leaves the set-id bits that it would have cleared.
+        // A lost write or truncation leaves the set-id bits that it would have cleared.
         if inode.is_file() && !synced(id).is_some_and(Synced::is_clean) {
             stat.mode = stat.mode & !0o6000 | inode.mode & 0o6000;
         }

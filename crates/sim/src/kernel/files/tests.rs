@@ -1,4 +1,4 @@
-//! The stand-in's files: pages, signals, and what a death leaves.
+//! Tests of the stand-in's files: pages, signals, and deaths of clients.
 
 use client::api::Stat;
 use core::cell::RefCell;
@@ -9,7 +9,7 @@ use super::*;
 use crate::plan::Plan;
 use crate::sched::Sched;
 
-/// Two programs have changed one page through their mappings: one writes it, the other waits for that.
+/// Two programs have modified one page through their mappings: one writes it back, the other waits for that.
 #[test]
 fn who_writes_a_mapping_dies_with_its_client() {
     let sched = Sched::new();
@@ -47,8 +47,7 @@ fn who_writes_a_mapping_dies_with_its_client() {
     assert_eq!(*results.borrow(), [Err(Fail::Dead), Err(Fail::Dead)]);
 }
 
-/// The client answers the write of a changed page with an error: it goes to `msync`, and once to `fsync` of whoever else has the file
-/// open.
+/// The write-back of a dirty page fails: the error is reported to `msync`, and once to `fsync` of every other open file.
 #[test]
 fn who_has_a_file_open_is_told_of_a_mapping_that_cannot_be_written() {
     let sched = Sched::new();
@@ -98,7 +97,7 @@ fn kernel_with_signals() -> (Sched, Kernel) {
     (sched, kernel)
 }
 
-/// A read of more pages than one request brings: a signal before anything is read ends it, a later one does not.
+/// A read of more pages than fit into one request: a signal before anything was read ends it, a later one does not.
 #[test]
 fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
     const ALL: u64 = 40 * PAGE;
@@ -136,7 +135,7 @@ fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
     assert_eq!(read(&[2, 3]), (Some(Ok(ALL)), vec![0, 32, 32, 32]));
 }
 
-/// A read has a page locked, and may wait long: a write that begins before it leaves the page there that the client is to drop.
+/// A read holds a page lock, possibly for long: a write that waits for that page holds no lock of another page, so that one can be dropped.
 #[test]
 fn a_write_that_waits_for_a_page_has_no_other_one_locked() {
     let sched = Sched::new();
@@ -185,7 +184,7 @@ fn a_write_that_waits_for_a_page_has_no_other_one_locked() {
     assert_eq!(*ended.borrow(), [("dropped", 0), ("written", PAGE as u32 + 16)]);
 }
 
-/// A read has a page locked that a zeroing drops: it does not show the zeros with the size of before.
+/// A read holds the lock of a page that a zeroing drops: it does not show the zeros together with the old size.
 #[test]
 fn a_file_that_a_zeroing_makes_longer_is_longer_before_its_pages_go() {
     let sched = Sched::new();
@@ -216,7 +215,7 @@ fn a_file_that_a_zeroing_makes_longer_is_longer_before_its_pages_go() {
     assert!(*ended.borrow());
 }
 
-/// A write of two requests: a signal before anything is written ends it, a later one does not. A fatal one always does.
+/// A write of two requests: a signal before anything was written ends it, a later one does not. A fatal signal always does.
 #[test]
 fn a_write_ends_with_a_signal_only_if_nothing_was_written() {
     let write_and = |fail: Fail, interrupted: &[usize]| {

@@ -1,8 +1,8 @@
-//! An administrator's program: it sets and removes persistent parameters and pools at the management target, over all that goes wrong.
+//! An administrator's program: it sets and removes persistent parameters and pools at the management target, despite all faults.
 //!
-//! It speaks for itself, by a session by hand ([`crate::scenario::raw`]), because what clients do of this is to follow. What was answered
-//! must be there from then on; what was not answered has happened or not. A version never goes back, and says the same whoever is told of it
-//! and whenever. When all is over, clients and targets have the parameters that are set then.
+//! It uses hand-operated sessions ([`crate::scenario::raw`]), because clients only follow the configuration. An acknowledged
+//! change must persist; a change without a reply has happened or not. The version never decreases, and a version has the same
+//! content whenever and by whomever it is read. At the end clients and targets must have the parameters that are set.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::scenario::raw::{Hand, Peer};
 use crate::world::mount::FSNAME;
 
-/// Parameters, and what they are set to.
+/// Parameters, with possible values.
 const PARAMS: &[(&str, &[&str])] = &[
     ("llite.*.max_read_ahead_mb", &["0", "1", "8"]),
     ("llite.*.max_dirty_mb", &["1", "32"]),
@@ -25,10 +25,10 @@ const PARAMS: &[(&str, &[&str])] = &[
 ];
 /// Pools.
 const POOLS: &[&str] = &["flash", "disk"];
-/// Changes that it asks for.
+/// The number of changes that it requests.
 const CHANGES: u64 = 25;
 
-/// What an administrator has set.
+/// The expected configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Kept {
     params: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ impl Kept {
         }
     }
 
-    /// What there is after a change, or why it is refused, of a file system with so many object targets.
+    /// The configuration after a change, or the error of the change, in a file system with this many object targets.
     fn after(&self, change: &Change, osts: u32) -> Result<Kept, Errno> {
         let mut after = self.clone();
         match change {
@@ -87,7 +87,7 @@ impl Kept {
     }
 }
 
-/// What it asks for.
+/// A requested change.
 #[derive(Clone, Debug)]
 enum Change {
     Param(SetParamReq),
@@ -106,7 +106,7 @@ impl Change {
         let kinds = [SetPoolKind::New, SetPoolKind::Add, SetPoolKind::Add, SetPoolKind::Remove, SetPoolKind::Destroy];
         let kind = rng.pick(&kinds).copied().unwrap_or(SetPoolKind::New) as i32;
         let pool = rng.pick(POOLS).copied().unwrap_or_default().to_owned();
-        // Now and then one that is not there.
+        // Possibly an object target that does not exist.
         Change::Pool(SetPoolReq { fsname, kind, pool, osts: vec![rng.below(u64::from(osts) + 1) as u32] })
     }
 
@@ -118,20 +118,20 @@ impl Change {
     }
 }
 
-/// What is set when the program has ended.
+/// The configuration at the end of the program.
 #[derive(Clone, Default)]
 pub(crate) struct Record {
     kept: Rc<RefCell<Kept>>,
 }
 
 impl Record {
-    /// The parameters that are set at the end.
+    /// The parameters at the end.
     pub(crate) fn params(&self) -> Vec<(String, String)> {
         self.kept.borrow().params.clone().into_iter().collect()
     }
 }
 
-/// Begins to configure.
+/// Starts the program.
 pub(crate) fn start(hand: Hand, plan: &Plan, rng: Rng) -> Record {
     let record = Record::default();
     let program = Program {
@@ -157,12 +157,12 @@ struct Program {
     hand: Hand,
     rng: Rng,
     kept: Rc<RefCell<Kept>>,
-    /// Of each version what was told.
+    /// By version: the configuration that was read.
     told: BTreeMap<u64, Config>,
     osts: u32,
-    /// A full disk refuses what it has no room for.
+    /// The disk is full at times, and changes may be refused with `ENOSPC`.
     is_full_at_times: bool,
-    /// A request that comes twice is done twice, and the first answer may be lost.
+    /// Requests may be duplicated: the change is made twice, and the first reply may be lost.
     is_doubled: bool,
     pause: u64,
 }
@@ -182,12 +182,12 @@ impl Program {
                 Some(status) if status == wanted => after.unwrap_or(before),
                 Some(status) if self.is_full_at_times && status == -Errno::ENOSPC.raw() => before,
                 Some(status) if !self.is_doubled => {
-                    return Err(format!("{change:?} is answered {status}, expected {after:?}"));
+                    return Err(format!("{change:?} gets status {status}, expected {after:?}"));
                 }
                 _ => {
                     let found = self.look(&peer).await?;
                     if found != before && Ok(&found) != after.as_ref() {
-                        return Err(format!("{change:?} has no answer, and there is {found:?}; before {before:?}"));
+                        return Err(format!("{change:?} has no reply, and the configuration is {found:?}; before {before:?}"));
                     }
                     found
                 }
@@ -202,10 +202,10 @@ impl Program {
         Ok(())
     }
 
-    /// Somebody else looks: what was answered is there.
+    /// Compares the configuration that another session reads with the expected one.
     async fn compare(&mut self, other: &Peer) -> Result<(), String> {
         let (found, kept) = (self.look(other).await?, self.kept.borrow().clone());
-        if found == kept { Ok(()) } else { Err(format!("there is {found:?}, and answered was {kept:?}")) }
+        if found == kept { Ok(()) } else { Err(format!("the configuration is {found:?}, acknowledged was {kept:?}")) }
     }
 
     async fn look(&mut self, peer: &Peer) -> Result<Kept, String> {
@@ -219,7 +219,7 @@ impl Program {
             }
         };
         if let Some((newest, _)) = self.told.last_key_value().filter(|(newest, _)| **newest > config.version) {
-            return Err(format!("version {newest} was told, and {} is told now", config.version));
+            return Err(format!("version {newest} was read before, and now version {}", config.version));
         }
         let first = self.told.entry(config.version).or_insert_with(|| config.clone());
         if *first != config {
@@ -228,8 +228,8 @@ impl Program {
         Ok(Kept::of(&config))
     }
 
-    /// A session, if there is none; after a crash a new one. Of a request that comes twice the second is refused, and the answer to the
-    /// first may be lost.
+    /// Connects if there is no connection; after a crash with a new session. If the request is duplicated, the second copy is
+    /// refused, and the reply to the first one may be lost.
     async fn connect(&self, peer: &Peer) -> Result<(), String> {
         while !peer.is_up() {
             let reply = peer.connect(|_, request| request.lightweight = true).await?;

@@ -1,7 +1,7 @@
-//! One directory with many names, listed in pieces while names come and go.
+//! One directory with many names, listed in parts while names are added and removed.
 //!
-//! POSIX leaves open only whether a listing shows a name that came or went meanwhile. Every other name it shows once if that was there, and
-//! not at all if it was not. No name is used twice, so that one which is shown twice is wrong whatever happened.
+//! POSIX leaves open only whether a listing shows a name that was added or removed meanwhile. Every other existing name is shown
+//! once, and no other name is shown. No name is reused, so a name that is shown twice is always wrong.
 
 use core::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,40 +16,40 @@ use crate::model::S_IFREG;
 use crate::plan::Plan;
 use crate::sched::Fail;
 
-/// Names that come and go, for each process that changes.
+/// The number of names that each changing process adds or removes.
 const CHANGES: u64 = 60;
-/// Listings of each process that looks.
+/// The number of listings of each listing process.
 const LOOKS: u64 = 5;
 /// No moment of a run.
 const NEVER: Instant = Instant(u64::MAX);
 
-/// When a name was there.
+/// The lifetime of a name.
 #[derive(Clone, Copy)]
 struct Life {
-    /// It was asked for.
+    /// When its creation was requested.
     asked: Instant,
-    /// It was there by then.
+    /// When it certainly existed.
     made: Instant,
-    /// Its removal was asked for.
+    /// When its removal was requested.
     doomed: Instant,
-    /// It was gone by then.
+    /// When it was certainly removed.
     gone: Instant,
 }
 
-/// A directory, and what became of its names.
+/// The directory, and the lifetimes of its names.
 #[derive(Clone)]
 pub(crate) struct Record {
     base: Vec<Bytes>,
-    /// The number of a name is its place here.
+    /// By number, which is also the name.
     lives: Rc<RefCell<Vec<Life>>>,
-    /// It is there.
+    /// Whether the directory has been filled.
     begun: Rc<RefCell<bool>>,
 }
 
-/// Begins to fill a directory.
+/// Starts to fill the directory and returns its record.
 pub(crate) fn start(setting: &Setting, plan: &Plan, mut rng: Rng) -> Record {
     let record = Record { base: vec![name("crowd")], lives: Rc::default(), begun: Rc::default() };
-    // Not so many where each of them takes long, or the stand-in for a kernel looks through all to forget some.
+    // Fewer names where each call is slow, or where the kernel stand-in scans all names for one to drop.
     let slow = plan.network.high_us > 1_000 || plan.forgetful > 0 || plan.disk_faults.fill_every.is_some();
     let count = if slow { 300 } else { [300, 1_000, 3_000][rng.below(3) as usize] };
     let (own, outer) = (record.clone(), setting.clone());
@@ -145,20 +145,20 @@ impl Record {
         Ok(())
     }
 
-    /// The last look, when nobody changes anything.
+    /// The last listing, after all processes have ended.
     pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Sys<()> {
         if *self.begun.borrow() { self.list(setting, kernel, false, 32 << 10).await } else { Ok(()) }
     }
 }
 
-/// What is wrong with a listing that took so long, if anything is.
+/// What is wrong with a listing that took from `from` to `to`.
 fn differs(lives: &[Life], from: Instant, to: Instant, shown: &[Bytes]) -> Option<String> {
     let mut seen = BTreeSet::new();
     for name in shown {
         let number = core::str::from_utf8(name).ok().and_then(|text| text.parse::<usize>().ok());
         let life = number.and_then(|number| lives.get(number)).filter(|life| life.asked <= to && life.gone >= from);
         if life.is_none() {
-            return Some(format!("shows '{}', which was not there", name.escape_ascii()));
+            return Some(format!("shows '{}', which did not exist", name.escape_ascii()));
         }
         if !seen.insert(number) {
             return Some(format!("shows '{}' twice", name.escape_ascii()));
@@ -189,9 +189,9 @@ mod tests {
             differs(&lives, Instant(10), Instant(20), &shown).is_some()
         };
         assert!(!wrong(&["0"]) && !wrong(&["0", "1"]) && !wrong(&["2", "0"]) && !wrong(&["0", "2", "1"]));
-        assert!(wrong(&["1", "2"]), "one is missing that was there");
-        assert!(wrong(&["0", "3"]), "one was gone");
-        assert!(wrong(&["0", "4"]), "one was not there yet");
+        assert!(wrong(&["1", "2"]), "an existing name is missing");
+        assert!(wrong(&["0", "3"]), "a removed name is shown");
+        assert!(wrong(&["0", "4"]), "a later name is shown");
         assert!(wrong(&["0", "1", "0"]) && wrong(&["0", "x"]));
     }
 }

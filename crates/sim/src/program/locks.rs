@@ -1,13 +1,13 @@
-//! Processes that lock parts of one file against each other, with `fcntl` and `flock`. Some have two threads, each with parts of its own:
-//! such a process waits for one lock while it gets another, and a grant can close a circle of waiting. A `flock` changes its mode by giving
-//! the old lock up first, and does not get it back if that fails.
+//! Processes that lock parts of one file against each other, with `fcntl` and `flock`. Some have two threads, each with its own
+//! parts: such a process waits for one lock while it gets another, and a grant can close a cycle of waiting. A `flock` call
+//! changes the mode by releasing the old lock first, and does not get it back on failure.
 //!
-//! What each certainly holds, from the answer to the next call that could end it, may never conflict with what another
-//! certainly holds. What it possibly holds, while a call is under way too, is the only excuse for a refusal. Who waits
-//! is granted, or told of a deadlock, in bounded time: a deadlock that nobody notices ends the run as one in which not
-//! everything ends. A client that dies holds nothing for certain any more, and possibly until the servers must have given it up. A
-//! client that a server gives up while it lives, because its changes hang on those of one that died, is told so (`EIO`), and holds
-//! nothing for certain either; the others are judged on.
+//! The locks that a process certainly holds, from the reply until the next call that could release them, may never conflict with
+//! those that another certainly holds. Only a lock that another process possibly holds, also during a call, justifies a refusal.
+//! A waiting process gets its lock, or `EDEADLK`, in bounded time: an undetected deadlock ends the run as one that does not
+//! finish. After the death of its client a process certainly holds nothing, and possibly holds its locks until the servers must
+//! have given the client up. A living client that a server gives up, because its changes depend on those of a dead client, gets
+//! `EIO` and certainly holds nothing either; the other processes are still judged.
 
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
@@ -22,23 +22,23 @@ use crate::kernel::{Fd, Kernel, OpenHow, Sys};
 use crate::plan::pick;
 use crate::sched::Fail;
 
-/// Parts of the file that are locked; one more stands for `flock`.
+/// Parts of the file; a further one stands for `flock`.
 const PARTS: usize = 8;
 const FLOCK: usize = PARTS;
 const HALF: usize = PARTS / 2;
 
-/// A client that died holds nothing any more after this: nothing is heard of it for six signs of life, or a target restarts and waits
-/// for it until its recovery ends.
+/// The longest time for which a dead client may hold locks: until six pings are missed, or until a restarted target has waited
+/// for it in its recovery.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(175 + 240);
 
-/// One process's hold on one part.
+/// A process's hold on one part.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    /// Certainly this, since then: nothing 0, shared 1, exclusive 2.
+    /// The strength that it certainly has, and since when: none 0, shared 1, exclusive 2.
     certain: (u8, Instant),
-    /// Possibly this.
+    /// The strength that it possibly has.
     possible: u8,
-    /// When each strength was possible last.
+    /// By strength: when it was possible for the last time.
     until: [Instant; 3],
 }
 
@@ -46,34 +46,34 @@ struct Hold {
 struct Holder {
     client: usize,
     parts: [Hold; PARTS + 1],
-    /// What it waits for, by thread.
+    /// By thread: the lock that it waits for.
     waits: [Option<Wait>; 2],
 }
 
-/// Parts that a thread waits for.
+/// A range of parts that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wait {
     from: usize,
     to: usize,
     strength: u8,
-    /// What its process had possibly of each part before.
+    /// The strength that its process possibly had on each part before.
     before: [u8; PARTS],
-    /// Since it began, a circle of waiting has led back to it.
+    /// Whether a cycle of waiting has included it since it started.
     in_circle: bool,
 }
 
 type Table = Rc<RefCell<Vec<Holder>>>;
 
-/// What the processes of a group are like.
+/// The mix of calls in a group.
 #[derive(Clone, Copy)]
 struct Taste {
-    /// Of 8 calls so many are `flock`.
+    /// Of 8 calls, how many are `flock`.
     flock: u64,
-    /// And of those for locks so many wait.
+    /// Of 8 lock calls, how many wait.
     wait: u64,
-    /// They lock so many parts of each half.
+    /// The number of parts in each half that are locked.
     width: usize,
-    /// Calls of each.
+    /// The number of calls of each process.
     calls: u64,
 }
 
@@ -95,16 +95,16 @@ struct Process {
     kernel: Kernel,
     number: usize,
     thread: usize,
-    /// Whether there is another one: then each has a half of the parts.
+    /// Whether the process has two threads: then each has a half of the parts.
     two: bool,
     rng: Rng,
     table: Table,
     fd: Fd,
-    /// How many threads of its process live.
+    /// The number of threads of its process that have not ended.
     threads: Rc<Cell<u32>>,
 }
 
-/// Starts a few processes.
+/// Starts a group of processes.
 pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
     let (outer, title) = (setting.clone(), format!("lockers {number}"));
     let path = vec![name(&format!("l{number}"))];
@@ -123,7 +123,7 @@ pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
             let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: [None; 2] };
             table.borrow_mut().push(holder);
-            // Who has two threads leaves `flock` alone.
+            // Processes with two threads do not use `flock`.
             let two = taste.flock < 2 && rng.chance(1, 2);
             let threads = Rc::new(Cell::new(if two { 2 } else { 1 }));
             for thread in 0..threads.get() as usize {
@@ -140,7 +140,7 @@ pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
                     threads: threads.clone(),
                 };
                 outer.sched.spawn(format!("{title}, process {number}, thread {thread}"), async move {
-                    // A client that died is no failure: the process ends with it.
+                    // The death of a client is not a failure: the process ends with it.
                     let _ = process.live(taste.calls).await;
                 });
             }
@@ -166,7 +166,7 @@ impl Process {
             if self.setting.sched.has_failed() {
                 return Ok(());
             }
-            // Of an evicted client nothing is known any more; what it holds it gives back.
+            // The state of an evicted client's locks is unknown; the process releases what it may hold.
             if self.is_evicted() {
                 break;
             }
@@ -197,11 +197,11 @@ impl Process {
         let width = self.taste.width as u64;
         let half = if self.two { self.thread as u64 } else { self.rng.below(2) };
         let from = half * HALF as u64 + self.rng.below(width);
-        // Over both halves, too.
+        // Possibly across both halves.
         let last = if self.two || self.rng.chance(1, 2) { half * HALF as u64 + width - 1 } else { PARTS as u64 - 1 };
         let (from, to) = (from as usize, self.rng.range(from, last) as usize);
         let wait = self.rng.chance(self.taste.wait, 8);
-        // Nobody looks for deadlocks in which `flock` takes part: who holds one kind does not wait for the other.
+        // Deadlocks that involve `flock` are not detected: a process that holds one kind does not wait for the other.
         let either = wait && !self.holds(0..=PARTS - 1);
         if self.holds(FLOCK..=FLOCK) {
             return match self.rng.below(8) {
@@ -228,10 +228,10 @@ impl Process {
             let mut before = [0; PARTS];
             before.iter_mut().zip(&old).for_each(|(before, old)| *before = old.possible);
             let begins = Wait { from, to, strength: wanted, before, in_circle: false };
-            // Nobody looks for circles through `flock`.
+            // Cycles through `flock` are not detected.
             table[self.number].waits[self.thread] = (wait && from != FLOCK).then_some(begins);
             for hold in &mut table[self.number].parts[from..=to] {
-                // A `flock` that changes its mode is given up first.
+                // A `flock` call that changes the mode releases the old lock first.
                 let keeps = if from == FLOCK && hold.certain.0 != wanted { 0 } else { wanted };
                 hold.certain.0 = hold.certain.0.min(keeps);
                 hold.possible = hold.possible.max(wanted);
@@ -250,13 +250,13 @@ impl Process {
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
-            // What its server gave up it has no longer, whatever it was told before.
+            // Locks of a client that its server has given up are gone, whatever was granted before.
             Err(Fail::Errno(_)) if self.is_evicted() => {
                 self.table.borrow_mut()[self.number].waits[self.thread] = None;
                 return Ok(());
             }
             Err(Fail::Errno(errno)) => Some(errno),
-            // It holds what it may hold, for all that anybody knows, and waits until its server gives it up.
+            // It may hold the lock, and waits until its server gives it up.
             Err(fail) => return Err(fail),
         };
         let mut table = self.table.borrow_mut();
@@ -275,14 +275,14 @@ impl Process {
         let wrong = match errno {
             None => self
                 .excuse(from, to, wanted, |hold, dead| if dead { 0 } else { hold.certain.0 })
-                .map(|other| format!("{what} was granted although process {other} has it")),
+                .map(|other| format!("{what} was granted although process {other} holds it")),
             Some(Errno::EAGAIN) if !wait => match self.excuse(from, to, wanted, |hold, _| hold.possible_since(begun)) {
                 Some(_) => None,
-                None => Some(format!("{what} was refused although nobody can have it")),
+                None => Some(format!("{what} was refused although no process can hold it")),
             },
             Some(Errno::EDEADLK) if wait && from != FLOCK => (!in_circle)
-                .then(|| format!("{what} was called a deadlock, but no circle of waiting has led back to it")),
-            // A signal: it was not locked.
+                .then(|| format!("{what} got EDEADLK, but was in no cycle of waiting")),
+            // A signal: no lock was taken.
             Some(Errno::EINTR) if self.kernel.with_signals().was_interrupted(&Err::<(), _>(Errno::EINTR)) => None,
             Some(errno) => Some(format!("{what} failed with {}", errno.name())),
         };
@@ -299,9 +299,9 @@ impl Process {
         let certain = |hold: &Hold, dead: bool| if !dead && hold.certain.1 <= begun { hold.certain.0 } else { 0 };
         let possible = |hold: &Hold, _: bool| hold.possible_since(begun);
         let wrong = match free {
-            true => self.excuse(from, to, wanted, certain).map(|other| format!("process {other} has it, unseen")),
+            true => self.excuse(from, to, wanted, certain).map(|other| format!("process {other} holds it, but the reply says that the range is free")),
             false if self.excuse(from, to, wanted, possible).is_some() => None,
-            false => Some(format!("{answer:?}, but nobody can have it")),
+            false => Some(format!("{answer:?}, but no process can hold it")),
         };
         self.judge(wrong.map(|wrong| format!("process {} asked for {from} to {to}: {wrong}", self.number)));
         Ok(())
@@ -318,7 +318,7 @@ impl Process {
         }
     }
 
-    /// Another process whose hold, as `of` sees it, conflicts.
+    /// Another process whose hold, evaluated by `of`, conflicts.
     fn excuse(&self, from: usize, to: usize, wanted: u8, of: impl Fn(&Hold, bool) -> u8) -> Option<usize> {
         let table = self.table.borrow();
         table.iter().enumerate().find_map(|(number, holder)| {
@@ -334,7 +334,7 @@ impl Process {
     }
 }
 
-/// Notes who waits in a circle now: circles close only when somebody asks for something.
+/// Marks the waits that are in a cycle now: a new cycle can only arise with a new request.
 fn look_for_circles(table: &mut [Holder]) {
     for number in 0..table.len() {
         for thread in 0..table[number].waits.len() {
@@ -348,13 +348,13 @@ fn look_for_circles(table: &mut [Holder]) {
     }
 }
 
-/// Whether a process that waits so may wait for one that waits, over others perhaps, for it.
+/// Whether a process with this wait may be in a cycle of waiting.
 fn is_deadlock(table: &[Holder], number: usize, wait: &Wait) -> bool {
     let mut todo = vec![(number, *wait)];
     let mut seen = vec![[false; 2]; table.len()];
     while let Some((waiter, waiting)) = todo.pop() {
         for (other, holder) in table.iter().enumerate().filter(|(other, _)| *other != waiter) {
-            // What one waits for, it has not got while it waits.
+            // A process does not have the lock that it waits for.
             let keeps = |wait: &Wait| {
                 (waiting.from..=waiting.to).any(|part| conflict(waiting.strength, wait.had(part, &holder.parts)))
             };
@@ -375,14 +375,14 @@ fn is_deadlock(table: &[Holder], number: usize, wait: &Wait) -> bool {
 }
 
 impl Wait {
-    /// What its process possibly has of a part while it waits.
+    /// The strength that its process possibly has on a part while it waits.
     fn had(&self, part: usize, parts: &[Hold]) -> u8 {
         if (self.from..=self.to).contains(&part) { self.before[part] } else { parts[part].possible }
     }
 }
 
 impl Hold {
-    /// The most that was possible at any time since then.
+    /// The greatest strength that was possible at any time since `begun`.
     fn possible_since(&self, begun: Instant) -> u8 {
         let before = (0..3).rev().find(|strength| self.until[usize::from(*strength)] >= begun);
         self.possible.max(before.unwrap_or(0))
@@ -393,7 +393,7 @@ impl Hold {
 mod tests {
     use super::*;
 
-    /// A deadlock is a circle: that somebody waits, and the one who is refused holds something, is none.
+    /// A deadlock needs a cycle: it is not enough that one process waits while the refused one holds a lock.
     #[test]
     fn a_deadlock_is_a_circle() {
         let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
@@ -406,14 +406,14 @@ mod tests {
         };
         let circle = [holder(0, None), holder(1, Some(2)), holder(2, Some(0))];
         assert!(is_deadlock(&circle, 0, &wait(1, 2)), "0 wants 1, whose holder wants 2, whose holder wants 0");
-        assert!(!is_deadlock(&circle, 0, &wait(3, 2)), "nobody has that");
+        assert!(!is_deadlock(&circle, 0, &wait(3, 2)), "no process holds that");
         let line = [holder(0, None), holder(1, Some(2)), holder(2, None), holder(3, Some(0))];
-        assert!(!is_deadlock(&line, 0, &wait(1, 2)), "who has 2 waits for nobody");
+        assert!(!is_deadlock(&line, 0, &wait(1, 2)), "the holder of 2 does not wait");
         let shared = [holder(0, None), holder(1, Some(0))];
         assert!(is_deadlock(&shared, 0, &wait(1, 1)) && !is_deadlock(&shared, 0, &wait(2, 2)));
     }
 
-    /// Two that wait for the same part have not got it, each, whatever may become of it.
+    /// Two processes that wait for the same part do not hold it.
     #[test]
     fn who_waits_for_a_part_has_not_got_it() {
         let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
@@ -430,7 +430,7 @@ mod tests {
             table.iter().all(|holder| holder.waits[0].is_some_and(|wait| !wait.in_circle)),
             "both wait for a third"
         );
-        // The second thread of the first process may have got what the other process waits for.
+        // The second thread of the first process may have got the lock that the other process waits for.
         table[0].waits[0] = None;
         table[0].waits[1] = Some(wait(5));
         table[1].parts[5].possible = 2;
@@ -441,7 +441,7 @@ mod tests {
         );
     }
 
-    /// An answer may be late: what was possible at any time since the question counts, not only what was possible last.
+    /// A reply may be late: everything that was possible since the request counts, not only the last state.
     #[test]
     fn what_was_possible_is_remembered() {
         let mut hold = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };

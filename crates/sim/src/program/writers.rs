@@ -1,13 +1,13 @@
-//! Processes of several clients that write and read at different places of one file at once.
+//! Processes of several clients that concurrently write and read at different places of one file.
 //!
-//! Every write leaves a stamp that tells which call it was and where it belongs. The file is cut at every begin and end of
-//! a call's range and at every page: of each piece, and of the size, there must be an order of all calls in which each sees
-//! what came last ([`crate::register`]). A piece never is half of one write and half of another.
+//! Every write leaves a stamp that identifies the call and the place. The file is divided at both ends of each call's range and
+//! at every page: for each piece, and for the size, there must be an order of all calls in which each sees the last value
+//! ([`crate::register`]). A piece never has parts of two writes.
 //!
-//! When clients died, or the power failed, calls after that do not count; what is there at the end must have been written
-//! there, and not before what was synced.
+//! After the death of a client or a power failure later calls do not count; the bytes at the end must have been written at their
+//! place, and may not be older than the synced ones.
 //!
-//! The file has several stripes from the beginning, or grows out of the metadata target on the way.
+//! The file has several stripes from the start, or outgrows the metadata target during the run.
 
 mod pieces;
 
@@ -30,35 +30,35 @@ use crate::plan::{Plan, Span};
 use crate::sched::{Fail, Loss};
 
 const PAGE: u64 = 4096;
-/// Writes end here: three stripes.
+/// The greatest end of a write: three stripes.
 const SIZE_MAX: u64 = 48 * PAGE;
-/// Writes begin and end at a multiple of this.
+/// Writes start and end at a multiple of this.
 const WORD: u64 = 8;
-/// Bytes of a stripe.
+/// Size of a stripe in bytes.
 const STRIPE: u64 = 16 * PAGE;
 const O_DIRECT: u32 = 0o40000;
 const O_TRUNC: u32 = 0o1000;
 
-/// What a call did to the file, or saw.
+/// The effect of a call on the file, or what it saw.
 #[derive(Clone, Debug)]
 enum Did {
-    /// Wrote a stamp; so many bytes for certain.
+    /// Wrote a stamp; `certain` bytes of it for certain.
     Write { serial: u64, range: Range<u64>, certain: u64 },
-    /// Put a hole there.
+    /// Wrote zeros or punched a hole.
     Zero { range: Range<u64> },
-    /// The file reaches at least to here. What was buffered there is written.
+    /// Extended the file at least to the end of the range. Buffered data in the range is written back.
     Reach { range: Range<u64> },
-    /// What was buffered there is written, so of a write that went beyond it a part may outlive its client.
+    /// Wrote back buffered data in the range, so a part of a larger write may outlive its client.
     Settle { range: Range<u64> },
-    /// And ends here.
+    /// Set the size.
     Cut { size: u64 },
     /// Saw bytes.
     Read { offset: u64, length: u64, data: Bytes },
     /// Saw the size.
     Size { size: u64 },
-    /// Made durable what its client had done.
+    /// Made the earlier calls of its client durable.
     Sync,
-    /// Nothing that anybody sees.
+    /// No visible effect.
     Nothing,
 }
 
@@ -68,38 +68,38 @@ struct Entry {
     client: usize,
     what: String,
     from: Instant,
-    /// `None`: no answer.
+    /// When it ended; `None` if it has no result.
     to: Option<Instant>,
     did: Did,
-    /// The wall clock when it began.
+    /// The wall clock when it started.
     wall_ns: i64,
-    /// When the file was changed last, and its data, as the call saw it.
+    /// The file's ctime and mtime, as the call saw them.
     times: Option<(i64, i64)>,
 }
 
-/// The file as it is at the end.
+/// The file at the end.
 #[derive(Clone, Debug)]
 struct Left {
     size: u64,
     data: Vec<u8>,
 }
 
-/// What a group did.
+/// The record of a group.
 #[derive(Clone)]
 pub(crate) struct Record {
     base: Path,
-    /// Its inode, once it is there for good.
+    /// The file's inode, once its creation is durable.
     ino: Rc<Cell<Option<u64>>>,
-    /// It has several stripes, or may get them.
+    /// Whether it has several stripes, or may get them.
     striped: Rc<Cell<bool>>,
     entries: Rc<RefCell<Vec<Vec<Entry>>>>,
     serial: Rc<Cell<u64>>,
-    /// A client was given up with its locks, because others died: nothing is certain from then on.
+    /// Since when nothing is certain: a client was evicted with its locks because others died.
     over: Rc<Cell<Option<Instant>>>,
     left: Rc<RefCell<Option<Left>>>,
 }
 
-/// What the processes of a group like.
+/// The mix of calls in a group.
 #[derive(Clone, Debug)]
 struct Taste {
     pages: Vec<u64>,
@@ -119,28 +119,28 @@ struct Process {
     number: usize,
     rng: Rng,
     taste: Taste,
-    /// Where it is at home.
+    /// The page that it uses most.
     home: u64,
-    /// Processes of the group.
+    /// The number of processes in the group.
     count: usize,
     files: BTreeMap<u32, Fd>,
     plain: u32,
     direct: u32,
 }
 
-/// The bytes that a write puts there: every word tells which write, and where.
+/// The bytes of a write: every word identifies the write and the place.
 fn stamp(serial: u64, range: &Range<u64>) -> Bytes {
     let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
     for word in range.start / WORD..range.end.div_ceil(WORD) {
         let mixed = (serial << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // No byte is zero: zeros are holes.
+        // No byte is zero, because zeros are holes.
         bytes.extend((mixed ^ mixed >> 29 | 0x0101_0101_0101_0101).to_le_bytes());
     }
     bytes.truncate((range.end - range.start) as usize);
     bytes.into()
 }
 
-/// Starts a group. Its record is there at once.
+/// Starts a group and returns its record.
 pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let record = Record {
         base: vec![name(&format!("w{number}"))],
@@ -163,8 +163,8 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
         think: (plan.think_percent, plan.think),
     };
     if taste.mapped > 0 {
-        // A page that was changed through a mapping is written whole, and the kernel says to nobody that it is about to be changed:
-        // what others have made of the rest of it meanwhile is lost. So each process changes pages of its own.
+        // A page that was modified through a mapping is written back as a whole, and the kernel does not announce the
+        // modification: changes of others to the rest of the page are lost. So each process modifies its own pages.
         (taste.direct, taste.cuts, taste.holes) = (0, 0, 0);
     }
     let (count, calls) = (rng.range(3, 4) as usize, rng.range(10, 60));
@@ -204,7 +204,7 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
                 direct: 0,
             };
             outer.sched.spawn(format!("{title}, process {number}"), async move {
-                // A client that died is no failure: the process ends with it.
+                // The death of a client is not a failure: the process ends with it.
                 let _ = process.live(calls).await;
             });
         }
@@ -212,7 +212,7 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
     record
 }
 
-/// A page near the begin, the end, or where a stripe ends.
+/// A page near the start, the end, or the end of a stripe.
 fn near_an_edge(rng: &mut Rng) -> u64 {
     let edge = [0, 16, 32, 48][rng.below(4) as usize] + rng.below(5);
     match rng.chance(1, 4) {
@@ -268,10 +268,10 @@ impl Record {
         Op::Write { fd, way, offset: range.start, data: stamp(self.serial.get() + 1, &range) }
     }
 
-    /// A call that should work did not.
+    /// Handles an unexpected error of a call.
     fn refused(&self, setting: &Setting, client: usize, what: &str, errno: Errno) {
         let lost = matches!(errno, Errno::EIO | Errno::ESTALE) && setting.sched.first_death().is_some();
-        // A client that was evicted may show what is old until it knows.
+        // An evicted client may show stale data until it learns of the eviction.
         if lost || setting.sched.was_evicted_or_given_up(client) {
             let now = setting.sched.now();
             self.over.set(self.over.get().or(Some(now)));
@@ -280,7 +280,7 @@ impl Record {
         }
     }
 
-    /// Makes a call and notes it. `None`: its client died, or it failed.
+    /// Makes a call and records it. `None` if its client died or the call failed.
     async fn perform(
         &self,
         setting: &Setting,
@@ -313,7 +313,7 @@ impl Record {
         let result = loop {
             match hands.perform(&op, &root()).await {
                 Ok(got) => break Ok(got),
-                // Closed is closed; all else is tried again.
+                // An interrupted close still closes the file; every other call is repeated.
                 Err(Fail::Errno(Errno::EINTR)) if matches!(op, Op::Close { .. }) => break Ok(Got::Done),
                 Err(Fail::Errno(Errno::EINTR)) => {}
                 Err(Fail::Errno(errno)) => break Err(errno),
@@ -345,7 +345,7 @@ impl Record {
         }
     }
 
-    /// Reads the whole file when nobody changes it.
+    /// Reads the whole file after all processes have ended.
     pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
         if self.ino.get().is_none() {
             return Some(());
@@ -372,10 +372,10 @@ impl Record {
         Some(())
     }
 
-    /// Whether everybody saw what there was. `same_clock`: of all clients.
+    /// Checks that every call saw a possible state. `same_clock`: the clocks of all clients are equal.
     ///
     /// # Errors
-    /// Why not.
+    /// What is wrong.
     pub(crate) fn check(&self, death: Option<Instant>, losses: &[Loss], same_clock: bool) -> Result<(), String> {
         let Some(ino) = self.ino.get() else { return Ok(()) };
         let all = self.entries.borrow();
@@ -406,8 +406,8 @@ impl Record {
     }
 }
 
-/// Nobody sets the times of the file: so who looks at it sees none that is older than another has seen before, nor, where all have the same
-/// clock, than a write that was over before.
+/// No call sets the times of the file, so a call never sees times older than those that another call saw before it, or, if all
+/// clocks are equal, older than a write that ended before it.
 fn times_differ(processes: &[Vec<Entry>], same_clock: bool) -> Option<String> {
     let changes = |did: &Did| matches!(did, Did::Write { certain: 1.., .. });
     let ended = |entry: &&Entry| entry.to.is_some();
@@ -448,7 +448,7 @@ fn times_differ(processes: &[Vec<Entry>], same_clock: bool) -> Option<String> {
     None
 }
 
-/// What a call does, or did: `got` is its answer.
+/// The effect of a call; `got` is its result.
 fn did(serial: u64, op: &Op, got: Option<&Got>) -> Did {
     match (op, got) {
         (Op::Write { offset, data, .. }, _) => {
@@ -529,7 +529,7 @@ impl Process {
         range.start..range.end.min(SIZE_MAX)
     }
 
-    /// The part of the range in the first page that is this process's.
+    /// The corresponding range in this process's own page.
     fn own(&self, range: Range<u64>) -> Range<u64> {
         let (count, number) = (self.count as u64, self.number as u64);
         let page = range.start / PAGE;
@@ -552,9 +552,9 @@ impl Process {
         let weights = [30, 30, 12, cuts, holes, syncs, 2, u64::from(moves)];
         let mut left = self.rng.below(weights.iter().sum());
         let kind = weights.iter().position(|weight| {
-            let here = left < *weight;
+            let chosen = left < *weight;
             left = left.saturating_sub(*weight);
-            here
+            chosen
         });
         let op = match kind {
             Some(0) if self.rng.chance(mapped, 100) => self.record.write_op(self.plain, Way::Mapped, range),

@@ -1,5 +1,5 @@
-//! Stories about what a client keeps: names, attributes, bytes, locks, open files, and changes that wait to be sent. For each what
-//! must hold when others, a crash, an eviction or a full disk come in between.
+//! Stories about a client's caches: names, attributes, bytes, locks, open files, and changes that wait to be sent; and what must
+//! hold when other clients, a crash, an eviction or a full disk interfere.
 
 use core::iter::once;
 use core::time::Duration;
@@ -20,72 +20,72 @@ use crate::program::draw::pattern;
 use crate::world::net::Node;
 use crate::world::server::RESERVE;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story(
         "behind-synced",
-        "what a sync of a directory covers is there, although it was answered before it was sent",
+        "changes that a sync of their directory covers persist, although they were acknowledged before they were sent",
         behind_synced,
     ),
     story(
         "behind-promised",
-        "no more is answered before it is sent than there is room for, however full the disk is",
+        "no more changes are acknowledged before they are sent than the server has promised room for, however full the disk is",
         behind_promised,
     ),
     story(
         "behind-replayed",
-        "room that was promised is there after a restart, too, whatever is replayed before what waits for it",
+        "promised room survives a restart, whatever is replayed before the changes that need it",
         behind_replayed,
     ),
     story(
         "behind-refused",
-        "a change that was answered before it was sent, and that the server cannot make, is told, and is not there",
+        "a change that was acknowledged before it was sent and that the server cannot make is reported as lost, and is not there",
         behind_refused,
     ),
     story(
         "behind-in-part",
-        "of changes that were sent together those that the server could make outlast a crash, and no others come with them",
+        "of a batch, the changes that the server could make survive a crash, and no others are made with them",
         behind_in_part,
     ),
-    story("open-here", "a file that is open where nobody was told of it outlives its name", open_here),
-    story("closed-here", "a server that is asked to take a name away knows of the closes before it", closed_here),
-    story("opened-meanwhile", "a file that is opened while its name goes lasts", opened_meanwhile),
+    story("open-here", "a file that is open at the client only outlives its name", open_here),
+    story("closed-here", "a server that removes a name knows of all earlier closes", closed_here),
+    story("opened-meanwhile", "a file that is opened while its name is removed persists", opened_meanwhile),
     story(
         "given-up-attributes",
-        "attributes of an open file are asked for again after an eviction",
+        "attributes of an open file are requested again after an eviction",
         given_up_attributes,
     ),
-    story("undone-seen", "what was seen of a change that a crash undid is forgotten", undone_seen),
+    story("undone-seen", "a change that was seen and that a crash undid is dropped from the caches", undone_seen),
     story(
         "written-while-synced",
-        "what is written over bytes that are on their way is synced, too",
+        "data written over bytes whose write-back is in flight is synced, too",
         written_while_synced,
     ),
-    story("lost-bytes", "bytes that are lost with an eviction are told at the next sync", lost_bytes),
-    story("full-at-once", "a write for which there is no space is told so, and not the sync after it", full_at_once),
+    story("lost-bytes", "bytes lost with an eviction are reported to the next sync", lost_bytes),
+    story("full-at-once", "a write without space fails itself, not the sync after it", full_at_once),
     story(
         "size-in-doubt",
-        "who asks for the size of a file is told of what its writer has buffered, also when another write of his has failed",
+        "a stat of a file sees what its writer has buffered, also after another of its writes has failed",
         size_in_doubt,
     ),
-    story("overwritten-ahead", "what is read ahead does not come over what was written meanwhile", overwritten_ahead),
-    story("killed-rename", "the name that a program was moving when it was killed is asked for", killed_rename),
-    story("cut-small", "what was cut off a small file does not come back when it grows again", cut_small),
-    story("undone-open", "a file whose making a crash undid is open no longer", undone_open),
-    story("removed-here", "nothing is kept of what a client has removed", removed),
-    story("thinned", "names for which there is no memory are found all the same", thinned),
-    story("rebuilt", "an answer that was rebuilt after a crash tells less: what it leaves out is asked for", rebuilt),
+    story("overwritten-ahead", "read-ahead does not overwrite data that was written meanwhile", overwritten_ahead),
+    story("killed-rename", "a name that a program was renaming when it was killed is looked up again", killed_rename),
+    story("cut-small", "bytes truncated from a small file do not come back when it grows again", cut_small),
+    story("undone-open", "a file whose creation a crash undid is no longer open", undone_open),
+    story("removed-here", "nothing is cached of objects that a client has removed", removed),
+    story("thinned", "names that do not fit into memory are found all the same", thinned),
+    story("rebuilt", "a reply rebuilt after a crash has less content: the client requests the rest", rebuilt),
 ];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
     Story { name, what, acts, strikes: &[] }
 }
 
-/// What is durable after this, however it was made.
+/// After this everything is durable, however it was made.
 const SETTLE: Act = Wait(50_000);
-/// A client that was given up learns it by its next sign of life.
+/// An evicted client learns of it by its next ping.
 const LEARNS: Act = Wait(60_000_000);
-/// Who is gone is not waited for any more.
+/// After this dead clients are given up.
 const GIVEN_UP: Act = Wait(200_000_000);
 
 /// Client 1 writes metadata back.
@@ -113,7 +113,7 @@ fn chmod(at: &str, mode: u32) -> Op {
     Op::Chmod { path: path(at), mode }
 }
 
-/// Client 1 has made so many names in a directory that it makes more by metadata write-back.
+/// Client 1 makes enough names in a directory to make further ones by metadata write-back.
 fn leased(at: &str) -> Vec<Act> {
     let names = (0..4).map(|number| mknod(1, &format!("{at}/first{number}")));
     once(mkdir(1, at)).chain(names).collect()
@@ -137,7 +137,7 @@ fn behind_synced() -> Vec<Act> {
 }
 
 fn behind_promised() -> Vec<Act> {
-    // The server keeps little in reserve, and promises a part of that when clients come.
+    // The server keeps a small reserve, and promises a part of it when clients connect.
     let mut acts = vec![Planned(write_back), Fill(MDT, 16 << 20, RESERVE), Wait(2_000_000), Crash(MDT)];
     acts.extend(leased("d"));
     acts.extend([Fill(MDT, 0, RESERVE), Wait(2_000_000), Act::Pause(Node::Server(MDT), 300_000)]);
@@ -167,7 +167,7 @@ fn behind_refused() -> Vec<Act> {
     let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
     acts.extend(leased("d"));
     acts.extend([Do(1, Op::Syncfs), SETTLE, Crash(MDT), Wait(500_000), mkdir(0, "other")]);
-    // The server forgets what it has not been asked about for long.
+    // The server evicts records that were not used for long.
     acts.extend((0..200).map(|number| mknod(0, &format!("other/{number}"))));
     acts.extend([
         SETTLE,
@@ -181,7 +181,7 @@ fn behind_refused() -> Vec<Act> {
         stat(0, "d/f"),
         mknod(1, "d/g"),
         stat(0, "d/g"),
-        // Nor is anything else known of it.
+        // Nothing else is known of the file either.
         mknod(1, "d/f"),
         Shrink(1),
         stat(1, "d/f"),
@@ -190,14 +190,14 @@ fn behind_refused() -> Vec<Act> {
     acts
 }
 
-/// One batch has changes of two directories, and the server can read the record of one of them only. What it has made is done once more
-/// after a crash.
+/// One batch has changes of two directories, and the server can read the record of only one of them. After a crash the changes
+/// that it made are made again.
 fn behind_in_part() -> Vec<Act> {
     let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
     acts.extend([Planned(|plan| plan.commit_interval = Duration::from_secs(5))]);
     acts.extend(leased("d").into_iter().chain(leased("e")));
     acts.extend([Do(1, Op::Syncfs), SETTLE, Crash(MDT), Wait(500_000), mkdir(0, "other")]);
-    // The server forgets what it has not been asked about for long.
+    // The server evicts records that were not used for long.
     acts.extend((0..200).map(|number| mknod(0, &format!("other/{number}"))));
     acts.extend([Do(0, Op::Syncfs), mknod(1, "d/f"), Do(1, Op::Syncfs), Damage(MDT, Inode::TABLE)]);
     acts.extend(["d/g", "e/f", "d/h"].map(|at| mknod(1, at)));
@@ -214,7 +214,7 @@ fn behind_in_part() -> Vec<Act> {
     acts
 }
 
-/// Client 0 has a file open to read that client 1 has made, and its server was not told.
+/// Client 0 has looked up a file that client 1 has made, so it can open it locally.
 fn known_here(size: usize) -> Vec<Act> {
     vec![
         mkdir(1, "d"),
@@ -268,7 +268,7 @@ fn opened_meanwhile() -> Vec<Act> {
         Fail(MDT, u32::from(sites::MDS_REINT_NET.0) | ONCE),
         Begin(0, op_unlink("d/f")),
         Hit(MDT),
-        // The request is lost, and comes again. Linux would let another program in meanwhile.
+        // The request is lost and resent. Linux would let another program continue meanwhile.
         KillPrograms(0),
         Wait(1_000),
         open(0, "d/f", 0, 2),
@@ -299,7 +299,7 @@ fn given_up_attributes() -> Vec<Act> {
     acts
 }
 
-/// Client 1 sees what client 0 has changed. Then client 0 dies, and the server with it.
+/// Client 1 sees changes of client 0. Then client 0 dies, and the server crashes.
 fn undone_seen() -> Vec<Act> {
     vec![
         mkdir(0, "d"),
@@ -376,7 +376,7 @@ fn full_at_once() -> Vec<Act> {
     let piece =
         |number| Op::Write { fd: 1, way: Way::Plain, offset: number * PIECE, data: pattern(number, PIECE as usize) };
     let mut acts = vec![open(0, "f", CREATE, 1), Do(0, piece(0)), fsync(0, 1)];
-    // There is as much left as was promised to this client, and no more.
+    // As much space is left as was promised to this client, and no more.
     acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));
     acts.push(Wait(2_000_000));
     acts.extend((1..20).map(|number| Try(0, piece(number))));
@@ -386,7 +386,7 @@ fn full_at_once() -> Vec<Act> {
     acts
 }
 
-/// One program of a client reads a file from its beginning to its end, another writes what the first comes to next.
+/// One program of a client reads a file sequentially, another one overwrites the part that the first will read next.
 fn overwritten_ahead() -> Vec<Act> {
     const DIRECT: u32 = 0o40000;
     const PIECE: u64 = 16 << 10;
@@ -452,7 +452,7 @@ fn rebuilt() -> Vec<Act> {
         Op::Rmdir { path: path("e/sub") },
     ] {
         acts.extend(looks());
-        // It is on the disk, and its answer is lost with the server that could have told it once more.
+        // The change is on disk, and its reply is lost with the server that could have sent it again.
         acts.extend([
             Fail(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
             Begin(0, change),
@@ -477,7 +477,7 @@ fn cut_small() -> Vec<Act> {
     acts
 }
 
-/// Client 1 opens what client 0 has made; then client 0 dies, and the server with it.
+/// Client 1 opens a file that client 0 has made; then client 0 dies, and the server crashes.
 fn undone_open() -> Vec<Act> {
     let cos = "mdt.simfs-MDT0000.commit_on_sharing";
     vec![
@@ -509,7 +509,7 @@ fn size_in_doubt() -> Vec<Act> {
     acts.extend([
         Wait(2_000_000),
         write(0, 1, FAR, 50_000),
-        // There is no space for all of it.
+        // There is not enough space for all of it.
         Try(0, large()),
         stat(1, "f"),
         open(1, "f", 0, 3),
@@ -529,7 +529,7 @@ fn removed() -> Vec<Act> {
         acts.extend((0..40).map(|number| mknod(client, &at(number))));
         acts.extend((0..40).map(|number| stat(client, &at(number))));
         acts.extend((0..40).map(|number| unlink(client, &at(number))));
-        // Neither by the client nor by its kernel.
+        // Neither the client nor its kernel keeps anything.
         acts.extend([Do(client, Op::Syncfs), Shrink(client), SETTLE]);
         acts.push(Act::Expect(Node::Client(client), "llite.*.nodes", left.to_owned()));
     }

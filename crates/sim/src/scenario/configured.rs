@@ -1,4 +1,4 @@
-//! Stories about the management target: what it is told to remember, whom it tells, and whom it refuses.
+//! Stories about the management target: what it stores, which clients it notifies, and which requests it refuses.
 
 use core::time::Duration;
 
@@ -17,26 +17,26 @@ use crate::sched::Command;
 use crate::world::mount::FSNAME;
 use crate::world::net::Node;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story(
         "configured",
-        "pools and parameters that were set are there after a crash of the management target, and those that were removed are not",
+        "pools and parameters persist after a crash of the management target, and removed ones stay removed",
         || vec![Act::Raw(|hand| Box::pin(configured(hand)))],
     ),
     story(
         "registered",
-        "older copies of a target, other stores under its name and replacements of one that runs are not taken in",
+        "older copies of a target, other stores under its name and replacements of a running target are refused",
         || vec![Act::Raw(|hand| Box::pin(registered(hand)))],
     ),
     story(
         "told-durably",
-        "nobody is told of a configuration that a crash of the management target may take back",
+        "no client sees a configuration that a crash of the management target may undo",
         || vec![Act::Raw(|hand| Box::pin(told_durably(hand)))],
     ),
     story(
         "told-when-there",
-        "who asks for a file system before its first target has registered is told when it has",
+        "a client that asks for a file system before its first target has registered is notified when it has",
         || vec![Act::Raw(|hand| Box::pin(told_when_there(hand)))],
     ),
     story(
@@ -46,7 +46,7 @@ pub(super) const STORIES: &[Story] = &[
     ),
     story(
         "older-configuration",
-        "clients go on to follow the management target when an older copy of it is accepted",
+        "clients still follow the management target after an older copy of it was accepted",
         || {
             vec![
                 Act::Raw(|hand| Box::pin(older_configuration(hand))),
@@ -58,7 +58,7 @@ pub(super) const STORIES: &[Story] = &[
     ),
     story(
         "older-copies",
-        "older copies of targets are not served until they are accepted; what they have is there then",
+        "older copies of targets do not serve until they are accepted; then their data is there",
         older_copies,
     ),
 ];
@@ -87,7 +87,7 @@ fn param(path: &str, value: &str, delete: bool) -> SetParamReq {
     SetParamReq { fsname: FSNAME.to_owned(), param, delete }
 }
 
-/// What was answered is there after a crash, and only that.
+/// Exactly the acknowledged changes persist after a crash.
 async fn configured(hand: Hand) -> Outcome {
     let peer = administrator(&hand).await?;
     let (set, pools) = (Opcode::MgsSetParam, Opcode::MgsSetPool);
@@ -104,7 +104,7 @@ async fn configured(hand: Hand) -> Outcome {
     let after = config(&peer).await?;
     let flash = Pool { name: "flash".to_owned(), osts: vec![0, 1] };
     if after != before || after.params.len() != 2 || after.pools != [flash] {
-        return Err(format!("the management target has forgotten something: {after:?}, and before {before:?}"));
+        return Err(format!("the management target has lost something: {after:?}, before {before:?}"));
     }
     peer.done::<Empty>(set, &param(cache, "", true)).await?;
     peer.done::<Empty>(set, &param(sharing, "", true)).await?;
@@ -113,12 +113,12 @@ async fn configured(hand: Hand) -> Outcome {
     hand.crash(MGT).await;
     let after = config(&administrator(&hand).await?).await?;
     if !after.params.is_empty() || !after.pools.is_empty() {
-        return Err(format!("what was removed is there again: {after:?}"));
+        return Err(format!("removed settings are back: {after:?}"));
     }
     Ok(())
 }
 
-/// A target that nobody has seen so far.
+/// A target that has not registered before.
 fn target(name: &str, store: u8, instance: u64, start: u64) -> RegisterReq {
     RegisterReq {
         target: name.to_owned(),
@@ -136,11 +136,11 @@ async fn registered(hand: Hand) -> Outcome {
     let register = Opcode::MgsRegister;
     let other = |instance, start| target("other-OST0000", 7, instance, start);
     peer.done::<RegisterRep>(register, &RegisterReq { first: true, ..other(4, 44) }).await?;
-    // A copy of its store from before its last start; and two copies of one, both started.
+    // A copy of its store from before its last start; and two started copies of one store.
     peer.refused(register, &other(3, 33), Errno::ESTALE).await?;
     peer.refused(register, &other(4, 45), Errno::ESTALE).await?;
     peer.done::<RegisterRep>(register, &other(4, 44)).await?;
-    // Another store under the same name, and one that takes the place of a target that runs.
+    // Another store under the same name, and a replacement of a running target.
     peer.refused(register, &target("other-OST0000", 8, 1, 1), Errno::EADDRINUSE).await?;
     let running = target(&hand.name(OST), 8, 1, 1);
     peer.refused(register, &running, Errno::EADDRINUSE).await?;
@@ -152,13 +152,13 @@ async fn registered(hand: Hand) -> Outcome {
     Ok(())
 }
 
-/// Longer than anything takes but for a disk that does not answer.
+/// Longer than any request without a broken disk.
 const SOON: Duration = Duration::from_secs(1);
 
 async fn told_durably(hand: Hand) -> Outcome {
     let (peer, watcher, late) = (administrator(&hand).await?, administrator(&hand).await?, administrator(&hand).await?);
     let before = config(&watcher).await?;
-    // Something else is on its way to the disk when that gets no more; the change never comes there.
+    // Another change is being committed when the disk stops; this change never reaches it.
     let first = peer.send(peer.request(Opcode::MgsSeqRange, &SeqRangeReq { target: hand.name(MDT) }));
     hand.wait(Duration::from_micros(150)).await;
     hand.withhold(MGT).await;
@@ -166,13 +166,13 @@ async fn told_durably(hand: Hand) -> Outcome {
     peer.answer(first).await?;
     peer.unanswered(second, SOON).await?;
     watcher.unnoticed(Opcode::MgsConfigChanged, SOON).await?;
-    // Who asks now must not be shown it either.
+    // A new request must not be shown the change either.
     let asked = late.send(late.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() }));
     late.unanswered(asked, SOON).await?;
     hand.crash(MGT).await;
     let after = config(&administrator(&hand).await?).await?;
     if after != before {
-        return Err(format!("what never came to the disk is there after a crash: {after:?}, and before {before:?}"));
+        return Err(format!("a change that never reached the disk is there after a crash: {after:?}, before {before:?}"));
     }
     Ok(())
 }
@@ -183,11 +183,11 @@ async fn told_when_there(hand: Hand) -> Outcome {
     peer.done::<RegisterRep>(Opcode::MgsRegister, &target("later-MDT0000", 9, 1, 1)).await?;
     let told: Config = early.noticed(Opcode::MgsConfigChanged, SOON).await?;
     if told.fsname != "later" {
-        return Err(format!("somebody who waits for 'later' is told of '{}'", told.fsname));
+        return Err(format!("a peer that waits for 'later' is notified of '{}'", told.fsname));
     }
     let found: Config = early.done(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }).await?;
     if found.version != told.version || found.targets.len() != 1 {
-        return Err(format!("version {} was told, and there is {found:?}", told.version));
+        return Err(format!("version {} was announced, and there is {found:?}", told.version));
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ async fn ranges(hand: Hand) -> Outcome {
         for _ in 0..2 {
             let range: SeqRangeRep = peer.done(Opcode::MgsSeqRange, &ask).await?;
             if range.start < behind || range.end <= range.start {
-                return Err(format!("sequences from {:x} on are given a second time: {range:?}", range.start));
+                return Err(format!("sequences from {:x} on are granted a second time: {range:?}", range.start));
             }
             behind = range.end;
         }
@@ -225,14 +225,14 @@ async fn older_configuration(hand: Hand) -> Outcome {
     let peer = administrator(&hand).await?;
     let now = config(&peer).await?;
     if now.version <= told.version {
-        return Err(format!("version {} was told, and another one under {} is told now", told.version, now.version));
+        return Err(format!("version {} was read before the restore, and version {} after it", told.version, now.version));
     }
-    // The clients have found it again.
+    // The clients have reconnected by now.
     hand.wait(Duration::from_secs(60)).await;
     peer.done::<Empty>(Opcode::MgsSetParam, &ahead("3")).await.map(drop)
 }
 
-/// Copies of both targets are made of a moment from which on they are started again, and nothing else happens.
+/// Copies both targets and restarts them from that moment, without other changes.
 fn older_copies() -> Vec<Act> {
     let second = 1_000_000;
     let mut acts = vec![
@@ -259,7 +259,7 @@ fn older_copies() -> Vec<Act> {
             Ask(Command::PutBack(server, false)),
             Wait(second),
             is("REFUSED"),
-            // Each start brings its count nearer to that of the one that was lost.
+            // Each start brings its instance number closer to that of the lost state.
             Crash(server),
             Wait(second),
             Crash(server),

@@ -1,5 +1,5 @@
-//! Stories about locks: who gets one and when, who is asked for his, what answers about sizes are good for, and what is claimed anew
-//! after a crash. Peers by hand hold their locks for as long as a story wants, which no client does.
+//! Stories about locks: which request is granted and when, which holder gets a callback, how current sizes from glimpses are, and
+//! which locks are replayed after a crash. Hand-operated peers hold their locks as long as a story wants, which no client does.
 
 use core::time::Duration;
 
@@ -23,29 +23,29 @@ use crate::program::{name, root};
 use crate::world::net::Node;
 use crate::world::session::superuser;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    story("in-line", "a stream of readers does not keep a writer from its lock for ever", || {
+    story("in-line", "a stream of readers does not starve a writer", || {
         vec![Act::Raw(|hand| Box::pin(in_line(hand)))]
     }),
-    story("side-by-side", "writers at different places of an object get their locks side by side", || {
+    story("side-by-side", "writers at different places of an object hold their locks concurrently", || {
         vec![Act::Raw(|hand| Box::pin(side_by_side(hand)))]
     }),
-    story("asked-back", "whoever waits for a lock gets it as soon as nothing is in the way, whatever was", || {
+    story("asked-back", "a waiting request is granted as soon as no lock conflicts, whatever the conflict was", || {
         vec![Act::Raw(|hand| Box::pin(asked_back(hand)))]
     }),
-    story("removed", "whoever waits for a lock on a file goes on when another removes the file", || {
+    story("removed", "a request that waits for a lock on a file continues when another client removes the file", || {
         vec![Act::Raw(|hand| Box::pin(removed(hand)))]
     }),
     story(
         "sent-again",
-        "a lock request that is sent again or taken back is answered while the first one waits",
+        "a resent or cancelled lock request is answered although its first copy waits",
         || vec![mknod(0, "f"), Act::Raw(|hand| Box::pin(sent_again(hand)))],
     ),
-    story("sizes-asked", "a size that is answered is as new as the question, and as the object is by then", || {
+    story("sizes-asked", "a size in a reply is as new as the request", || {
         vec![Act::Raw(|hand| Box::pin(sizes_asked(hand)))]
     }),
-    story("slow-writer", "a client that writes what its lock is asked back for may take its time", || {
+    story("slow-writer", "a client that writes back after a callback may take its time", || {
         vec![
             Act::Set(Node::Server(OST), "ldlm_timeout", "5"),
             Act::Raw(|hand| Box::pin(slow_writer(hand))),
@@ -54,22 +54,22 @@ pub(super) const STORIES: &[Story] = &[
     }),
     story(
         "claimed-anew",
-        "of two that claim one lock after a crash one has it, in the shape that he says last",
+        "of two clients that replay one lock after a crash one gets it, in the mode that it states last",
         || vec![Act::Raw(|hand| Box::pin(claimed_anew(hand)))],
     ),
     story(
         "grant-lost",
-        "a lock that a client never heard of, because the answer was lost, holds nobody up",
+        "a lock whose grant was lost with the reply blocks no other client",
         grant_lost,
     ),
     story(
         "cleared-in-recovery",
-        "locks that a client gives back while it claims them anew are gone afterwards, here and there",
+        "locks that a client cancels while it replays them are gone afterwards, at the client and at the target",
         cleared_in_recovery,
     ),
     story(
         "record-locks",
-        "a circle of waiting is found whoever closes it; what was unlocked or refused stays so",
+        "a deadlock is detected whichever request closes the cycle; an unlocked range or a refused request stays so",
         || vec![mknod(0, "f"), mknod(0, "g"), Act::Raw(|hand| Box::pin(record_locks(hand)))],
     ),
 ];
@@ -79,11 +79,11 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
 }
 
 const PAGE: u64 = 4096;
-/// Nobody waits for a timer.
+/// No request waits for a timer.
 const SOON: Duration = Duration::from_secs(1);
-/// Long enough for what must not come.
+/// Long enough to see that something does not arrive.
 const A_WHILE: Duration = Duration::from_millis(100);
-/// Objects of a sequence that no client of the story is given.
+/// A sequence that no client of the story is granted.
 const SEQUENCE: u64 = Fid::SEQ_FIRST + 0x3f_ffe0;
 
 fn object(number: u32) -> ObjectId {
@@ -102,13 +102,13 @@ fn request(resource: Resource, mode: LockMode, policy: Policy, cookie: u64) -> E
     EnqueueReq { resource, mode: mode as i32, cookie, policy: Some(policy), ..EnqueueReq::default() }
 }
 
-/// A lock on so many pages of an object.
+/// A lock on this many pages of an object.
 fn pages(number: u32, mode: LockMode, first: u64, count: u64, cookie: u64) -> EnqueueReq {
     let extent = Extent { start: first * PAGE, end: (first + count) * PAGE - 1 };
     request(Resource::object(object(number).fid, 0), mode, Policy::Extent(extent), cookie)
 }
 
-/// A lock on the whole of an object.
+/// A lock on a whole object.
 fn whole(number: u32, mode: LockMode, cookie: u64) -> EnqueueReq {
     request(Resource::object(object(number).fid, 0), mode, Policy::Extent(Extent::ALL), cookie)
 }
@@ -120,35 +120,35 @@ fn extent(grant: &LockGrant) -> Extent {
     }
 }
 
-/// Asks for a lock, and does not wait for it.
+/// Requests a lock without waiting for it.
 fn asks(peer: &Peer, wanted: &EnqueueReq) -> Xid {
     peer.send(peer.request(Opcode::LdlmEnqueue, wanted))
 }
 
-/// What was asked for comes soon.
+/// Checks that a request is answered soon.
 async fn answered(peer: &Peer, xid: Xid) -> Result<EnqueueRep, String> {
     let reply = peer.answer_within(xid, SOON).await?;
     peer.is(Opcode::LdlmEnqueue, &reply, Ok(()))?;
     reply.decode().map_err(|error| error.to_string())
 }
 
-/// The same, and it is a lock.
+/// The same, and the reply has a lock.
 async fn gets(peer: &Peer, xid: Xid) -> Result<LockGrant, String> {
-    answered(peer, xid).await?.grant.ok_or_else(|| peer.wrong("has an answer without a lock".to_owned()))
+    answered(peer, xid).await?.grant.ok_or_else(|| peer.wrong("has a reply without a lock".to_owned()))
 }
 
-/// A lock that nothing is in the way of.
+/// A lock that is granted at once.
 async fn locks(peer: &Peer, wanted: &EnqueueReq) -> Result<LockGrant, String> {
     gets(peer, asks(peer, wanted)).await
 }
 
-/// A lock is asked back soon.
+/// Checks that a callback for a lock arrives soon.
 async fn is_asked_for(peer: &Peer, grant: &LockGrant) -> Outcome {
     let callback: BlCallback = peer.noticed(Opcode::LdlmBlCallback, SOON).await?;
     if callback.handle == grant.handle {
         return Ok(());
     }
-    Err(peer.wrong(format!("is asked for {callback:?}, and not for {grant:?}")))
+    Err(peer.wrong(format!("gets a callback for {callback:?}, expected {grant:?}")))
 }
 
 async fn gives_back(peer: &Peer, grants: &[&LockGrant]) -> Outcome {
@@ -156,7 +156,7 @@ async fn gives_back(peer: &Peer, grants: &[&LockGrant]) -> Outcome {
     peer.done::<Empty>(Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() }).await.map(drop)
 }
 
-/// A reader that comes later waits behind the writer, even beside another reader.
+/// A later reader waits behind the writer, even while another reader holds a lock.
 async fn in_line(hand: Hand) -> Outcome {
     let [first, writer, second] = clients(&hand, OST).await?;
     let reads = locks(&first, &whole(1, LockMode::Pr, 1)).await?;
@@ -171,12 +171,12 @@ async fn in_line(hand: Hand) -> Outcome {
     gets(&second, later).await.map(drop)
 }
 
-/// What each is given beyond what it asked for ends where another's begins, whether he has it already or waits for it.
+/// An extent beyond the requested one ends where another client's extent starts, whether that is granted or requested.
 async fn side_by_side(hand: Hand) -> Outcome {
     let [before, low, high] = clients(&hand, OST).await?;
     let all = locks(&before, &pages(1, LockMode::Pw, 0, 1, 1)).await?;
     if extent(&all) != Extent::ALL {
-        return Err(before.wrong(format!("is alone, and has only {all:?}")));
+        return Err(before.wrong(format!("has no competitor, and only gets {all:?}")));
     }
     let lower = asks(&low, &pages(1, LockMode::Pw, 100, 1, 1));
     is_asked_for(&before, &all).await?;
@@ -188,7 +188,7 @@ async fn side_by_side(hand: Hand) -> Outcome {
     if below.overlaps(&above) || below.end + 1 != 200 * PAGE || above.end != u64::MAX {
         return Err(low.wrong(format!("has {below:?} beside {above:?}")));
     }
-    // One that lies between those two.
+    // A request between those two.
     let between = asks(&before, &pages(1, LockMode::Pw, 150, 10, 2));
     is_asked_for(&low, &lower).await?;
     gives_back(&low, &[&lower]).await?;
@@ -199,10 +199,10 @@ async fn side_by_side(hand: Hand) -> Outcome {
     high.unnoticed(Opcode::LdlmBlCallback, A_WHILE).await
 }
 
-/// What was in the way is given back, overtakes, becomes weaker, or goes with its client.
+/// The conflicting lock is released, joined by another one, downgraded, or lost with its client.
 async fn asked_back(hand: Hand) -> Outcome {
     let [holder, waiter, reader] = clients(&hand, OST).await?;
-    // The holder needs another lock before it can give the first one back; both are asked for.
+    // The holder needs another lock before it can release the first one; both get callbacks.
     let first = locks(&holder, &whole(1, LockMode::Pr, 1)).await?;
     let writes = asks(&waiter, &whole(1, LockMode::Pw, 1));
     is_asked_for(&holder, &first).await?;
@@ -212,7 +212,7 @@ async fn asked_back(hand: Hand) -> Outcome {
     gives_back(&holder, &[&first, &second]).await?;
     let writes = gets(&waiter, writes).await?;
     gives_back(&waiter, &[&writes]).await?;
-    // Asked for the size, the holder says that it only reads by now.
+    // In its glimpse reply the holder says that it only reads by now.
     let wide = locks(&holder, &whole(1, LockMode::Pw, 3)).await?;
     let reads = asks(&reader, &pages(1, LockMode::Pr, 0, 1, 1));
     is_asked_for(&holder, &wide).await?;
@@ -222,7 +222,7 @@ async fn asked_back(hand: Hand) -> Outcome {
     tells(&holder, &asked, None, LockMode::Pr).await?;
     answered(&waiter, size).await?;
     gets(&reader, reads).await?;
-    // A client leaves with its lock.
+    // A client disconnects with its lock.
     let holds = locks(&holder, &whole(2, LockMode::Pw, 4)).await?;
     let writes = asks(&waiter, &whole(2, LockMode::Pw, 3));
     is_asked_for(&holder, &holds).await?;
@@ -231,7 +231,7 @@ async fn asked_back(hand: Hand) -> Outcome {
     gets(&waiter, writes).await.map(drop)
 }
 
-/// The file lies aside: the story's own tree stays as its model has it.
+/// The file is outside the story's own tree, which must match its model.
 async fn removed(hand: Hand) -> Outcome {
     let [remover, waiter] = clients(&hand, MDT).await?;
     let kernel = &hand.kernels[0];
@@ -242,9 +242,9 @@ async fn removed(hand: Hand) -> Outcome {
         kernel.mknod(&root(), &path, S_IFREG | 0o644, 0, false).await?;
         Ok((kernel.stat(&root(), &dir).await?.ino, kernel.stat(&root(), &path).await?.ino))
     };
-    let (dir, file) = made.await.map_err(|fail: crate::sched::Fail| format!("a file aside: {fail:?}"))?;
+    let (dir, file) = made.await.map_err(|fail: crate::sched::Fail| format!("a file outside the tree: {fail:?}"))?;
     let (Some(parent), Some(fid)) = (Fid::from_ino(dir), Fid::from_ino(file)) else {
-        return Err("a file aside has no FID".to_owned());
+        return Err("a file outside the tree has no FID".to_owned());
     };
     let inode = |mode, cookie| request(Resource::inode(fid), mode, Policy::Bits(bits::LOOKUP | bits::UPDATE), cookie);
     let holds = locks(&remover, &inode(LockMode::Ex, 1)).await?;
@@ -255,11 +255,11 @@ async fn removed(hand: Hand) -> Outcome {
     let plain = remover.request(Opcode::MdsReint, &change);
     let reply = remover.call(Frame { header: Header { tag: Tag(1), ..plain.header }, ..plain }).await?;
     remover.is(Opcode::MdsReint, &reply, Ok(()))?;
-    // Its locks went with the file: nothing is given back.
+    // The locks on the file were removed with it: nothing is released.
     gets(&waiter, waits).await.map(drop)
 }
 
-/// By another number: what the connection before was asked, the target may have forgotten, and the lock manager has not.
+/// With another xid: after a reconnect the target may have forgotten the request, but the lock manager has not.
 async fn sent_again(hand: Hand) -> Outcome {
     let fid = hand.fid(0, "f").await?;
     let [holder, waiter] = clients(&hand, OST).await?;
@@ -272,7 +272,7 @@ async fn sent_again(hand: Hand) -> Outcome {
     gives_back(&holder, &[&holds]).await?;
     let has = gets(&waiter, again).await?;
     gives_back(&waiter, &[&has]).await?;
-    // The same of record locks, which a signal also ends.
+    // The same for record locks, which a signal can also cancel.
     let [holder, waiter] = clients(&hand, MDT).await?;
     locks(&holder, &range(fid, LockMode::Pw, 1, 0, 1)).await?;
     let wanted = range(fid, LockMode::Pw, 1, 0, 1);
@@ -289,7 +289,7 @@ async fn sent_again(hand: Hand) -> Outcome {
     holder.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EINTR))
 }
 
-/// A holder's answer to a question about the size.
+/// A holder's reply to a glimpse.
 async fn tells(peer: &Peer, asked: &GlCallback, size: Option<u64>, mode: LockMode) -> Outcome {
     let lvb = size.map(|size| Lvb { size, ..Lvb::default() });
     let reply = GlReply { handle: asked.handle, lvb, serial: asked.serial, mode: mode as i32 };
@@ -303,7 +303,7 @@ async fn is_asked_size(peer: &Peer) -> Result<GlCallback, String> {
 async fn sees(peer: &Peer, question: Xid, size: u64) -> Outcome {
     match answered(peer, question).await?.lvb {
         Some(lvb) if lvb.size == size => Ok(()),
-        other => Err(peer.wrong(format!("is told {other:?}, and the object has {size} bytes"))),
+        other => Err(peer.wrong(format!("gets the size {other:?}, and the object has {size} bytes"))),
     }
 }
 
@@ -311,7 +311,7 @@ async fn sizes_asked(hand: Hand) -> Outcome {
     let [low, high, early, late] = clients(&hand, OST).await?;
     let question = |number| EnqueueReq { glimpse: true, ..whole(number, LockMode::Pr, 0) };
     let same = LockMode::Unset;
-    // One asks when the answer to another's question has left its holder, who has written since.
+    // One client asks after the reply to another's glimpse has left the holder, which has written since.
     let holds = locks(&low, &whole(1, LockMode::Pw, 1)).await?;
     let first = asks(&early, &question(1));
     let before = is_asked_size(&low).await?;
@@ -322,7 +322,7 @@ async fn sizes_asked(hand: Hand) -> Outcome {
     tells(&low, &is_asked_size(&low).await?, Some(20), same).await?;
     sees(&late, second, 20).await?;
     gives_back(&low, &[&holds]).await?;
-    // Two hold parts, and one gives its part back, with nothing in it, before the other has answered.
+    // Two clients hold parts, and one releases its part without data before the other has replied.
     let grant = locks(&high, &pages(2, LockMode::Pw, 100, 1, 1)).await?;
     let lower = asks(&low, &pages(2, LockMode::Pw, 0, 1, 2));
     is_asked_for(&high, &grant).await?;
@@ -343,7 +343,7 @@ async fn sizes_asked(hand: Hand) -> Outcome {
     gives_back(&low, &[&lowest]).await
 }
 
-/// It writes a page each few seconds, for much longer than a lock is waited for, and is not given up.
+/// Writes a page every few seconds, for much longer than the lock timeout, without being evicted.
 async fn slow_writer(hand: Hand) -> Outcome {
     let [writer, waiter] = clients(&hand, OST).await?;
     let holds = locks(&writer, &whole(4, LockMode::Pw, 1)).await?;
@@ -374,7 +374,7 @@ fn asks_destroy(peer: &Peer, number: u32) -> Xid {
     peer.send(peer.request(Opcode::ObjDestroy, &destroy))
 }
 
-/// Claims locks anew in a recovery, and says which of them it has not got.
+/// Replays locks in a recovery, and returns which ones were refused.
 async fn claims(peer: &Peer, wanted: &[EnqueueReq]) -> Result<ReplayLocksRep, String> {
     let mut all = Vec::new();
     wanted.iter().for_each(|lock| ReplayLocksReq::push(&mut all, lock));
@@ -386,7 +386,7 @@ async fn claims(peer: &Peer, wanted: &[EnqueueReq]) -> Result<ReplayLocksRep, St
     reply.decode().map_err(|error| error.to_string())
 }
 
-/// Says that one step of its recovery is done.
+/// Reports the end of a step of the recovery.
 fn is_through(peer: &Peer, step: u32) -> Xid {
     let plain = peer.request(Opcode::Ping, &Empty {});
     peer.send(Frame { header: Header { flags: plain.header.flags | step, ..plain.header }, ..plain })
@@ -409,29 +409,29 @@ async fn claimed_anew(hand: Hand) -> Outcome {
     let wide = EnqueueReq { granted_handle: other.handle, ..whole(2, LockMode::Pw, 2) };
     let narrow = EnqueueReq { granted_handle: other.handle, ..whole(2, LockMode::Pr, 2) };
     let has = claims(&first, &[as_before, wide, narrow]).await?;
-    // It never had the first; the second is only read under by now.
+    // It never held the first lock; the second one is a read lock by now.
     let false_claim = EnqueueReq { granted_handle: held.handle + 100, ..whole(1, LockMode::Pr, 1) };
     let beside = EnqueueReq { granted_handle: other.handle + 100, ..whole(2, LockMode::Pr, 2) };
     let claimed = claims(&second, &[false_claim, beside]).await?;
     let refused: Vec<(u32, i32)> = claimed.failed.iter().map(|failed| (failed.index, failed.errno)).collect();
     if !has.failed.is_empty() || refused != [(0, Errno::ESTALE.raw())] {
-        return Err(second.wrong(format!("claims what another has, and is told {claimed:?}; the other: {has:?}")));
+        return Err(second.wrong(format!("replays a lock that another holds, and gets {claimed:?}; the other: {has:?}")));
     }
     for peer in [&first, &second] {
         is_through(peer, flags::LOCK_REPLAY_DONE);
     }
-    // The lock that was claimed is in force.
+    // The replayed lock is in force.
     let wants = asks(&second, &whole(1, LockMode::Pr, 3));
     let callback: BlCallback = first.noticed(Opcode::LdlmBlCallback, Duration::from_secs(60)).await?;
     if Some(&callback.handle) != has.handles.first() {
-        return Err(first.wrong(format!("is asked for {callback:?}, and has {has:?}")));
+        return Err(first.wrong(format!("gets a callback for {callback:?}, and has {has:?}")));
     }
     let handles = vec![callback.handle];
     first.done::<Empty>(Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() }).await?;
     gets(&second, wants).await.map(drop)
 }
 
-/// The look-up of client 0 is answered, which it does not hear, and then lost again and again. Its lock goes back at once even so.
+/// The lookup of client 0 is answered, the reply is lost, and then its resends are lost. Its lock is released at once even so.
 fn grant_lost() -> Vec<Act> {
     let chmod = |mode| Do(1, Op::Chmod { path: path("f"), mode });
     vec![
@@ -443,7 +443,7 @@ fn grant_lost() -> Vec<Act> {
         Begin(0, Op::Stat { path: path("f") }),
         Act::Hit(MDT),
         Act::Fail(MDT, sites::LDLM_ENQUEUE_NET.0.into()),
-        // It has connected again, and sent it again.
+        // It has reconnected and resent the request.
         Wait(12_000_000),
         Act::Waiting(1),
         Act::Mark,
@@ -476,19 +476,19 @@ fn cleared_in_recovery() -> Vec<Act> {
     acts
 }
 
-/// Ten bytes of a file, for one owner.
+/// A lock on ten bytes of a file, for one owner.
 fn range(fid: Fid, mode: LockMode, owner: u64, part: u64, cookie: u64) -> EnqueueReq {
     let flock = Flock { start: part * 10, end: part * 10 + 9, owner, ..Flock::default() };
     request(Resource::flock(fid), mode, Policy::Flock(flock), cookie)
 }
 
-/// The whole of a file, by `flock`.
+/// A `flock` lock on a whole file.
 fn flock(fid: Fid, mode: LockMode, cookie: u64) -> EnqueueReq {
     let flock = Flock { start: 0, end: u64::MAX, owner: 1, is_flock: true, ..Flock::default() };
     request(Resource::flock(fid), mode, Policy::Flock(flock), cookie)
 }
 
-/// Somebody has it, and it was not to be waited for.
+/// Checks that a lock that another holds is refused without waiting.
 async fn is_refused(peer: &Peer, wanted: &EnqueueReq) -> Outcome {
     let reply = peer.answer_within(asks(peer, wanted), SOON).await?;
     peer.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EAGAIN))
@@ -497,8 +497,8 @@ async fn is_refused(peer: &Peer, wanted: &EnqueueReq) -> Outcome {
 async fn record_locks(hand: Hand) -> Outcome {
     let (file, other) = (hand.fid(0, "f").await?, hand.fid(0, "g").await?);
     let [first, second, third] = clients(&hand, MDT).await?;
-    // One thread of the first waits for the second, which waits for the third, as another thread of the first does: it gets what both
-    // wait for, and the circle is closed by that.
+    // One thread of the first process waits for the second process, which waits for the third, as does another thread of the
+    // first: that thread gets the lock that both wait for, and this closes the cycle.
     locks(&second, &range(file, LockMode::Pw, 1, 0, 1)).await?;
     locks(&third, &range(other, LockMode::Pw, 1, 0, 1)).await?;
     let one = asks(&first, &range(file, LockMode::Pw, 1, 0, 1));
@@ -513,19 +513,19 @@ async fn record_locks(hand: Hand) -> Outcome {
     second.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EDEADLK))?;
     answered(&second, asks(&second, &range(file, LockMode::Nl, 1, 0, 3))).await?;
     gets(&first, one).await?;
-    // A copy of that request that comes late locks nothing once it is unlocked.
+    // A late copy of that request locks nothing after the unlock.
     for (file, cookie) in [(file, 3), (other, 4)] {
         answered(&first, asks(&first, &range(file, LockMode::Nl, 1, 0, cookie))).await?;
     }
     gets(&first, asks(&first, &range(file, LockMode::Pw, 1, 0, 1))).await?;
     locks(&third, &range(file, LockMode::Pw, 1, 0, 3)).await?;
-    // Nor does one of a request that was refused, once nobody is in its way.
+    // Nor does a late copy of a refused request, after the conflict has ended.
     let at_once = EnqueueReq { no_wait: true, ..range(file, LockMode::Pw, 1, 0, 8) };
     is_refused(&first, &at_once).await?;
     answered(&third, asks(&third, &range(file, LockMode::Nl, 1, 0, 4))).await?;
     is_refused(&first, &at_once).await?;
     locks(&second, &range(file, LockMode::Pw, 1, 0, 4)).await?;
-    // Two that read by `flock` and both want to write give up what they have first.
+    // Two `flock` readers that both want to write release their locks first.
     for peer in [&first, &second] {
         locks(peer, &flock(file, LockMode::Pr, 5)).await?;
     }

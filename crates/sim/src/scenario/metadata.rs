@@ -1,4 +1,4 @@
-//! Stories about what a metadata target does with names and attributes, and with room that gets short.
+//! Stories about a metadata target: names, attributes, and space that runs short.
 
 use proto::{Bytes, Errno};
 use schema::{Object, Record};
@@ -15,60 +15,60 @@ use crate::program::{collide, name};
 use crate::world::net::Node;
 use crate::world::server::RESERVE;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story(
         "removal-lost",
-        "a removal that is lost with its client and its server has taken no bytes with it",
+        "a removal that is lost with its client and its server has removed no bytes",
         removal_lost,
     ),
-    story("lists", "access lists let in whom they name, go with the mode, and are inherited", lists),
-    story("capability", "a program that gets another owner has its capabilities no longer", capability),
-    story("many-links", "a file has more names than are noted with it, and loses them again", many_links),
+    story("lists", "access lists permit named users, follow the mode, and are inherited", lists),
+    story("capability", "an executable that gets another owner loses its capabilities", capability),
+    story("many-links", "a file gets more names than its inode records, and loses them again", many_links),
     story(
         "leased",
-        "what one client makes by metadata write-back others see at once, whatever they knew before",
+        "other clients see changes of metadata write-back at once, whatever they had cached",
         leased,
     ),
-    story("destroy-again", "an object target that cannot remove objects is asked again", destroy_again),
+    story("destroy-again", "the destroy of objects is retried if an object target cannot execute it", destroy_again),
     story(
         "copy-of-dead",
-        "a client dies while it copies a file to other targets: nothing of the copy stays",
+        "a client dies while it copies a file to other targets: nothing of the copy remains",
         copy_of_dead,
     ),
     story(
         "move-of-dead",
-        "a client dies while data of its file leaves: what came of that goes with the file",
+        "a client dies while its file's data moves to objects: the objects are removed with the file",
         move_of_dead,
     ),
-    story("cut-stretched", "a small file that is cut and stretched has none of its old bytes", cut_small),
+    story("cut-stretched", "a small file that is truncated and extended has none of its old bytes", cut_small),
     story(
         "promised",
-        "clients are promised room for changes, together no more than there is, and all of it when others have gone",
+        "clients are promised room for changes, together no more than there is, and all of it when others have left",
         promised,
     ),
-    story("full-disk", "of a full disk names can be removed", full_disk),
+    story("full-disk", "names can be removed on a full disk", full_disk),
     story(
         "group-waits",
-        "changes that found no space on the disk are there when it has some, and new ones are refused meanwhile",
+        "changes that found no space on disk become durable when there is some, and new ones are refused meanwhile",
         group_waits,
     ),
     story(
         "room-for-all",
-        "changes are taken only as far as there is room for all that are not on disk yet",
+        "changes are accepted only while there is room for all that are not on disk yet",
         room_for_all,
     ),
-    story("room-for-data", "data that room was promised for has it, whatever others fill it with", room_for_data),
-    story("one-hash", "a directory has more names of one hash than a chain holds, and they come and go", one_hash),
+    story("room-for-data", "promised room for data stays available, whatever others write", room_for_data),
+    story("one-hash", "a directory has more names of one hash than a chain holds, and they are added and removed", one_hash),
 ];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
     Story { name, what, acts, strikes: &[] }
 }
 
-/// Everything that was done is on disk after this.
+/// After this everything is on disk.
 const SETTLE: Act = Wait(50_000);
-/// Longer than any recovery waits for who has died.
+/// Longer than any recovery waits for dead clients.
 const RECOVERED: Act = Wait(400_000_000);
 
 fn chmod(at: &str, mode: u32) -> Op {
@@ -91,7 +91,7 @@ fn get(at: &str, of: &[u8]) -> Op {
     Op::Getxattr { path: path(at), name: Bytes::copy_from_slice(of) }
 }
 
-/// The name goes while what was done before it is on its way to disk; that comes there, and the removal does not.
+/// The name is removed while an earlier change is being committed; that becomes durable, and the removal does not.
 fn removal_lost() -> Vec<Act> {
     vec![
         mkdir(0, "d"),
@@ -125,7 +125,7 @@ fn lists() -> Vec<Act> {
         mknod(0, "f"),
         Do(0, chmod("f", 0o600)),
         open_as(1, 0),
-        // Whom the mode keeps out the list lets in, as far as its mask goes.
+        // Users whom the mode excludes get access by the list, within its mask.
         Do(0, set("f", ACCESS, as_named([6, 6, 0, 0, 4, 0]))),
         open_as(2, 0),
         open_as(3, 2),
@@ -183,7 +183,7 @@ fn capability() -> Vec<Act> {
     acts
 }
 
-/// Sixteen names of this length are more than are noted.
+/// Sixteen names of this length are more than an inode records.
 fn long(number: usize) -> String {
     format!("d/{number:0>240}")
 }
@@ -222,12 +222,12 @@ fn one_hash() -> Vec<Act> {
     acts
 }
 
-/// Client 2 writes metadata back, in a directory of which client 1 knows what it was before.
+/// Client 2 writes metadata back in a directory whose earlier state client 1 knows.
 fn leased() -> Vec<Act> {
     let mut acts = vec![Mount, mkdir(2, "d"), mknod(2, "d/first"), list(1, "d", true), stat(1, "d")];
     for round in 0..4 {
         let at = |what: &str| format!("d/{what}{round}");
-        // Nobody has taken the lock away for long; who makes some names has it as a lease.
+        // After a time without conflicts, making some names gets the lease.
         acts.push(Wait(20_000_000));
         acts.extend((0..20).map(|number| mknod(2, &at(&format!("{number}-")))));
         acts.extend([list(2, "d", false), mknod(2, &at("a")), mknod(2, &at("b"))]);
@@ -280,7 +280,7 @@ fn copy_of_dead() -> Vec<Act> {
     acts
 }
 
-/// Its data is on its way, and the target does not hear of the end.
+/// The move of its data is in progress, and the target does not learn of its end.
 fn move_of_dead() -> Vec<Act> {
     vec![
         mknod(0, "f"),
@@ -322,10 +322,10 @@ fn cut_small() -> Vec<Act> {
     ]
 }
 
-/// A client that was given up is back after this.
+/// After this an evicted client has reconnected.
 const BACK: Act = Wait(60_000_000);
 
-/// Of 8 MiB in reserve, half is for what is promised, 24 KiB for each change; each client is promised a quarter of what is left.
+/// Half of a reserve of 8 MiB is for promises, 24 KiB for each change; each client is promised a quarter of the rest.
 fn promised() -> Vec<Act> {
     let room =
         |client, count: &str| Expect(Node::Client(client), "mdc.*.metadata_write_back", format!("room: {count} "));
@@ -340,7 +340,7 @@ fn promised() -> Vec<Act> {
         room(3, "1024"),
         Fill(MDT, 32 << 20, RESERVE),
         Wait(2_000_000),
-        // Whatever a client was about learns that it was given up.
+        // Any request tells a client that it was evicted.
         Evict(MDT, 3),
         Begin(3, Op::Statfs),
         Left,
@@ -349,7 +349,7 @@ fn promised() -> Vec<Act> {
         Begin(2, Op::Statfs),
         Left,
         room(2, "42"),
-        // What is not used is given back, and comes again with the next change that the server makes.
+        // Unused room is given back, and granted again with the next change that the server makes.
         BACK,
         room(2, "0"),
         mkdir(2, "e"),
@@ -384,15 +384,15 @@ fn full_disk() -> Vec<Act> {
     acts
 }
 
-/// So many files, of about a KiB each on disk.
+/// Creates this many files of about 1 KiB each on disk.
 fn many(client: usize, count: usize) -> impl Iterator<Item = (usize, Op)> {
     let op =
         |number| Op::Mknod { path: path(&format!("d/{number:0>200}")), mode: crate::model::S_IFREG | 0o644, rdev: 0 };
     (0..count).map(move |number| (client, op(number)))
 }
 
-/// Both clients are promised no more room for data than is left of so many bytes, and the target writes its groups when somebody waits for
-/// one: changes that nobody waits for go together.
+/// Both clients are promised no more room for data than is left of `free` bytes, and the target commits only when a request waits
+/// for it: other changes share a group.
 fn promised_little(free: u64) -> Vec<Act> {
     vec![
         mkdir(0, "d"),
@@ -408,9 +408,9 @@ fn promised_little(free: u64) -> Vec<Act> {
     ]
 }
 
-/// A reserve that does not matter.
+/// A negligible reserve.
 const LITTLE: u64 = 64 << 10;
-/// How often a server writes its groups, if nobody waits for one.
+/// The interval of commits if no request waits for one.
 const INTERVAL: &str = "mdt.simfs-MDT0000.commit_interval_ms";
 
 fn group_waits() -> Vec<Act> {
@@ -439,8 +439,8 @@ fn room_for_all() -> Vec<Act> {
     acts
 }
 
-/// Each client is promised room for 8 MiB of data. However many names client 0 makes, client 1 can write what it was promised to, and no other
-/// target could take it.
+/// Each client is promised room for 8 MiB of data. However many names client 0 makes, client 1 can write as much as it was
+/// promised, and no other target could take the data.
 fn room_for_data() -> Vec<Act> {
     const FILES: u32 = 10;
     const PROMISED: u64 = 16 << 20;

@@ -1,16 +1,16 @@
-//! Named scenarios: short stories, told once for every step at which one fault can strike.
+//! Named scenarios: short stories, run once for each step at which one fault can strike.
 //!
-//! A story is a list of acts, one after another, each through a client that the story names; every result is compared
-//! with the model. From its `Arm` on, steps are counted, and the story is told again and again, with the fault one step
-//! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
-//! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
+//! A story is a list of acts, executed one after another, each through a client that the story names; every result is compared
+//! with the model. From its `Arm` on, steps are counted, and the story runs again and again, with the fault one step later each
+//! time, until it ends before the fault strikes. After each run a fresh client compares the tree with the model, and the contents
+//! of the stores at rest must be consistent. So "a crash at every point" is meant literally.
 //!
-//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss,
-//! [`caches`] those about what a client keeps. [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
-//! [`locks`] about locks, [`sessions`] about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions. In a
-//! story [`raw`] lets peers act that are no clients.
-//! [`numbered`] has cases of Lustre's suites, in which
-//! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
+//! [`mod@stories`] has the general stories; every fixed defect leaves one there. [`places`] has stories that reach code which
+//! seeds miss, [`caches`] those about a client's caches. [`configured`] is about the management target, [`objects`] about object
+//! targets, [`mod@metadata`] and [`small`] about metadata targets, [`locks`] about locks, [`sessions`] about sessions, recoveries
+//! and disks, [`peers`] about peers that break the rules of sessions. [`raw`] provides peers that are not clients. [`numbered`]
+//! has cases of Lustre's test suites, in which requests and replies are lost at the sites of [`stdx::faults`], and changes in
+//! flight are counted.
 
 mod caches;
 mod configured;
@@ -47,7 +47,7 @@ use crate::world::net::Node;
 use crate::world::trap::{Strike, Trap};
 use crate::world::{Ended, World};
 
-/// All of them.
+/// All stories.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
     let all = [
         stories::STORIES,
@@ -65,27 +65,27 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
     all.into_iter().flatten()
 }
 
-/// The management target, the metadata target, the first object target.
+/// The servers: the management target, the metadata target, the first object target.
 pub(crate) const MGT: usize = 0;
 /// See [`MGT`].
 pub(crate) const MDT: usize = 1;
 /// See [`MGT`].
 pub(crate) const OST: usize = 2;
 
-/// One thing that happens.
+/// A step of a story.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// The world is so from its beginning.
+    /// Changes the plan of the world before it starts.
     Planned(fn(&mut Plan)),
-    /// A call through a client.
+    /// Makes a call through a client.
     Do(usize, Op),
-    /// A call that nobody waits for until [`Act::Join`].
+    /// Starts a call that runs in the background until [`Act::Join`].
     Begin(usize, Op),
-    /// The first call that was begun and not joined ends.
+    /// Waits for the oldest call in the background and checks its result.
     Join,
-    /// The same, and it may end as it likes. If it succeeds, it comes after what was done before.
+    /// The same with any result. If the call succeeds, it takes effect in the model now.
     Left,
-    /// A call of a user who is not the superuser.
+    /// Makes a call as a user other than root.
     As(usize, Op),
     /// A call that would be in order fails with this all the same, and changes nothing.
     Refused(usize, Op, Errno),
@@ -109,82 +109,82 @@ pub enum Act {
     Waiting(usize),
     /// Steps count from here on.
     Arm,
-    /// A further client comes, the third or a later one: it writes metadata back.
+    /// A further client (the third or a later one) mounts; it writes metadata back.
     Mount,
     /// A client dies.
     Die(usize),
-    /// A client unmounts, and has gone when the next act begins.
+    /// A client unmounts; the next act starts after that.
     Unmount(usize),
-    /// Time passes, in microseconds.
+    /// Waits this many microseconds.
     Wait(u64),
-    /// A server's `fail_loc`.
+    /// Sets a server's `fail_loc`.
     Fail(usize, u32),
-    /// The site of a server's `fail_loc` is hit.
+    /// Waits until the site of a server's `fail_loc` is hit.
     Hit(usize),
-    /// What a server does from now on does not reach its disk.
+    /// From now on nothing that a server writes reaches its disk.
     Barrier(usize),
-    /// A server is killed, and comes back.
+    /// A server is killed and restarts.
     Crash(usize),
-    /// The same, and what was written and not synced is lost, too.
+    /// The same, and what was written but not synced is lost.
     Power(usize),
-    /// Others take all of a server's disk but so many bytes, and so many that its store keeps in reserve.
+    /// Something else fills a server's disk but for these numbers of free bytes and of reserved bytes.
     Fill(usize, u64, u64),
-    /// And no longer.
+    /// The disk has space again.
     Free(usize),
-    /// The records of a table of a server cannot be read.
+    /// The records of a server's table become unreadable.
     Damage(usize, u8),
-    /// And can be again.
+    /// All records are readable again.
     Repair(usize),
-    /// A node stands still for so many microseconds.
+    /// A node stands still for this many microseconds.
     Pause(Node, u64),
-    /// A parameter is set.
+    /// Sets a parameter.
     Set(Node, &'static str, &'static str),
-    /// A parameter is not set, for this reason.
+    /// Sets a parameter, which must fail with this error.
     Refuse(Node, &'static str, &'static str, Errno),
-    /// A parameter has this in it, blanks apart.
+    /// Checks that a parameter contains this text, with words compared as a whole.
     Expect(Node, &'static str, String),
-    /// A parameter does not have this in it.
+    /// Checks that a parameter does not contain this text.
     Lack(Node, &'static str, String),
-    /// Whatever else can be asked of the world.
+    /// Sends any other command to the world.
     Ask(Command),
-    /// Peers act that are no clients.
+    /// Runs a program of peers that are not clients.
     Raw(fn(raw::Hand) -> raw::Doing),
-    /// A call fails with this.
+    /// Makes a call that must fail with this error.
     Fails(usize, Op, Errno),
-    /// A site of a node is armed: `fail_loc` and `fail_val`.
+    /// Arms a site of a node: `fail_loc` and `fail_val`.
     Site(Node, u32, u32),
-    /// A server's disk takes so many microseconds longer.
+    /// Each operation of a server's disk takes this many microseconds longer.
     Slow(usize, u64),
     /// The next sync of a server's data files fails.
     FailSync(usize),
-    /// A server's disk is lost, and a new target takes its place.
+    /// A server's disk is lost, and an empty new target takes its place.
     Replace(usize),
-    /// A node's log has so many lines with this in it.
+    /// Checks the number of lines with this text in a node's log.
     Said(Node, &'static str, usize),
 }
 
-/// A story and the faults that strike in it.
+/// A story, and the faults that strike in it.
 pub struct Story {
     /// Its name.
     pub name: &'static str,
-    /// What it is about.
+    /// Its subject.
     pub what: &'static str,
     /// Its acts.
     pub acts: fn() -> Vec<Act>,
-    /// What strikes, one at a time.
+    /// The faults, one at a time.
     pub strikes: &'static [Strike],
 }
 
-/// How often a story was told.
+/// The counts of a story's runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// Times.
+    /// Number of runs.
     pub times: u64,
-    /// Events in all of them.
+    /// Number of events in all runs.
     pub events: u64,
 }
 
-/// A telling that went wrong.
+/// A failed run of a story.
 #[derive(Clone, Debug)]
 pub struct Wrong {
     /// Which fault at which step; `None`: without one.
@@ -195,18 +195,18 @@ pub struct Wrong {
     pub lines: Vec<String>,
 }
 
-/// What is on its way has arrived after this.
+/// After this time all frames in flight have arrived.
 const SETTLES: Duration = Duration::from_secs(5);
 /// More steps than any story has.
 const STEPS_MAX: u64 = 3_000;
-/// An act, or the check, takes no longer, whatever strikes.
+/// The longest time that an act, or the check, may take under any fault.
 const LIMIT: Duration = Duration::from_secs(600);
 
 impl Story {
-    /// Tells it without a fault, then with each fault at each step, or at one of so many steps.
+    /// Runs the story without a fault, then with each fault at every `stride`-th step.
     ///
     /// # Errors
-    /// The first telling that went wrong.
+    /// The first run that failed.
     pub fn tell(&self, stride: u64) -> Result<Told, Box<Wrong>> {
         let mut told = Told::default();
         self.once(None, &mut told)?;
@@ -220,13 +220,13 @@ impl Story {
         Ok(told)
     }
 
-    /// Prints every line of it, told without a fault.
+    /// Prints the trace of a run without a fault.
     pub fn print(&self) {
         let (.., failure, _) = self.run(None, Keep::Print);
         println!("{failure:?}");
     }
 
-    /// Whether the fault struck.
+    /// Runs the story once. Returns whether the fault struck.
     fn once(&self, trap: Option<(Strike, u64)>, told: &mut Told) -> Result<bool, Box<Wrong>> {
         let (sprung, events, failure, _) = self.run(trap, Keep::Nothing);
         told.times += 1;
@@ -334,7 +334,7 @@ impl Telling<'_> {
     }
 }
 
-/// Who plays the acts.
+/// Executes the acts.
 struct Actor {
     hand: raw::Hand,
     setting: Setting,
@@ -345,18 +345,18 @@ struct Actor {
     begun: VecDeque<Begun>,
     marked: Instant,
     marked_wall: i64,
-    /// Of the servers.
+    /// Fault injection of the servers.
     faults: Vec<Faults>,
 }
 
-/// A call in the background: what it is, and when and how it has ended.
+/// A call in the background, and its result once it has ended.
 struct Begun {
     op: Op,
     from: i64,
     result: Rc<RefCell<Option<Outcome>>>,
 }
 
-/// When a call ended, and how.
+/// When a call ended, and its result.
 type Outcome = (i64, Result<Got, Fail>);
 
 impl Actor {
@@ -454,13 +454,13 @@ impl Actor {
                 let full: Vec<Bytes> = self.base.iter().chain(&path).cloned().collect();
                 let stat = self.kernels[client].stat(&root(), &full).await.map_err(|fail| format!("{fail:?}"))?;
                 if stat.atime_ns < self.marked_wall {
-                    return Err(format!("{path:?} was read at {}, and later", stat.atime_ns));
+                    return Err(format!("{path:?} has the access time {}, expected a later one", stat.atime_ns));
                 }
             }
             Act::Within(us) => {
                 let took = sched.now().since(self.marked);
                 if took > Duration::from_micros(us) {
-                    return Err(format!("{took:?} have passed, and should take at most {us} microseconds"));
+                    return Err(format!("{took:?} have passed, expected at most {us} microseconds"));
                 }
             }
             Act::Try(client, mut op) => {
@@ -476,7 +476,7 @@ impl Actor {
             Act::Meanwhile(op) => {
                 let now = sched.wall_ns();
                 if let Err(errno) = self.model.apply(&op, &root(), When { from: self.marked_wall, to: now }) {
-                    return Err(format!("{} cannot have happened: {}", op.show(), errno.name()));
+                    return Err(format!("{} is impossible in the model: {}", op.show(), errno.name()));
                 }
             }
             Act::KillPrograms(client) => sched.kill_programs(client),
@@ -529,10 +529,10 @@ impl Actor {
         Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
     }
 
-    /// The first call that was begun, when it has ended.
+    /// Waits for the oldest call in the background.
     async fn ended(&mut self) -> Result<(Begun, Outcome), String> {
         let sched = self.setting.sched.clone();
-        let Some(begun) = self.begun.pop_front() else { return Err("nothing was begun".to_owned()) };
+        let Some(begun) = self.begun.pop_front() else { return Err("no call is in the background".to_owned()) };
         while begun.result.borrow().is_none() {
             sched.sleep(Duration::from_micros(100)).await;
         }

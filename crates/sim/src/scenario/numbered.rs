@@ -1,5 +1,5 @@
-//! Cases of Lustre's suites by their numbers, with faults at the same sites as with real processes
-//! (`crates/e2e/tests/replay_single.rs`, `conf_sanity.rs` and `slots.rs`, which say what each case is about).
+//! Cases of Lustre's test suites by number, with faults at the same sites as with real processes
+//! (`crates/e2e/tests/replay_single.rs`, `conf_sanity.rs` and `slots.rs`, which describe each case).
 
 use proto::Errno;
 use stdx::Site;
@@ -12,7 +12,7 @@ use crate::model::{Op, S_IFREG};
 use crate::program::name;
 use crate::world::net::Node;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story("replay-single-53a", "a close is lost; a create does not wait for it", || {
         fifty_three(None, Some((sites::MDS_CLOSE_NET, ONCE)), true)
@@ -53,13 +53,13 @@ pub(super) const STORIES: &[Story] = &[
         on_disk(Changes::only_once())
     }),
     story("sanity-182", "processes of one client change side by side, in as many slots as there are", side_by_side),
-    story("sanity-245", "the import tells that many changes may be in flight, and how many", || {
+    story("sanity-245", "the import shows that several changes may be in flight, and how many", || {
         vec![
             Expect(CLIENT, "mdc.*.import", "max_mod_rpcs: 8".to_owned()),
             Expect(CLIENT, "mdc.*.import", "multi_mod_rpcs,".to_owned()),
         ]
     }),
-    story("sanity-252", "what a target keeps of its clients is read from its disk", || {
+    story("sanity-252", "a target reads its clients' records from disk", || {
         let record = || Expect(Node::Server(MDT), "mdt.*.exports.*.reply_data", "reply_max: 1".to_owned());
         let sync = Do(0, Op::Fsync { fd: 1, data_only: false });
         vec![open(0, "f", 0o102, 1), SETTLE, record(), sync, Crash(MDT), stat(1, "f"), record(), close_fd(0, 1)]
@@ -106,33 +106,33 @@ fn arm((site, flags): Loc) -> Act {
     Fail(MDT, u32::from(site.0) | flags)
 }
 
-/// Everything that was done is on disk after this, and closes have left.
+/// After this everything is on disk, and closes have been sent.
 const SETTLE: Act = Wait(50_000);
 
 fn open_files(count: usize) -> Act {
     Expect(Node::Server(MDT), "mdt.*.open_files", count.to_string())
 }
 
-/// So many changes, closes among them, have no answer.
+/// Checks the number of changes, closes included, without a reply.
 fn in_flight(count: usize) -> Act {
     Expect(Node::Client(0), "mdc.*.rpc_stats", format!("modify_RPCs_in_flight: {count} "))
 }
 
-/// So many changes were done, or their answers rebuilt.
+/// Checks the number of changes that were executed or whose replies were rebuilt.
 fn done(count: usize) -> Act {
     Expect(Node::Server(MDT), "mdt.*.stats", format!("mds_reint {count} samples"))
 }
 
-/// So many answers were rebuilt from their records.
+/// Checks the number of replies that were rebuilt from their records.
 fn rebuilt(count: usize) -> Act {
     Expect(Node::Server(MDT), "mdt.*.stats", format!("reconstructed {count} samples"))
 }
 
 const CLIENT: Node = Node::Client(0);
-/// How many changes the client may have in flight.
+/// The limit for the client's changes in flight.
 const LIMIT: &str = "mdc.*.max_mod_rpcs_in_flight";
 
-/// Ten processes make directories and remove them: many changes are in flight, and never more than the limit and one close.
+/// Ten processes make directories and remove them: many changes are in flight, and never more than the limit plus one close.
 fn side_by_side() -> Vec<Act> {
     let folders: Vec<String> = (0..10).map(|number| format!("d{number}")).collect();
     let mut acts: Vec<Act> = folders.iter().map(|folder| mkdir(0, folder)).collect();
@@ -148,19 +148,19 @@ fn side_by_side() -> Vec<Act> {
     acts
 }
 
-/// Exactly `count` changes are in flight at most.
+/// At most `count` changes are in flight.
 fn enforced(count: usize) -> Vec<Act> {
     let (folder, beyond) = (format!("d{count}"), format!("beyond{count}"));
     let modes = Changes::modes(&folder, count);
     let one_more = Op::Chmod { path: path(&beyond), mode: 0o600 };
-    // The others are lost, and one slot is left.
+    // The other changes are lost, and one slot is left.
     let fewer = Changes { prepare: Vec::new(), changes: modes.changes[..count - 1].to_vec() };
     let mut acts = vec![mknod(0, &beyond)];
     acts.extend(modes.prepare.clone());
     acts.extend(fewer.lost(sites::MDS_REINT_MULTI_NET));
     acts.extend([Fail(MDT, 0), Do(0, Op::Chmod { path: path(&beyond), mode: 0o640 }), in_flight(count - 1)]);
     acts.extend(fewer.ended());
-    // All are taken: one more waits until they are sent again.
+    // All slots are taken: a further change waits until the lost ones are resent.
     let all = Changes { prepare: Vec::new(), changes: modes.changes };
     acts.extend(all.lost(sites::MDS_REINT_MULTI_NET));
     acts.extend([Fail(MDT, 0), Begin(0, one_more), SETTLE, in_flight(count), Waiting(count + 1)]);
@@ -169,7 +169,7 @@ fn enforced(count: usize) -> Vec<Act> {
     acts
 }
 
-/// A has `d1/f` open and closes it, B makes `d2/f`; what is lost of the create, and of the close.
+/// Process A has `d1/f` open and closes it, process B makes `d2/f`; `create` and `close` say what is lost of each.
 fn fifty_three(create: Option<Loc>, close: Option<Loc>, barrier: bool) -> Vec<Act> {
     let b = || Op::Mknod { path: path("d2/f"), mode: S_IFREG | 0o644, rdev: 0 };
     let mut acts = vec![mkdir(0, "d1"), mkdir(0, "d2"), open(0, "d1/f", 0o102, 1), SETTLE, open_files(1), in_flight(0)];
@@ -205,7 +205,7 @@ struct Changes {
 }
 
 impl Changes {
-    /// So many files of a new directory.
+    /// Mode changes of this many files in a new directory.
     fn modes(folder: &str, count: usize) -> Changes {
         let files: Vec<String> = (0..count).map(|number| format!("{folder}/f{number}")).collect();
         Changes {
@@ -214,7 +214,7 @@ impl Changes {
         }
     }
 
-    /// Each in a directory of its own, with `f` and `d` in it.
+    /// Each change in its own directory, which has `f` and `d` in it.
     fn only_once() -> Changes {
         let changes = vec![
             Op::Mknod { path: path("0/n"), mode: S_IFREG | 0o644, rdev: 0 },
@@ -232,7 +232,7 @@ impl Changes {
         Changes { prepare: (0..changes.len()).flat_map(folder).collect(), changes }
     }
 
-    /// They are under way, and lost at this site.
+    /// Sends the changes, which are lost at this site.
     fn lost(&self, site: Site) -> Vec<Act> {
         self.lost_behind(&[SETTLE], site)
     }
@@ -241,7 +241,7 @@ impl Changes {
         let count = self.changes.len();
         let mut acts = self.prepare.clone();
         acts.extend(behind.iter().cloned());
-        // The server is told to count anew.
+        // Resets the server's counters.
         acts.extend([Act::Set(Node::Server(MDT), "mdt.*.stats", "clear"), arm((site, 0))]);
         acts.extend(self.changes.iter().map(|op| Begin(0, op.clone())));
         acts.extend([SETTLE, Waiting(count), in_flight(count)]);

@@ -1,5 +1,5 @@
-//! Stories about object targets and peers that keep other rules than our clients: no locks, late times, more than was granted, objects
-//! that are destroyed; and what is there of all that after a crash.
+//! Stories about object targets and peers with other habits than our clients: without locks, with late times, beyond their
+//! grants, destroying objects; and the state after a crash.
 
 use core::time::Duration;
 
@@ -20,42 +20,42 @@ use crate::program::root;
 use crate::sched::{Command, Fail};
 use crate::world::net::Node;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    story("late-times", "times that come late change nothing, newer ones do", || {
+    story("late-times", "late times change nothing, newer ones do", || {
         vec![Act::Raw(|hand| Box::pin(late_times(hand)))]
     }),
-    story("without-locks", "who has no lock waits for those who have one, and who has lost his is refused", || {
+    story("without-locks", "a peer without a lock waits for the holders, and a peer that has lost its lock is refused", || {
         vec![Act::Raw(|hand| Box::pin(without_locks(hand)))]
     }),
     story(
         "destroyed",
-        "a destroyed object is gone for good, a kept one stays, and a destroy that is lost in a crash was none",
+        "a destroyed object is gone for good, a kept one stays, and a destroy lost in a crash has no effect",
         || vec![Act::Raw(|hand| Box::pin(destroyed(hand)))],
     ),
     story(
         "bytes-behind",
-        "bytes that a crash, a client that goes or a disk leaves behind the end of an object never show",
+        "bytes that a crash, a leaving client or a disk error leaves beyond the end of an object never show",
         || vec![Act::Raw(|hand| Box::pin(bytes_behind(hand)))],
     ),
     story(
         "moves-and-makes-way",
-        "a file that moves to its objects, and waits for a lock on one, gives the lock on another to who wants it",
+        "a client that moves a file to its objects, and waits for a lock on one of them, releases the lock on another",
         moves_and_makes_way,
     ),
-    story("first-writes", "no data file stays of first writes whose clients have gone before they were done", || {
+    story("first-writes", "no data file remains of first writes whose clients left before the writes were done", || {
         vec![Act::Raw(|hand| Box::pin(first_writes(hand)))]
     }),
-    story("files-left", "no data file outlives a restart that the disk has kept longer than its object", || {
+    story("files-left", "a data file that the disk could not remove with its object does not outlive a restart", || {
         vec![Act::Raw(|hand| Box::pin(files_left(hand)))]
     }),
-    story("promised-space", "what an object target has promised to one is there for him whatever others write", || {
+    story("promised-space", "space that an object target has promised to a client stays available, whatever others write", || {
         vec![Act::Raw(|hand| Box::pin(promised_space(hand)))]
     }),
-    story("grants", "a grant is used up, renewed, and not doubled by whoever claims it again", || {
+    story("grants", "a grant is used up, renewed, and not doubled by claiming it again", || {
         vec![Act::Raw(|hand| Box::pin(grants(hand)))]
     }),
-    story("full-disks", "what was written before a disk was full can be made durable", || {
+    story("full-disks", "data written before a disk was full can be made durable", || {
         vec![Act::Raw(|hand| Box::pin(full_disks(hand, false)))]
     }),
     story("full-disks-restarted", "the same, and the targets restart meanwhile", || {
@@ -71,7 +71,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Long enough for a disk.
 const SOON: Duration = Duration::from_secs(1);
-/// Objects of a sequence that no client of the story is given.
+/// A sequence that no client of the story is granted.
 const SEQUENCE: u64 = Fid::SEQ_FIRST + 0x3f_fff0;
 
 fn object(number: u32) -> ObjectId {
@@ -89,7 +89,7 @@ async fn client(hand: &Hand) -> Result<Peer, String> {
     Ok(peer)
 }
 
-/// One that says that it is the metadata target.
+/// A peer that claims to be the metadata target.
 async fn metadata_target(hand: &Hand) -> Result<Peer, String> {
     let peer = hand.peer(OST);
     peer.connected(|_, request| request.lightweight = true).await?;
@@ -105,7 +105,7 @@ fn write(peer: &Peer, request: &WriteReq, bytes: &Bytes) -> Frame {
     Frame { bulk: bytes.clone(), ..peer.request(Opcode::ObjWrite, request) }
 }
 
-/// Writes, and says what the object is then.
+/// Writes, and returns the state of the object afterwards.
 async fn wrote(peer: &Peer, request: &WriteReq, bytes: &Bytes) -> Result<ObjectStateRep, String> {
     let reply = peer.call(write(peer, request, bytes)).await?;
     peer.is(Opcode::ObjWrite, &reply, Ok(()))?;
@@ -116,7 +116,7 @@ async fn sync(peer: &Peer) -> Outcome {
     peer.done::<Empty>(Opcode::ObjSync, &ObjSyncReq::default()).await.map(drop)
 }
 
-/// The bytes of a range are these.
+/// Checks the bytes of a range.
 async fn reads(peer: &Peer, number: u32, offset: u64, wanted: &[u8]) -> Outcome {
     let request = ReadReq { object: object(number), offset, length: wanted.len() as u32, ..ReadReq::default() };
     let reply = peer.call(peer.request(Opcode::ObjRead, &request)).await?;
@@ -125,7 +125,7 @@ async fn reads(peer: &Peer, number: u32, offset: u64, wanted: &[u8]) -> Outcome 
         None if reply.bulk.len() == wanted.len() => Ok(()),
         None => Err(peer.wrong(format!("reads {} bytes of object {number}, not {}", reply.bulk.len(), wanted.len()))),
         Some(at) => {
-            Err(peer.wrong(format!("reads another byte {} of object {number} than was written", offset + at as u64)))
+            Err(peer.wrong(format!("reads a wrong byte {} of object {number}", offset + at as u64)))
         }
     }
 }
@@ -135,7 +135,7 @@ async fn state(peer: &Peer, number: u32) -> Result<Lvb, String> {
     Ok(rep.lvb.unwrap_or_default())
 }
 
-/// Asks for a lock on a whole object.
+/// Requests a lock on a whole object.
 fn asks_for_lock(peer: &Peer, object: &ObjectId, mode: LockMode) -> Xid {
     let request = EnqueueReq {
         resource: Resource::object(object.fid, object.stripe),
@@ -147,14 +147,14 @@ fn asks_for_lock(peer: &Peer, object: &ObjectId, mode: LockMode) -> Xid {
     peer.send(peer.request(Opcode::LdlmEnqueue, &request))
 }
 
-/// Its handle.
+/// The handle of the lock in a reply.
 fn granted(peer: &Peer, reply: &Frame) -> Result<u64, String> {
     peer.is(Opcode::LdlmEnqueue, reply, Ok(()))?;
     let rep: EnqueueRep = reply.decode().map_err(|error| error.to_string())?;
     rep.grant.map(|grant| grant.handle).ok_or_else(|| peer.wrong("is granted nothing".to_owned()))
 }
 
-/// A lock on the whole object, when it is granted. Gives its handle.
+/// Waits for a lock on the whole object. Returns its handle.
 async fn locked(peer: &Peer, number: u32, mode: LockMode) -> Result<u64, String> {
     let xid = asks_for_lock(peer, &object(number), mode);
     granted(peer, &peer.answer(xid).await?)
@@ -165,11 +165,11 @@ async fn gives_back(peer: &Peer, lock: u64) -> Outcome {
     peer.done::<Empty>(Opcode::LdlmCancel, &request).await.map(drop)
 }
 
-/// A request of somebody that has an answer only after the holder has given its lock back.
+/// Checks that a request is answered only after the holder has released its lock; returns the reply.
 async fn waits_for(holder: &Peer, lock: u64, other: &Peer, xid: Xid) -> Result<Frame, String> {
     let called: BlCallback = holder.noticed(Opcode::LdlmBlCallback, SOON).await?;
     if called.handle != lock {
-        return Err(holder.wrong(format!("is asked for lock {:x}, and has {lock:x}", called.handle)));
+        return Err(holder.wrong(format!("gets a callback for lock {:x}, and has {lock:x}", called.handle)));
     }
     other.unanswered(xid, SOON).await?;
     gives_back(holder, lock).await?;
@@ -207,7 +207,7 @@ async fn late_times(hand: Hand) -> Outcome {
     expect(30, 5).await?;
     peer.done::<ObjectStateRep>(Opcode::ObjSetattr, &set(25, 7)).await?;
     expect(30, 5).await?;
-    // What was cut to nothing has no space.
+    // An object truncated to zero takes no space.
     wrote(&peer, &plain(1, 0), &pattern(2, 100_000)).await?;
     peer.done::<ObjectStateRep>(Opcode::ObjPunch, &punch(1, PunchKind::Truncate, 0, 0)).await?;
     let empty = state(&peer, 1).await?;
@@ -224,7 +224,7 @@ async fn without_locks(hand: Hand) -> Outcome {
     wrote(&holder, &WriteReq { lock, ..plain(1, 0) }, &first).await?;
     let xid = other.send(write(&other, &plain(1, 5_000), &second));
     other.is(Opcode::ObjWrite, &waits_for(&holder, lock, &other, xid).await?, Ok(()))?;
-    // The lock has gone back: nothing may be written under it any more.
+    // The lock was released: nothing may be written under it any more.
     let late = holder.call(write(&holder, &WriteReq { lock, ..plain(1, 0) }, &second)).await?;
     holder.is(Opcode::ObjWrite, &late, Err(Errno::ESTALE))?;
     reads(&other, 1, 0, &[&first[..], &second[..]].concat()).await?;
@@ -266,7 +266,7 @@ async fn destroyed(hand: Hand) -> Outcome {
     destroys(&metadata_target(&hand).await?, &[3, 4]).await
 }
 
-/// A peer has a lock on the second object of a small file, which grows. Another wants the first.
+/// A peer holds a lock on the second object of a small file that grows. Another peer wants the first object.
 fn moves_and_makes_way() -> Vec<Act> {
     vec![
         stories::mkdir(0, "d"),
@@ -306,13 +306,13 @@ async fn wants_the_first(hand: Hand) -> Outcome {
     let called: BlCallback = holder.noticed(Opcode::LdlmBlCallback, SOON).await?;
     let first = ObjectId { fid: hand.fid(1, "d/f").await?, stripe: 0 };
     let xid = asks_for_lock(&other, &first, LockMode::Pr);
-    // Less than the time in which the other lock has to go back.
+    // Less than the timeout of the other lock.
     let lock = granted(&other, &other.answer_within(xid, Duration::from_secs(12)).await?)?;
     gives_back(&other, lock).await?;
     gives_back(&holder, called.handle).await
 }
 
-/// A page that is written behind a gap.
+/// The offset of a page written beyond a gap.
 const FAR: u64 = 64 * KIB;
 
 async fn bytes_behind(hand: Hand) -> Outcome {
@@ -323,7 +323,7 @@ async fn bytes_behind(hand: Hand) -> Outcome {
         wrote(&peer, &plain(number, 0), &some).await?;
     }
     sync(&peer).await?;
-    // A crash takes the records of these back, and leaves their bytes.
+    // A crash undoes the records of these writes, and leaves their bytes.
     hand.withhold(OST).await;
     for number in [1, 2] {
         wrote(&peer, &plain(number, 8 * KIB), &page).await?;
@@ -339,13 +339,13 @@ async fn bytes_behind(hand: Hand) -> Outcome {
     peer.is(Opcode::ObjWrite, &failed, Err(Errno::EIO))?;
     wrote(&peer, &plain(2, FAR), &page).await?;
     reads(&peer, 2, 4 * KIB, &gap).await?;
-    // A client goes while its bytes are on their way into the data file.
+    // A client leaves while its bytes are being written to the data file.
     for round in 0..ROUNDS {
         let number = 10 + round;
         wrote(&peer, &plain(number, 0), &some).await?;
         goes_while_writing(&hand, &plain(number, 8 * KIB), &page, round).await?;
         if state(&peer, number).await?.size > 8 * KIB {
-            // It was faster.
+            // The write was faster.
             continue;
         }
         wrote(&peer, &plain(number, FAR), &page).await?;
@@ -356,10 +356,10 @@ async fn bytes_behind(hand: Hand) -> Outcome {
     destroys(&metadata_target(&hand).await?, &all).await
 }
 
-/// So often a client goes while it writes, each time a little later.
+/// How often a client leaves while it writes, each time a little later.
 const ROUNDS: u32 = 12;
 
-/// A client writes, and says good-bye before it has an answer.
+/// A client writes, and disconnects before the reply.
 async fn goes_while_writing(hand: &Hand, request: &WriteReq, bytes: &Bytes, round: u32) -> Outcome {
     let gone = client(hand).await?;
     gone.send(write(&gone, request, bytes));
@@ -380,7 +380,8 @@ async fn files_left(hand: Hand) -> Outcome {
     let (peer, server) = (client(&hand).await?, metadata_target(&hand).await?);
     let some = pattern(1, 4_096);
     wrote(&peer, &plain(1, 0), &some).await?;
-    // The first write of an object is under way when its client goes. The disk does not let its file go, and then the target restarts.
+    // The first write of an object is in progress when its client leaves. The disk cannot remove the data file, and then the
+    // target restarts.
     hand.command(Command::KeepFiles(OST)).await;
     for round in 0..ROUNDS {
         goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
@@ -389,7 +390,7 @@ async fn files_left(hand: Hand) -> Outcome {
     sync(&peer).await?;
     hand.crash(OST).await;
     peer.back().await?;
-    // An object is destroyed for good, and its file is not removed yet.
+    // An object is destroyed durably, and its data file is not removed yet.
     server.connected(|_, request| request.lightweight = true).await?;
     hand.command(Command::KeepFiles(OST)).await;
     destroys(&server, &[1]).await?;
@@ -406,20 +407,20 @@ async fn figures(peer: &Peer) -> Result<StatfsRep, String> {
     peer.done(Opcode::ObjStatfs, &StatfsReq::default()).await
 }
 
-/// Requests at once.
+/// The number of concurrent requests.
 const MANY: u64 = 200;
 
 async fn promised_space(hand: Hand) -> Outcome {
     let (holder, other) = (client(&hand).await?, client(&hand).await?);
     hand.room(OST, Some(96 * MIB)).await;
-    // Who asks again and again is promised what is open, and no more.
+    // Repeated requests get the unpromised space, and no more.
     let mut held = 0;
     for _ in 0..40 {
         let rep: StatfsRep = holder.done(Opcode::ObjStatfs, &StatfsReq { want_grant: 64 * MIB }).await?;
         held = rep.grant;
         if rep.available + rep.grant > rep.free {
             return Err(
-                holder.wrong(format!("holds {held}, and of {} free bytes {} are open", rep.free, rep.available))
+                holder.wrong(format!("holds {held}, and of {} free bytes {} are unpromised", rep.free, rep.available))
             );
         }
     }
@@ -429,12 +430,13 @@ async fn promised_space(hand: Hand) -> Outcome {
         others = other.done::<StatfsRep>(Opcode::ObjStatfs, &StatfsReq { want_grant: 64 * MIB }).await?.grant;
     }
     if held + others > all.free {
-        return Err(other.wrong(format!("is promised {others}, and somebody else {held}, and {} are free", all.free)));
+        return Err(other.wrong(format!("is promised {others}, another peer {held}, and {} bytes are free", all.free)));
     }
-    // It writes beyond its grant until nothing is open, many at once; before the disk is asked again.
+    // Writes beyond its grant, with many concurrent requests, until no unpromised space is left; before the target asks the disk
+    // again.
     let piece = 256 * KIB;
     let bytes = pattern(1, piece as usize);
-    // Together more than what the clients of the story hold and do not use.
+    // More in all than the unused grants of the story's clients.
     let small = 128 * KIB;
     let few = bytes.slice(..small as usize);
     let mut written = 0;
@@ -454,10 +456,10 @@ async fn promised_space(hand: Hand) -> Outcome {
         }
         written += MANY * small;
     }
-    // Nor may it have space laid by.
+    // No space can be allocated either.
     let much = punch(2, PunchKind::Allocate, 0, 4 * MIB);
     other.refused(Opcode::ObjPunch, &much, Errno::ENOSPC).await?;
-    // Both have what they were promised.
+    // Both peers can use their grants.
     for (number, peer, mut held) in [(3, &holder, held), (2, &other, others)] {
         let mut at = 0;
         while held >= piece {
@@ -465,7 +467,7 @@ async fn promised_space(hand: Hand) -> Outcome {
             held = wrote(peer, &paid, &bytes).await?.grant;
             at += piece;
             if at > 96 * MIB {
-                return Err(peer.wrong("pays for more than there is".to_owned()));
+                return Err(peer.wrong("uses a larger grant than there is space".to_owned()));
             }
         }
     }
@@ -481,7 +483,7 @@ async fn grants(hand: Hand) -> Outcome {
     if raised != 32 * MIB {
         return Err(peer.wrong(format!("was granted {first}, would like to hold 32 MiB of plenty, and holds {raised}")));
     }
-    // Its connection is lost, and it says what it had.
+    // Its connection is lost, and it claims its grant on reconnecting.
     peer.hang_up();
     let again = peer
         .connected(|header, request| {
@@ -490,20 +492,20 @@ async fn grants(hand: Hand) -> Outcome {
         })
         .await?;
     if again.grant != raised {
-        return Err(peer.wrong(format!("had {raised}, claims it again, and has {} now", again.grant)));
+        return Err(peer.wrong(format!("had a grant of {raised}, claims it again, and has {} now", again.grant)));
     }
-    // Nothing is open any more: what it pays is gone.
+    // No unpromised space is left: what it uses of its grant is not renewed.
     let room = figures(&peer).await?;
     hand.room(OST, Some(room.total - room.free + raised)).await;
     let paid = wrote(&peer, &WriteReq { grant_used: MIB, ..plain(1, MIB) }, &megabyte).await?.grant;
     if paid + MIB != raised {
-        return Err(peer.wrong(format!("had {raised}, has paid 1 MiB of it, and holds {paid}")));
+        return Err(peer.wrong(format!("had a grant of {raised}, has used 1 MiB of it, and holds {paid}")));
     }
     hand.room(OST, None).await;
     destroys(&metadata_target(&hand).await?, &[1]).await
 }
 
-/// Clients write until the disks are full. What was taken from a program was promised room.
+/// Clients write until the disks are full. Every acknowledged byte had promised space.
 async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
     let targets = [OST, OST + 1];
     for target in targets {
@@ -532,7 +534,7 @@ async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
                 Err(fail) => return Err(format!("a write: {fail:?}")),
             }
             if *written > 64 * MIB {
-                return Err(format!("{written} bytes are taken, and there is no room for them"));
+                return Err(format!("{written} bytes were acknowledged, and there is no space for them"));
             }
             if restarts && *written == 3 * MIB {
                 hand.crash(targets[*client]).await;
@@ -542,7 +544,7 @@ async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
     for (client, _, fd, written, _) in &files {
         let synced = hand.kernels[*client].sync(&root(), fd, false).await;
         synced.map_err(said(&format!(
-            "client {client} was told of {written} bytes that they are written, and a sync fails"
+            "{written} bytes of client {client} were acknowledged, and a sync fails"
         )))?;
     }
     for (client, path, fd, written, _) in &files {
@@ -553,7 +555,7 @@ async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
             let length = piece.min(written - at);
             let found = other.read(&root(), &seen, at, length as u32).await.map_err(said("read"))?;
             if found[..] != pattern(*client as u64 * 1_000 + at / piece, piece as usize)[..length as usize] {
-                return Err(format!("client {client} wrote {written} bytes, and others are there at {at}"));
+                return Err(format!("client {client} wrote {written} bytes, and they differ at {at}"));
             }
         }
         other.close(&root(), &seen, 0).await.map_err(said("close"))?;

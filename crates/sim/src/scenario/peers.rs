@@ -1,5 +1,5 @@
-//! Stories of peers that keep no rule of sessions: who takes another's for its own, comes late, changes what it may only read, or uses a
-//! slot again before it has an answer.
+//! Stories of peers that break the rules of sessions: they use another client's session, replay too late, change through a
+//! read-only session, or reuse a slot before it has a reply.
 
 use core::time::Duration;
 
@@ -22,23 +22,23 @@ use crate::sched::Command;
 use crate::world::net::Node;
 use crate::world::session::superuser;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story(
         "session-of-another",
-        "nobody gets the session of a client by its name alone, or uses it over a connection of his own",
+        "no peer takes over a client's session with the UUID alone, or uses it over its own connection",
         || {
             let mut acts = settled();
             acts.extend([Raw(|hand| Box::pin(another(hand))), stat(1, "d/f")]);
             acts
         },
     ),
-    story("read-only-session", "who has mounted read-only changes nothing", || {
+    story("read-only-session", "a read-only mount changes nothing", || {
         let mut acts = settled();
         acts.extend([Raw(|hand| Box::pin(only_reads(hand))), stat(1, "d/f"), stat(1, "f")]);
         acts
     }),
-    story("late-replay", "a replay that comes after a later one is refused", || {
+    story("late-replay", "a replay that arrives after a later one is refused", || {
         let mut acts = settled();
         acts.extend([
             Raw(|hand| Box::pin(comes(hand))),
@@ -51,7 +51,7 @@ pub(super) const STORIES: &[Story] = &[
         ]);
         acts
     }),
-    story("slot-again", "a request that ends after a later one of its slot takes nothing away from that", || {
+    story("slot-again", "a request that ends after a later one in its slot does not affect that one's reply record", || {
         let mut acts = settled();
         acts.extend([
             Raw(|hand| Box::pin(slot_again(hand))),
@@ -65,7 +65,7 @@ pub(super) const STORIES: &[Story] = &[
         ]);
         acts
     }),
-    story("server-among-clients", "who keeps nothing for replay is answered when what it asked for is durable", || {
+    story("server-among-clients", "a peer that keeps nothing for replay gets replies only when its changes are durable", || {
         let mut acts = settled();
         acts.extend([
             Barrier(MDT),
@@ -76,7 +76,7 @@ pub(super) const STORIES: &[Story] = &[
         ]);
         acts
     }),
-    story("works-under-lock", "who works on under a lock that is asked for keeps it until the work is done", || {
+    story("works-under-lock", "a client that keeps working under a lock with a callback keeps the lock until the work is done", || {
         let mut acts = settled();
         acts.extend([
             Raw(|hand| Box::pin(takes_lock(hand))),
@@ -87,7 +87,7 @@ pub(super) const STORIES: &[Story] = &[
         ]);
         acts
     }),
-    story("own-slots", "a change waits for what the same client did in another slot and may not know of", || {
+    story("own-slots", "a change waits for an unacknowledged change of the same client in another slot that it depends on", || {
         let mut acts = vec![mkdir(1, "d"), mkdir(1, "d/e"), mknod(1, "d/e/y"), mknod(1, "h")];
         acts.push(Do(1, Op::Link { from: path("h"), to: path("d/e/x") }));
         acts.extend([
@@ -110,7 +110,7 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
     Story { name, what, acts, strikes: &[] }
 }
 
-/// Files that both clients have looked at, all of it on disk.
+/// Files that both clients have read, all of it on disk.
 fn settled() -> Vec<Act> {
     let mut acts = vec![mkdir(0, "d"), mknod(0, "d/f"), mknod(0, "f"), mknod(0, "g")];
     acts.extend([Do(0, Op::Syncfs), Do(1, Op::Syncfs), Wait(50_000), stat(0, "f"), stat(0, "g")]);
@@ -127,7 +127,7 @@ fn change_mode(fid: Fid) -> ReintReq {
     ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(Reint::Setattr(op)) }
 }
 
-/// The next request of a session in this slot, which says that so many slots, and this one, are busy.
+/// The next request of a session in this slot, which declares that the slots in `busy`, and this one, are in use.
 fn in_slot(peer: &Peer, tag: u16, body: &ReintReq, busy: u64) -> Frame {
     let mut frame = peer.request(Opcode::MdsReint, body);
     frame.header.tag = Tag(tag);
@@ -142,7 +142,7 @@ async fn client(hand: &Hand) -> Result<Peer, String> {
     Ok(peer)
 }
 
-/// Longer than a request takes that waits for nobody.
+/// Longer than the duration of a request that waits for no other client.
 const A_WHILE: Duration = Duration::from_millis(500);
 
 async fn another(hand: Hand) -> Outcome {
@@ -154,18 +154,18 @@ async fn another(hand: Hand) -> Outcome {
     thief.session(|session| (session.uuid, session.conn_cnt) = (uuid, conn_cnt + 7));
     thief.kept_out(|_, _| {}, Errno::EALREADY).await?;
     owner.done::<Empty>(Opcode::Ping, &Empty {}).await?;
-    // Its own connect, which took longer than a later one.
+    // A late copy of its own connect request.
     let late = |header: &mut Header, _: &mut _| (header.export, header.conn_cnt) = (export, conn_cnt);
     thief.kept_out(late, Errno::EALREADY).await?;
     owner.done::<Empty>(Opcode::Ping, &Empty {}).await?;
-    // It knows the handle, and has another connection.
+    // The peer knows the handle, and has another connection.
     for conn_cnt in [conn_cnt, conn_cnt + 1] {
         let mut frame = in_slot(&thief, 1, &remove(dir, "f", false), 0);
         (frame.header.export, frame.header.conn_cnt) = (export, conn_cnt);
         let xid = thief.send(frame);
         thief.unanswered(xid, A_WHILE).await?;
     }
-    // What the owner sent over an older connection.
+    // A request of the owner from an older connection.
     let mut frame = in_slot(&owner, 1, &remove(dir, "f", false), 0);
     frame.header.conn_cnt = conn_cnt - 1;
     let xid = owner.send(frame);
@@ -194,7 +194,7 @@ async fn keeps_nothing(hand: Hand) -> Outcome {
     Ok(())
 }
 
-/// A lock on a directory in which nobody else changes anything meanwhile.
+/// Takes a lock on a directory in which no other client changes anything meanwhile.
 async fn takes_lock(hand: Hand) -> Outcome {
     let dir = hand.fid(1, "d").await?;
     let peer = client(&hand).await?;
@@ -209,7 +209,7 @@ async fn takes_lock(hand: Hand) -> Outcome {
     granted.grant.map(|_| ()).ok_or_else(|| peer.wrong("gets no lock".to_owned()))
 }
 
-/// Changes, each long after the one before, for longer than a lock is waited for. Then the lock goes back.
+/// Makes changes at long intervals, for longer than the lock timeout. Then releases the lock.
 async fn works_under_lock(hand: Hand) -> Outcome {
     let peer = hand.known(0);
     let called: BlCallback = peer.noticed(Opcode::LdlmBlCallback, A_WHILE).await?;
@@ -237,8 +237,8 @@ async fn kept(hand: &Hand, peer: &Peer, file: &str) -> Result<Frame, String> {
     Ok(frame)
 }
 
-/// It changes something before and after client 1, and brings the first change when that of client 1 is done again. Client 1 lets the others
-/// wait meanwhile.
+/// The peer changes something before and after client 1, and replays its first change after that of client 1 was replayed. Client
+/// 1 delays the recovery meanwhile.
 async fn too_late(hand: Hand) -> Outcome {
     let peer = hand.known(0);
     let first = kept(&hand, &peer, "f").await?;
@@ -264,8 +264,8 @@ async fn too_late(hand: Hand) -> Outcome {
     Ok(())
 }
 
-/// A change of "f", which client 0 has looked at, waits while client 0 stands still. A later request of its slot does not; gives that and
-/// its answer when both are answered.
+/// A change of "f", which client 0 has cached, waits while client 0 is paused. A later request in the same slot does not wait;
+/// returns that request and its reply when both are answered.
 async fn overtaken(hand: &Hand, peer: &Peer, later: &ReintReq) -> Result<(Frame, Frame), String> {
     let file = hand.fid(1, "f").await?;
     let first = peer.send(in_slot(peer, 1, &change_mode(file), 0));
@@ -277,18 +277,18 @@ async fn overtaken(hand: &Hand, peer: &Peer, later: &ReintReq) -> Result<(Frame,
     Ok((later, answer))
 }
 
-/// Sends a request again: its answer is the first one.
+/// Resends a request: its reply must be the first one.
 async fn again(peer: &Peer, mut frame: Frame, first: (u64, i32)) -> Outcome {
     frame.header.flags = flags::RESENT;
     let reply = peer.call(frame).await?;
     let second = (reply.header.transno.0, reply.header.status);
-    if second == first { Ok(()) } else { Err(peer.wrong(format!("is answered {second:?}, and was {first:?} before"))) }
+    if second == first { Ok(()) } else { Err(peer.wrong(format!("has the reply {second:?}, and had {first:?} before"))) }
 }
 
 async fn slot_again(hand: Hand) -> Outcome {
     let peer = client(&hand).await?;
     let file = hand.fid(1, "g").await?;
-    // Nobody stands in its way.
+    // No other client holds a conflicting lock.
     hand.wait(Duration::from_secs(4)).await;
     let reply = peer.call(in_slot(&peer, 1, &change_mode(file), 0)).await?;
     peer.is(Opcode::MdsReint, &reply, Ok(()))?;
@@ -305,7 +305,7 @@ async fn slot_fails(hand: Hand) -> Outcome {
     peer.is(Opcode::MdsReint, &answer, Err(Errno::ENOENT))
 }
 
-/// What failed has failed, although it would work by now.
+/// A failed request keeps its error, although it would succeed by now.
 async fn failed_again(hand: Hand) -> Outcome {
     let peer = hand.known(0);
     let dir = hand.fid(1, "d").await?;
@@ -315,7 +315,7 @@ async fn failed_again(hand: Hand) -> Outcome {
     again(&peer, frame, (0, -Errno::ENOENT.raw())).await
 }
 
-/// The first removal hangs on what client 1 has changed, and waits. The second does not; the third hangs on both.
+/// The first removal depends on a change of client 1, and waits. The second does not; the third depends on both.
 async fn own_slots(hand: Hand) -> Outcome {
     let (dir, above) = (hand.fid(1, "d/e").await?, hand.fid(1, "d").await?);
     let peer = hand.known(0);

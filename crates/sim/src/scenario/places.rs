@@ -1,4 +1,4 @@
-//! Stories that come to places which seeds miss, or come to too seldom: for each what must hold there.
+//! Stories that reach code which seeds miss or reach too rarely.
 
 use proto::Bytes;
 
@@ -7,46 +7,46 @@ use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, st
 use super::{Act, MDT, OST, Story};
 use crate::model::{Op, S_IFREG};
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    story("name-moved", "what a name leads to is changed while it is looked up", name_moved),
+    story("name-moved", "a name is renamed while it is looked up", name_moved),
     story(
         "lost-together",
-        "what builds on a change that is lost with its client is lost, too, and nothing else",
+        "a change that depends on one lost with its client is lost, too, and nothing else is",
         lost_together,
     ),
-    story("set-ids", "changes of data and of owners take privileges away", set_ids),
-    story("small-synced", "a small file that was synced is there although everybody has died", small_synced),
-    story("all-synced", "what a sync of the whole mount covers is there although everybody has died", all_synced),
+    story("set-ids", "changes of data and of owners clear privileges", set_ids),
+    story("small-synced", "a synced small file is there although its client has died and its target has lost power", small_synced),
+    story("all-synced", "a sync of the whole mount persists although the client has died and all targets have lost power", all_synced),
     story(
         "silent-holder",
-        "a client that is gone holds others up for no longer than a lock may be waited for",
+        "a dead client delays others no longer than the lock timeout",
         silent_holder,
     ),
     story(
         "silent-writer",
-        "a writer that is gone holds up who asks for the size for no longer than that",
+        "a dead writer delays a stat of its file no longer than that",
         silent_writer,
     ),
-    story("given-up", "a client that was given up sees what others have done since, and goes on", given_up),
-    story("given-up-open", "files that a client had open when it was given up are open no longer", given_up_open),
-    story("read-times", "who asks when a file was read last is told so when it was closed", read_times),
-    story("behind", "changes of metadata write-back that are lost with an eviction are not there", behind),
+    story("given-up", "an evicted client sees later changes of others, and continues", given_up),
+    story("given-up-open", "files that a client had open at its eviction are no longer open", given_up_open),
+    story("read-times", "the access time of a file is up to date after its close", read_times),
+    story("behind", "metadata changes that are lost with an eviction are not there", behind),
     story(
         "large-directory",
-        "a directory of many names is listed whole, each name once, while names come and go",
+        "a directory with many names is listed completely, each name once, while names are added and removed",
         large_directory,
     ),
-    story("holes", "holes are found where they are, in small files and large ones", holes),
-    story("blocks", "a file that is cut to nothing and written again has what was written", blocks),
+    story("holes", "holes are found where they are, in small and large files", holes),
+    story("blocks", "a file that is truncated to zero and written again has the new data", blocks),
     story(
         "owner-of-objects",
-        "a file's new owner may go on with it through a client that had it open",
+        "a file's new owner can use it through a client that had it open",
         owner_of_objects,
     ),
     story(
         "handed-over",
-        "locks that are given back, weakened or refused let those who wait go on at once",
+        "released, downgraded or refused locks let waiting requests continue at once",
         handed_over,
     ),
 ];
@@ -63,7 +63,7 @@ pub(super) fn unlink(at: &str) -> Op {
     Op::Unlink { path: path(at) }
 }
 
-/// Client 0 looks a large file up while client 1, which is asked for its size meanwhile, takes its name away and brings it back.
+/// Client 0 looks up a large file while client 1, which gets a glimpse for its size meanwhile, renames it away and back.
 fn name_moved() -> Vec<Act> {
     let mut acts = vec![mkdir(0, "d"), open(1, "d/f", CREATE, 1)];
     for round in 0..60 {
@@ -85,8 +85,8 @@ fn name_moved() -> Vec<Act> {
     acts
 }
 
-/// Without commit on sharing client 1 builds on what client 0 has changed and the disk has not. Client 0 dies with the server: what it
-/// had changed is lost, the change of client 1 does not fit any more, and neither is there afterwards.
+/// Without commit on sharing, client 1 makes a change that depends on an unwritten change of client 0. Client 0 dies, and the
+/// server crashes: the change of client 0 is lost, that of client 1 no longer fits, and neither is there afterwards.
 fn lost_together() -> Vec<Act> {
     vec![
         mknod(0, "f"),
@@ -163,7 +163,7 @@ fn all_synced() -> Vec<Act> {
     ]
 }
 
-/// As long as a lock is waited for, and what finding out takes.
+/// A lock timeout, and the time to detect it.
 const HELD_MAX: u64 = 90_000_000;
 
 fn silent_holder() -> Vec<Act> {
@@ -211,7 +211,7 @@ fn given_up() -> Vec<Act> {
         Do(0, Op::Rename { from: path("d/f"), to: path("d/h"), flags: 0 }),
         Do(0, unlink("d/g")),
         Do(0, Op::Mknod { path: path("d/g"), mode: S_IFREG | 0o600, rdev: 0 }),
-        // Its next sign of life tells it.
+        // Its next ping tells it.
         Wait(60_000_000),
         stat(1, "d/f"),
         stat(1, "d/g"),
@@ -288,7 +288,7 @@ fn owner_of_objects() -> Vec<Act> {
     ]
 }
 
-/// Nobody waits for a timer.
+/// No call waits for a timer.
 const SOON: u64 = 1_000_000;
 
 fn handed_over() -> Vec<Act> {
@@ -317,7 +317,7 @@ fn handed_over() -> Vec<Act> {
     acts
 }
 
-/// Nothing that client 1 makes reaches the server before it is given up.
+/// Nothing that client 1 makes reaches the server before the eviction.
 fn behind() -> Vec<Act> {
     vec![
         mkdir(1, "d"),
@@ -375,7 +375,7 @@ fn read_times() -> Vec<Act> {
             close_fd(1, fd + 10),
             Wait(2_000_000),
             ReadSince(1, path(at)),
-            // Another client may show what it has cached until it has to ask.
+            // Another client may show cached times until it has to ask.
             Do(1, chmod(at, 0o640)),
             ReadSince(1, path(at)),
             ReadSince(0, path(at)),

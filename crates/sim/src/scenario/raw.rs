@@ -1,8 +1,9 @@
-//! Sessions by hand: a part of a story is the program of a peer that is no client of ours.
+//! Hand-operated sessions: a part of a story is the program of a peer that is not one of our clients.
 //!
-//! A client asks for nothing that it has no lock for, claims nothing that it was not given, and registers nothing; so no call through one
-//! shows what a server does with somebody who does. [`Act::Raw`](super::Act::Raw) runs a function that opens sessions of its own with
-//! any server, sends requests, and says what must come of each: an answer, an errno, a notice, the end of the connection, or nothing.
+//! Our clients send no request without the lock that it needs, claim nothing that they were not granted, and do not register as
+//! targets; so no call through a client shows how a server treats a peer that does. [`Act::Raw`](super::Act::Raw) runs a function
+//! that opens its own sessions with any server, sends requests, and states the expected outcome of each: a reply, an errno, a
+//! notice, the end of the connection, or nothing.
 //!
 //! ```ignore
 //! async fn spendthrift(hand: Hand) -> Outcome {
@@ -15,7 +16,7 @@
 //! }
 //! ```
 //!
-//! A session stays for later parts of the story ([`Hand::known`]). At the end those that are left say good-bye.
+//! A session persists for later parts of the story ([`Hand::known`]). At the end the remaining sessions disconnect.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -33,22 +34,22 @@ use crate::world::World;
 use crate::world::raw::Wires;
 use crate::world::session::Session;
 
-/// How a part of a story ended; if not well, what is wrong.
+/// The outcome of a part of a story: what is wrong, if anything.
 pub(crate) type Outcome = Result<(), String>;
-/// A part of a story that is on its way.
+/// A running part of a story.
 pub(crate) type Doing = Pin<Box<dyn Future<Output = Outcome>>>;
 
-/// An answer comes within this, or it does not come: longer than a lock is waited for.
+/// The longest time to wait for a reply: longer than a lock timeout.
 const ANSWER_MAX: Duration = Duration::from_secs(150);
-/// So often a target that starts is asked again.
+/// Interval between connect attempts to a starting target.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// What a part of a story has.
+/// The tools of a part of a story.
 #[derive(Clone)]
 pub struct Hand {
     pub(super) wires: Wires,
     pub(crate) sched: Sched,
-    /// Of the servers.
+    /// The names of the servers.
     pub(super) names: Vec<TargetName>,
     pub(super) kernels: Vec<Kernel>,
     /// The story's directory.
@@ -56,7 +57,7 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// One for programs that have no directory and no clients.
+    /// Tools for programs without a directory and clients.
     pub fn of(world: &World) -> Hand {
         Hand {
             wires: world.raw.clone(),
@@ -67,12 +68,12 @@ impl Hand {
         }
     }
 
-    /// A new session with a server, which knows nothing of it yet.
+    /// A new session with a server, not connected yet.
     pub fn peer(&self, server: usize) -> Peer {
         Peer { place: self.wires.add(server), hand: self.clone() }
     }
 
-    /// The session that was made first, second, and so on in this story.
+    /// The session with this index in the order of creation.
     pub fn known(&self, place: usize) -> Peer {
         Peer { place, hand: self.clone() }
     }
@@ -82,41 +83,41 @@ impl Hand {
         self.names[server].to_string()
     }
 
-    /// Lets time pass.
+    /// Waits for a duration of virtual time.
     pub async fn wait(&self, time: Duration) {
         self.sched.sleep(time).await;
     }
 
-    /// Asks the world for something, and lets it happen.
+    /// Sends a command to the world, and lets it be executed.
     pub async fn command(&self, command: Command) {
         self.sched.command(command);
         self.sched.sleep(Duration::from_micros(1)).await;
     }
 
-    /// A server is killed, and comes back.
+    /// Kills a server, which then restarts.
     pub async fn crash(&self, server: usize) {
         self.command(Command::Crash(server)).await;
     }
 
-    /// From now on nothing that a server does reaches its disk, until it is killed.
+    /// From now on, until it is killed, nothing that a server writes reaches its disk.
     pub async fn withhold(&self, server: usize) {
         self.command(Command::Barrier(server)).await;
     }
 
-    /// The disk of an object target has room for so many bytes in all, and the target has learned it.
+    /// Sets the capacity of an object target's disk for data, and waits until the target has noticed.
     pub async fn room(&self, server: usize, bytes: Option<u64>) {
         self.command(Command::Room(server, bytes)).await;
         self.wait(Duration::from_millis(1_100)).await;
     }
 
-    /// The FID of a file that the story has made, asked through a client.
+    /// The FID of a file that the story has made, looked up through a client.
     pub async fn fid(&self, client: usize, path: &str) -> Result<Fid, String> {
         let full: Vec<Bytes> = self.base.iter().cloned().chain(super::stories::path(path)).collect();
         let stat = self.kernels[client].stat(&root(), &full).await.map_err(|fail| format!("{path}: {fail:?}"))?;
         Fid::from_ino(stat.ino).ok_or_else(|| format!("{path} has no FID"))
     }
 
-    /// Waits until something is so, at most for so long.
+    /// Waits until a condition holds, at most for this long. Returns whether it does.
     async fn until(&self, most: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         let until = self.sched.now() + most;
         let mut pause = Duration::from_micros(50);
@@ -130,7 +131,7 @@ impl Hand {
         true
     }
 
-    /// The sessions that are left say good-bye.
+    /// Disconnects the remaining sessions.
     pub(crate) async fn leave(&self) {
         for place in 0..self.wires.count() {
             let peer = self.known(place);
@@ -143,7 +144,7 @@ impl Hand {
     }
 }
 
-/// A session by hand.
+/// A hand-operated session.
 #[derive(Clone)]
 pub struct Peer {
     place: usize,
@@ -151,35 +152,35 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Its place, for [`Hand::known`].
+    /// Its index, for [`Hand::known`].
     pub fn place(&self) -> usize {
         self.place
     }
 
-    /// Looks at what it knows, or changes that: who it is, how often it has connected, its export.
+    /// Reads or changes the session: its UUID, its count of connects, its export.
     pub fn session<R>(&self, look: impl FnOnce(&mut Session) -> R) -> R {
         self.hand.wires.session(self.place, look)
     }
 
-    /// Whether its connection is there.
+    /// Whether it is connected.
     pub fn is_up(&self) -> bool {
         self.session(|session| session.up)
     }
 
-    /// Servers take it for somebody else's program, from its next connection on: it may not be a target.
+    /// From the next connection on servers treat it as a foreign program, which may not be a target.
     pub fn stranger(&self) {
         self.hand.wires.distrust(self.place);
     }
 
-    /// Closes its connection without a word.
+    /// Closes its connection without disconnecting the session.
     pub fn hang_up(&self) {
         self.hand.wires.hang_up(self.place);
     }
 
-    /// Gets a connection if it has none, and tries again until the server runs.
+    /// Establishes a connection if there is none, retrying until the server runs.
     ///
     /// # Errors
-    /// It does not.
+    /// No connection could be established in time.
     pub async fn dial(&self) -> Outcome {
         let (wires, place) = (&self.hand.wires, self.place);
         let there = || {
@@ -189,14 +190,14 @@ impl Peer {
             wires.session(place, |session| session.up)
         };
         let came = self.hand.until(ANSWER_MAX, there).await;
-        if came { Ok(()) } else { Err(self.wrong("gets no connection".to_owned())) }
+        if came { Ok(()) } else { Err(self.wrong("cannot connect".to_owned())) }
     }
 
-    /// Connects with what is said in header and request, by default as a client with all features that has nothing of this target, and
-    /// gives the answer. A target that starts is asked again, and one that went meanwhile, too.
+    /// Connects with a header and request that `claim` may change, by default as a client with all features that has nothing from
+    /// this target, and returns the reply. Retries if the target is starting or goes down meanwhile.
     ///
     /// # Errors
-    /// No answer.
+    /// There is no reply.
     pub async fn connect(&self, claim: impl Fn(&mut Header, &mut ConnectReq)) -> Result<Frame, String> {
         loop {
             self.dial().await?;
@@ -212,29 +213,29 @@ impl Peer {
         }
     }
 
-    /// The same, and it is let in.
+    /// Connects, and must be accepted.
     ///
     /// # Errors
-    /// It is not.
+    /// The target refuses.
     pub async fn connected(&self, claim: impl Fn(&mut Header, &mut ConnectReq)) -> Result<ConnectRep, String> {
         let reply = self.connect(claim).await?;
         self.is(Opcode::Connect, &reply, Ok(()))?;
         decoded(&reply)
     }
 
-    /// The same, and it is refused.
+    /// Connects, and must be refused with this error.
     ///
     /// # Errors
-    /// It is let in, or refused otherwise.
+    /// The target accepts, or refuses with another error.
     pub async fn kept_out(&self, claim: impl Fn(&mut Header, &mut ConnectReq), errno: Errno) -> Outcome {
         let reply = self.connect(claim).await?;
         self.is(Opcode::Connect, &reply, Err(errno))
     }
 
-    /// Comes back to a target that has restarted, or to which the connection was lost, with nothing to replay.
+    /// Reconnects to a target after its restart or after the loss of the connection, with nothing to replay.
     ///
     /// # Errors
-    /// It is not let in.
+    /// The target refuses.
     pub async fn back(&self) -> Result<ConnectRep, String> {
         let reply = self.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
         for done in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
@@ -245,10 +246,10 @@ impl Peer {
         Ok(reply)
     }
 
-    /// Says good-bye.
+    /// Disconnects the session.
     ///
     /// # Errors
-    /// Nobody hears it.
+    /// The target does not confirm it.
     pub async fn leave(&self) -> Outcome {
         let reply = self.call(self.request(Opcode::Disconnect, &Empty {})).await?;
         self.is(Opcode::Disconnect, &reply, Ok(()))?;
@@ -256,48 +257,48 @@ impl Peer {
         Ok(())
     }
 
-    /// The next request of this session, to be sent as it is or changed.
+    /// The next request of this session, which may be changed before it is sent.
     pub fn request(&self, opcode: Opcode, body: &impl Message) -> Frame {
         Frame::new(self.session(|session| session.next(opcode)), body, Bytes::new())
     }
 
-    /// Sends a frame, as it is.
+    /// Sends a frame unchanged.
     pub fn send(&self, frame: Frame) -> Xid {
         let xid = frame.header.xid;
         self.hand.wires.send(self.place, frame);
         xid
     }
 
-    /// The answer to a request; early replies are left out.
+    /// The reply to a request; early replies are skipped.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no reply.
     pub async fn answer(&self, xid: Xid) -> Result<Frame, String> {
         self.answer_within(xid, ANSWER_MAX).await
     }
 
-    /// The same for those who know how long it may take.
+    /// The same with a time limit.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no reply.
     pub async fn answer_within(&self, xid: Xid, most: Duration) -> Result<Frame, String> {
         let reply = self.reply(xid, most, || false).await;
-        reply.ok_or_else(|| self.wrong(format!("has no answer to xid {} within {most:?}", xid.0)))
+        reply.ok_or_else(|| self.wrong(format!("has no reply to xid {} within {most:?}", xid.0)))
     }
 
-    /// The answer to a request, if it comes before the connection ends.
+    /// The reply to a request, or `None` if the connection ends before it.
     ///
     /// # Errors
-    /// Neither.
+    /// There is no reply, and the connection is still up.
     pub async fn reply_while_up(&self, xid: Xid) -> Result<Option<Frame>, String> {
         let reply = self.reply(xid, ANSWER_MAX, || !self.is_up()).await;
         match reply {
-            None if self.is_up() => Err(self.wrong(format!("has no answer to xid {}", xid.0))),
+            None if self.is_up() => Err(self.wrong(format!("has no reply to xid {}", xid.0))),
             reply => Ok(reply),
         }
     }
 
-    /// An answer, if one comes within so long and before nobody waits any more.
+    /// A reply, if it arrives in time and before `gives_up` holds.
     async fn reply(&self, xid: Xid, most: Duration, gives_up: impl Fn() -> bool) -> Option<Frame> {
         let is_it = |frame: &Frame| {
             frame.header.has(flags::REPLY) && !frame.header.has(flags::EARLY) && frame.header.xid == xid
@@ -311,58 +312,58 @@ impl Peer {
         found
     }
 
-    /// Sends a request and gives its answer, whatever it is.
+    /// Sends a request and returns its reply, whatever it is.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no reply.
     pub async fn call(&self, frame: Frame) -> Result<Frame, String> {
         let xid = self.send(frame);
         self.answer(xid).await
     }
 
-    /// A request that succeeds.
+    /// Makes a request that must succeed.
     ///
     /// # Errors
-    /// It does not.
+    /// It fails.
     pub async fn done<R: Message + Default>(&self, opcode: Opcode, body: &impl Message) -> Result<R, String> {
         let reply = self.call(self.request(opcode, body)).await?;
         self.is(opcode, &reply, Ok(()))?;
         decoded(&reply)
     }
 
-    /// A request that is refused.
+    /// Makes a request that must fail with this error.
     ///
     /// # Errors
-    /// It is not, or otherwise.
+    /// It succeeds, or fails with another error.
     pub async fn refused(&self, opcode: Opcode, body: &impl Message, errno: Errno) -> Outcome {
         let reply = self.call(self.request(opcode, body)).await?;
         self.is(opcode, &reply, Err(errno))
     }
 
-    /// Whether an answer is what it must be.
+    /// Checks the status of a reply.
     ///
     /// # Errors
-    /// It is not.
+    /// The status is another one.
     pub fn is(&self, opcode: Opcode, reply: &Frame, wanted: Result<(), Errno>) -> Outcome {
         let status = wanted.map_or_else(|errno| -errno.raw(), |()| 0);
         if reply.header.status == status {
             return Ok(());
         }
-        Err(self.wrong(format!("is answered {} to {}, expected {wanted:?}", reply.header.status, opcode.name())))
+        Err(self.wrong(format!("has status {} in the reply to {}, expected {wanted:?}", reply.header.status, opcode.name())))
     }
 
-    /// A request has no answer within so long.
+    /// Checks that a request has no reply within this time.
     ///
     /// # Errors
-    /// It has one.
+    /// There is a reply.
     pub async fn unanswered(&self, xid: Xid, most: Duration) -> Outcome {
         match self.answer_within(xid, most).await {
-            Ok(reply) => Err(self.wrong(format!("is answered too early: {:?}", reply.header))),
+            Ok(reply) => Err(self.wrong(format!("has a reply too early: {:?}", reply.header))),
             Err(_) => Ok(()),
         }
     }
 
-    /// A notice of this kind, that has come or comes within so long.
+    /// A notice of this kind that has arrived, or arrives in time.
     pub async fn notice(&self, opcode: Opcode, most: Duration) -> Option<Frame> {
         let is_it = |frame: &Frame| !frame.header.has(flags::REPLY) && frame.header.opcode == opcode as u16;
         let mut found = None;
@@ -374,36 +375,36 @@ impl Peer {
         found
     }
 
-    /// The same, and what it says.
+    /// The same, decoded.
     ///
     /// # Errors
-    /// None comes.
+    /// No notice arrives.
     pub async fn noticed<R: Message + Default>(&self, opcode: Opcode, most: Duration) -> Result<R, String> {
         match self.notice(opcode, most).await {
             Some(frame) => decoded(&frame),
-            None => Err(self.wrong(format!("hears no {} within {most:?}", opcode.name()))),
+            None => Err(self.wrong(format!("receives no {} within {most:?}", opcode.name()))),
         }
     }
 
-    /// None comes within so long.
+    /// Checks that no notice of this kind arrives within this time.
     ///
     /// # Errors
-    /// One does.
+    /// A notice arrives.
     pub async fn unnoticed(&self, opcode: Opcode, most: Duration) -> Outcome {
         match self.notice(opcode, most).await {
-            Some(_) => Err(self.wrong(format!("hears {}, and should not", opcode.name()))),
+            Some(_) => Err(self.wrong(format!("receives an unexpected {}", opcode.name()))),
             None => Ok(()),
         }
     }
 
-    /// A sentence about it.
+    /// A message about this session.
     pub fn wrong(&self, what: String) -> String {
         let server = self.session(|session| session.server);
         format!("session {} by hand with {}: {what}", self.place, self.hand.names[server])
     }
 }
 
-/// What an answer says.
+/// Decodes the body of a reply.
 fn decoded<R: Message + Default>(frame: &Frame) -> Result<R, String> {
-    frame.decode().map_err(|error| format!("an answer cannot be read: {error}"))
+    frame.decode().map_err(|error| format!("a reply cannot be decoded: {error}"))
 }

@@ -1,5 +1,5 @@
-//! Stories of sessions, recoveries and disks: what is replayed and how long that may take, what is left of clients that were given up,
-//! what a server holds back until it is durable, and disks that are slow, full, broken or replaced.
+//! Stories about sessions, recoveries and disks: what is replayed and how long that may take, what remains of evicted clients,
+//! what a server withholds until it is durable, and disks that are slow, full, broken or replaced.
 
 use proto::Errno;
 use stdx::Site;
@@ -19,57 +19,57 @@ use crate::world::net::Node;
 use crate::world::server::RESERVE;
 use crate::world::trap::Strike;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     Story {
         name: "replays",
-        what: "what happens while many changes are replayed loses none of them and does none twice",
+        what: "a fault during the replay of many changes loses none of them and repeats none",
         acts: replays,
         strikes: &[Strike::Lose, Strike::Double, Strike::Crash(MDT), Strike::LoseAndCrash(MDT)],
     },
     Story {
         name: "late-crash",
-        what: "a frame is lost, and its server restarts before anybody has missed it",
+        what: "a frame is lost, and its server restarts before any node has missed it",
         acts: late_crash,
         strikes: &[Strike::LoseAndCrashLate(MDT)],
     },
-    story("patient", "who waits in a recovery for a client that is gone stays connected", patient),
-    story("replays-slowly", "a client that replays slowly and steadily is not given up", replays_slowly),
-    story("drips", "a client that replays too slowly holds up others no longer than recovery may last", drips),
+    story("patient", "a client that waits in a recovery for a dead client stays connected", patient),
+    story("replays-slowly", "a client that replays slowly and steadily is not evicted", replays_slowly),
+    story("drips", "a client that replays too slowly delays others no longer than a recovery may last", drips),
     story(
         "builds-on-lost",
-        "who builds on a change that is lost with its client replays nothing after that, and is told once",
+        "a client whose change depends on one that is lost with its client replays nothing after it, and gets one error",
         builds_on_lost,
     ),
     Story {
         name: "lost-and-crash",
-        what: "the same, and the server is killed once more while it finds out",
+        what: "the same, and the server is killed again while it detects the gap",
         acts: lost_and_crash,
         strikes: &[Strike::Crash(MDT)],
     },
-    story("undone", "who has seen what is lost with another client and its server sees that it is not so", undone),
+    story("undone", "a client that has seen a change which is lost with another client and the server sees that it is undone", undone),
     story(
         "in-turn",
-        "what is written back waits for the changes that programs wait for before it, and for no others",
+        "write-back waits for the earlier changes that programs wait for, and for no others",
         in_turn,
     ),
-    story("given-up-replays", "a client that was given up replays nothing of what it did before", given_up_replays),
+    story("given-up-replays", "an evicted client replays nothing from before the eviction", given_up_replays),
     story(
         "reconnect-overtaken",
-        "a connect that was overtaken by a later one takes no connection away",
+        "a connect that was overtaken by a later one closes no connection",
         reconnect_overtaken,
     ),
-    story("destroys-lost", "objects that are destroyed stay so, whatever their target has not on its disk", destroyed),
-    story("sync-fails", "what was synced is there although the disk has failed to sync it before", sync_fails),
-    story("slow-commits", "changes that wait for a slow disk go on when it has written", slow_commits),
+    story("destroys-lost", "destroyed objects stay destroyed, even if their target had not written that to its disk", destroyed),
+    story("sync-fails", "synced data is there although an earlier sync of the disk failed", sync_fails),
+    story("slow-commits", "changes that wait for a slow disk continue after its commit", slow_commits),
     story(
         "slow-disk-writer",
-        "who writes back to a slow disk what is asked for keeps its lock until it has",
+        "a client that writes back to a slow disk after a callback keeps its lock until it has finished",
         slow_writer,
     ),
-    story("long-away", "a client that has been away for long is not waited for as one that is there", long_away),
-    story("full", "a full disk refuses changes and takes removals", full),
-    story("replaced", "a target that was made anew is served by its own history", replaced),
+    story("long-away", "a client that has been away for long is not waited for like a connected one", long_away),
+    story("full", "a full disk refuses changes and accepts removals", full),
+    story("replaced", "a replaced target uses its own history", replaced),
     Story {
         name: "reopened",
         what: "a file that is open when its name is removed outlives a restart with a cold cache",
@@ -82,7 +82,7 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
     Story { name, what, acts, strikes: &[] }
 }
 
-/// What was done is on all disks, and closes have left.
+/// Everything that was done is on all disks, and closes have been sent.
 fn settled() -> Vec<Act> {
     vec![Do(0, Op::Syncfs), Do(1, Op::Syncfs), Wait(50_000)]
 }
@@ -116,8 +116,8 @@ fn replays() -> Vec<Act> {
     acts
 }
 
-/// Each frame of client 0 and of its server once. What was answered is durable when the server is killed, and what is sent again has its
-/// first answer.
+/// Loses each frame of client 0 and of its server once. Acknowledged changes are durable when the server is killed, and a resent
+/// request gets its first reply.
 fn late_crash() -> Vec<Act> {
     let pause = || Wait(20_000);
     vec![
@@ -143,7 +143,7 @@ fn late_crash() -> Vec<Act> {
     ]
 }
 
-/// Client 1 is gone for good, and client 0 has replays that wait for the end of that.
+/// Client 1 is dead, and client 0 has replays that wait until it is given up.
 fn patient() -> Vec<Act> {
     let mut acts = vec![mknod(0, "f"), mknod(1, "g")];
     acts.extend(settled());
@@ -159,13 +159,13 @@ fn patient() -> Vec<Act> {
         Wait(60_000_000),
         Join,
         Expect(Node::Client(0), "mdc.*.import", "timeouts: 0".to_owned()),
-        // The first one, and those until the server is there again.
+        // The first connect, and those until the server runs again.
         Expect(Node::Client(0), "mdc.*.import", "connection_attempts: 3".to_owned()),
     ]);
     acts
 }
 
-/// Opens that are durable, as a client replays so many at once.
+/// Durable opens: this many windows of requests that a client replays at once.
 fn many_open(windows: usize) -> Vec<Act> {
     let mut acts = vec![mkdir(0, "d"), mknod(1, "f")];
     let count = rpc::REPLAY_WINDOW * windows;
@@ -174,7 +174,7 @@ fn many_open(windows: usize) -> Vec<Act> {
     acts
 }
 
-/// Longer than anybody may be silent in a recovery, but never silent for so long.
+/// Longer in all than a client may be silent in a recovery, but never silent for that long.
 fn replays_slowly() -> Vec<Act> {
     let mut acts = many_open(3);
     acts.extend([
@@ -192,7 +192,7 @@ fn replays_slowly() -> Vec<Act> {
     acts
 }
 
-/// As long as the recovery of [`drips`] may last.
+/// The longest recovery of [`drips`].
 const RECOVERY_MAX: u64 = 80_000_000;
 
 fn drips() -> Vec<Act> {
@@ -213,7 +213,8 @@ fn drips() -> Vec<Act> {
     acts
 }
 
-/// Without commit on sharing client 1 builds on what client 0 has changed and the disk has not, and goes on. Client 0 dies with the server.
+/// Without commit on sharing, client 1 makes a change that depends on an unwritten change of client 0, and continues. Client 0
+/// dies, and the server crashes.
 fn on_lost() -> Vec<Act> {
     let mut acts = vec![mknod(0, "f"), mkdir(1, "d")];
     acts.extend(settled());
@@ -249,7 +250,7 @@ fn builds_on_lost() -> Vec<Act> {
     acts
 }
 
-/// The server is killed once more while it finds out. Client 1 is told all the same.
+/// The server is killed again while it detects the gap. The loss is reported to client 1 all the same.
 fn lost_and_crash() -> Vec<Act> {
     let mut acts = on_lost();
     acts.extend([
@@ -264,7 +265,7 @@ fn lost_and_crash() -> Vec<Act> {
     acts
 }
 
-/// Client 1 has seen what client 0 has changed and the disk has not, and has a lock on it.
+/// Client 1 has seen an unwritten change of client 0, and has a lock on the object.
 fn undone() -> Vec<Act> {
     let mut acts = vec![mkdir(1, "d"), mknod(0, "f"), mknod(1, "d/g"), stat(1, "f"), stat(0, "d/g")];
     acts.extend(settled());
@@ -322,7 +323,7 @@ fn given_up_replays() -> Vec<Act> {
     acts
 }
 
-/// A request of client 0 is lost, and the server takes its time over the connect that follows: client 0 tries again meanwhile.
+/// A request of client 0 is lost, and the server delays the connect that follows: client 0 retries meanwhile.
 fn reconnect_overtaken() -> Vec<Act> {
     let mut acts = vec![mknod(0, "f"), mknod(1, "g")];
     acts.extend(settled());
@@ -385,10 +386,10 @@ fn sync_fails() -> Vec<Act> {
     acts
 }
 
-/// Files of [`slow_commits`].
+/// The files of [`slow_commits`].
 const FILES: u64 = 40;
 
-/// More bytes than a target collects while it writes.
+/// More bytes than a target collects during a commit.
 fn slow_commits() -> Vec<Act> {
     let set = |number: u64| {
         let (at, value) = (format!("f{}", number % FILES), pattern(number, 60_000));
@@ -403,7 +404,7 @@ fn slow_commits() -> Vec<Act> {
     acts
 }
 
-/// Bytes that take a slow disk longer than a lock is waited for.
+/// Bytes whose writing takes a slow disk longer than the lock timeout.
 const MUCH: usize = 16 << 20;
 
 fn slow_writer() -> Vec<Act> {
@@ -428,7 +429,7 @@ fn slow_writer() -> Vec<Act> {
     acts
 }
 
-/// Less than a lock is waited for.
+/// Less than the lock timeout.
 const AT_ONCE: u64 = 10_000_000;
 
 fn long_away() -> Vec<Act> {
@@ -468,7 +469,7 @@ fn full() -> Vec<Act> {
     acts
 }
 
-/// Nothing was left on the object targets when they were made anew.
+/// The object targets were empty when they were replaced.
 fn replaced() -> Vec<Act> {
     let file = |client, fd, at: &str| {
         vec![open(client, at, CREATE, fd), write(client, fd, 0, 300_000), fsync(client, fd), close_fd(client, fd)]
@@ -487,7 +488,7 @@ fn replaced() -> Vec<Act> {
     acts
 }
 
-/// To open the file again takes the server longer than to remove its name, for its user might not open it by now.
+/// Reopening the file takes the server longer than removing its name, because the user may no longer open it.
 fn reopened() -> Vec<Act> {
     let mut acts = vec![
         mkdir(0, "d"),

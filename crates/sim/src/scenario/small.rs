@@ -1,4 +1,5 @@
-//! Stories of peers that ask a metadata target for what our clients ask otherwise, or not at all: what it answers, refuses and calls back.
+//! Stories of peers that send a metadata target requests which our clients send differently or never: its replies, errors and
+//! callbacks.
 
 use core::time::Duration;
 
@@ -18,38 +19,38 @@ use crate::program::{name, root};
 use crate::sched::{Command, Fail};
 use crate::world::session::superuser;
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story(
         "batch-by-hand",
-        "a batch of which a part fails is answered so, also by a target that has forgotten it",
+        "the reply to a batch with failed changes says so, also after the target has lost it",
         || vec![Act::Raw(|hand| Box::pin(batch(hand)))],
     ),
-    story("times-by-hand", "whoever tells of times late puts none back, and now is now", || {
+    story("times-by-hand", "late times set none back, and "now" is the time of the request", || {
         vec![Act::Raw(|hand| Box::pin(times(hand)))]
     }),
     story(
         "gone-by-hand",
-        "a directory that was removed has nothing in it, and a number of an object is used once",
+        "a removed directory is empty, and a FID is used once",
         || vec![Act::Raw(|hand| Box::pin(gone(hand)))],
     ),
-    story("pages-by-hand", "a listing that goes on begins where it ended", || {
+    story("pages-by-hand", "a continued listing starts where it ended", || {
         vec![Act::Raw(|hand| Box::pin(pages(hand)))]
     }),
     story(
         "data-by-hand",
-        "data of small files is taken from nobody behind his back, and from nobody without a lock",
+        "data of small files is not changed under another client's lock, nor under a lock that was never granted",
         || vec![Act::Raw(|hand| Box::pin(data(hand)))],
     ),
-    story("sync-by-hand", "a sync is answered when what it covers is on disk", || {
+    story("sync-by-hand", "a sync is answered after everything that it covers is on disk", || {
         vec![Act::Raw(|hand| Box::pin(sync(hand)))]
     }),
-    story("reopen-by-hand", "who says that he had a file open that he may not open has not", || {
+    story("reopen-by-hand", "a replayed open that the caller was never allowed to make is refused", || {
         vec![Act::Raw(|hand| Box::pin(reopen(hand)))]
     }),
     story(
         "name-by-hand",
-        "a program that opened a file by its number keeps it when its last name goes, whoever takes that away",
+        "a program that opened a file by number keeps it when its last name is removed, whichever client removes it",
         || vec![Act::Raw(|hand| Box::pin(unknown_name(hand)))],
     ),
 ];
@@ -58,14 +59,14 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
     Story { name, what, acts, strikes: &[] }
 }
 
-/// Everything that was done is on disk after this.
+/// After this everything is on disk.
 const SETTLED: Duration = Duration::from_millis(50);
-/// Longer than a request takes that waits for nobody.
+/// Longer than the duration of a request that waits for no other client.
 const A_WHILE: Duration = Duration::from_millis(500);
-/// The first moment that a peer's clock shows.
+/// The earliest time of a peer's clock.
 const THEN: i64 = 1_000_000;
 
-/// A peer with numbers for new objects.
+/// A peer with FIDs for new objects.
 struct Maker {
     peer: Peer,
     next: Fid,
@@ -118,7 +119,7 @@ impl Maker {
         rep.attr.ok_or_else(|| "no attributes".to_owned())
     }
 
-    /// Writes at the beginning of a small file.
+    /// Writes at the start of a small file.
     async fn write(&self, fid: Fid, lock: u64, lvb: Option<Lvb>, bytes: &'static [u8]) -> Result<Frame, String> {
         let object = ObjectId { fid, stripe: 0 };
         let mut frame = self.changing(&WriteReq { object, lock, lvb, ..WriteReq::default() }, Opcode::ObjWrite);
@@ -126,7 +127,7 @@ impl Maker {
         self.peer.call(frame).await
     }
 
-    /// After a crash of its target: it is back, and has nothing more to say of what was before.
+    /// After a crash of its target: it has reconnected, and has nothing to replay.
     async fn recovers(&self) -> Outcome {
         for done in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
             let mut frame = self.peer.request(Opcode::Ping, &Empty {});
@@ -158,12 +159,12 @@ fn expect<T: PartialEq + core::fmt::Debug>(what: &str, got: T, wanted: T) -> Out
     if got == wanted { Ok(()) } else { Err(format!("{what}: {got:?}, expected {wanted:?}")) }
 }
 
-/// What a call through a client gives.
+/// The result of a call through a client.
 fn fine<T>(result: Result<T, Fail>, what: &str) -> Result<T, String> {
     result.map_err(|fail| format!("{what}: {fail:?}"))
 }
 
-/// Bytes at the beginning of a file, as a program of a client sees them.
+/// Bytes at the start of a file, as a program of a client sees them.
 async fn seen(kernel: &Kernel, at: &str) -> Result<Bytes, String> {
     let how = OpenHow { flags: 0, mode: 0, blind: false };
     let fd = fine(kernel.open(&root(), &[name(at)], how).await, at)?;
@@ -185,7 +186,7 @@ async fn batch(hand: Hand) -> Outcome {
         })
     };
     let (dir, file) = (maker.fid(), maker.fid());
-    // What goes again in the same batch is not locked.
+    // Objects that are removed in the same batch are not locked.
     let (brief, brief_dir) = (maker.fid(), maker.fid());
     let all = [
         (create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), None),
@@ -236,7 +237,7 @@ async fn times(hand: Hand) -> Outcome {
     maker.change(set(file, both, late()), THEN + 2).await?;
     let attr = maker.attr(file).await?;
     expect("now", (attr.atime_ns, attr.mtime_ns, attr.ctime_ns), (THEN + 2, THEN + 2, THEN + 2))?;
-    // A time that was set is set no longer when the data changes: an earlier write that comes late puts nothing back.
+    // A set time no longer counts once the data changes: an earlier write that arrives late must not bring back an older time.
     maker.change(set(file, valid::MTIME, late()), THEN + 10).await?;
     maker.change(set(file, valid::SIZE, SetattrOp { size: 10, ..late() }), THEN + 30).await?;
     let lvb = Lvb { mtime_ns: THEN + 20, ctime_ns: THEN + 20, ..Lvb::default() };
@@ -305,13 +306,13 @@ async fn data(hand: Hand) -> Outcome {
     let how = OpenHow { flags: 2, mode: 0, blind: false };
     let fd = fine(near.open(&root(), &[name("small")], how).await, "small")?;
     fine(near.write(&root(), &fd, 0, &Bytes::from_static(b"the first bytes")).await, "small")?;
-    // The writer is asked for size and times of what it has not written yet.
+    // The target asks the writer for size and times of its buffered data.
     let written = fine(near.fstat(&root(), &fd).await, "small")?;
     let object = ObjectId { fid: file, stripe: 0 };
     let rep: ObjectStateRep = maker.peer.done(Opcode::ObjGetattr, &ObjGetattrReq { object }).await?;
     let lvb = rep.lvb.unwrap_or_default();
     expect("what the writer knows", (lvb.size, lvb.mtime_ns), (15, written.mtime_ns))?;
-    // A lock that nobody was given.
+    // A lock that was never granted.
     let reply = maker.write(file, 999, None, b"stolen").await?;
     maker.peer.is(Opcode::ObjWrite, &reply, Err(Errno::ESTALE))?;
     expect("the file", seen(near, "small").await?, Bytes::from_static(b"the first bytes"))?;

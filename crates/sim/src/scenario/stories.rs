@@ -1,4 +1,4 @@
-//! The stories.
+//! The general stories.
 
 use client::api::SetTime;
 use proto::Bytes;
@@ -13,7 +13,7 @@ use crate::world::trap::Strike;
 
 /// Every fault that one request to the metadata target can meet.
 const ALL: &[Strike] = &[Strike::Crash(MDT), Strike::Lose, Strike::Double, Strike::LoseAndCrash(MDT)];
-/// The same, and crashes of an object target.
+/// The same faults, and crashes of an object target.
 const DATA: &[Strike] = &[
     Strike::Crash(MDT),
     Strike::Crash(OST),
@@ -24,31 +24,31 @@ const DATA: &[Strike] = &[
     Strike::LoseAndCrash(OST),
 ];
 
-/// All of them.
+/// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    Story { name: "create", what: "a file is created, and seen elsewhere", acts: create, strikes: ALL },
+    Story { name: "create", what: "a file is created, and another client sees it", acts: create, strikes: ALL },
     Story { name: "names", what: "mkdir, symlink, link and rmdir", acts: names, strikes: ALL },
     Story { name: "rename", what: "a file is renamed over another in another directory", acts: rename, strikes: ALL },
     Story { name: "exchange", what: "a file and a directory exchange their names", acts: exchange, strikes: ALL },
     Story {
         name: "whiteout",
-        what: "renames leave whiteouts, and files come over these",
+        what: "renames leave whiteouts, and files replace these",
         acts: whiteout,
         strikes: ALL,
     },
-    Story { name: "unlink", what: "a file with objects is unlinked: nothing of it stays", acts: unlink, strikes: DATA },
+    Story { name: "unlink", what: "a file with objects is unlinked: nothing of it remains", acts: unlink, strikes: DATA },
     Story { name: "setattr", what: "mode, owner and times are changed", acts: setattr, strikes: ALL },
     Story { name: "xattr", what: "an extended attribute is set, replaced and removed", acts: xattr, strikes: ALL },
-    Story { name: "close", what: "a file is written and closed, and read elsewhere", acts: close, strikes: DATA },
+    Story { name: "close", what: "a file is written and closed, and read by another client", acts: close, strikes: DATA },
     Story {
         name: "grow",
-        what: "a file grows beyond the metadata target, is cut, synced and read elsewhere",
+        what: "a file outgrows the metadata target, is truncated, synced and read by another client",
         acts: grow,
         strikes: DATA,
     },
     Story {
         name: "orphan",
-        what: "a client dies with an unlinked file open: nothing of the file stays",
+        what: "a client dies with an unlinked file open: nothing of the file remains",
         acts: orphan,
         strikes: DATA,
     },
@@ -72,50 +72,50 @@ pub(super) const STORIES: &[Story] = &[
     },
     Story {
         name: "lock-replay",
-        what: "servers die and come back, and something happens while clients replay their locks: who has one keeps it",
+        what: "servers restart, and a fault strikes while clients replay their locks: every holder keeps its lock",
         acts: lock_replay,
         strikes: DATA,
     },
     Story {
         name: "rename-recalled",
-        what: "what is renamed loses its lock meanwhile: the kernel forgets it under its new name, too",
+        what: "an object loses its lock during its rename: the kernel drops the new name, too",
         acts: rename_recalled,
         strikes: &[],
     },
     Story {
         name: "link-shared",
-        what: "a file gets a further name while another client's change of it is not durable: the answer waits for that",
+        what: "a file gets another link while another client's change of it is not durable: the reply waits for that",
         acts: link_shared,
         strikes: &[],
     },
     Story { name: "rename-shared", what: "the same with a rename over it", acts: rename_shared, strikes: &[] },
     Story {
         name: "rmdir-shared",
-        what: "a directory is removed that another client has emptied, which is not durable: the answer waits for that",
+        what: "a directory is removed after another client's removals in it, which are not durable: the reply waits for those",
         acts: rmdir_shared,
         strikes: &[],
     },
     Story {
         name: "open-shared",
-        what: "a file is opened by a name that another client's rename gave it, which is not durable: the answer waits for that",
+        what: "a file is opened by the new name of another client's rename, which is not durable: the reply waits for that",
         acts: open_shared,
         strikes: &[],
     },
     Story {
         name: "synced-stripes",
-        what: "a file over several targets is synced, then its client dies and all targets lose their power: all of it is there",
+        what: "a striped file is synced, then its client dies and all targets lose power: the whole file is there",
         acts: synced_stripes,
         strikes: &[],
     },
     Story {
         name: "paused",
-        what: "targets and clients stand still for half a minute while locks are called back: nobody is evicted for that",
+        what: "targets and clients are paused for half a minute during lock callbacks: no client is evicted",
         acts: paused,
         strikes: &[],
     },
     Story {
         name: "mapped-synced",
-        what: "others sync the file system while a program writes through a mapping: it is told when all of it is written",
+        what: "others sync the file system while a program writes through a mapping: `msync` returns when everything is written",
         acts: mapped_synced,
         strikes: &[],
     },
@@ -376,14 +376,14 @@ fn lock_replay() -> Vec<Act> {
     for at in ["d/a", "d/b", "d/c"] {
         acts.extend([mknod(0, at), stat(0, at), stat(1, at)]);
     }
-    // Both clients hold locks on the same names, one of them data, too.
+    // Both clients hold locks on the same names; one of them also holds data locks.
     acts.extend([
         list(0, path("d")),
         Arm,
         Crash(MDT),
         Crash(OST),
         Wait(1500),
-        // Each change must reach the other's cache, through the lock that was replayed.
+        // Each change must reach the other client's cache through the replayed lock.
         Do(1, Op::Chmod { path: path("d/a"), mode: 0o600 }),
         stat(0, "d/a"),
         Do(0, Op::Rename { from: path("d/b"), to: path("d/e"), flags: 0 }),
@@ -398,7 +398,7 @@ fn lock_replay() -> Vec<Act> {
     acts
 }
 
-/// Client 0 makes a change that does not reach the disk, and `op` of client 1, which has seen it, hangs on it.
+/// Client 0 makes a change that does not reach the disk, and `op` of client 1, which has seen the change, depends on it.
 fn shared(change: Op, seen: &str, op: Op) -> Vec<Act> {
     vec![
         mknod(0, "f"),
@@ -468,7 +468,8 @@ fn synced_stripes() -> Vec<Act> {
 
 fn rename_recalled() -> Vec<Act> {
     let mut acts = Vec::new();
-    // The other client's change comes a little later each time, so that some lie between the request and its answer.
+    // The other client's change comes a little later each time, so that in some rounds it falls between the request and its
+    // reply.
     for (round, wait) in (0..40).map(|round| (round, round * 10)) {
         let [from, to, last, other] = ["f", "g", "h", "k"].map(|name| format!("{name}{round}"));
         acts.extend([
@@ -487,7 +488,7 @@ fn rename_recalled() -> Vec<Act> {
     acts
 }
 
-/// Every target would have given up on those who, for all it can see, kept their locks for longer than they may.
+/// The targets would evict clients that, as far as they can see, kept their locks for too long.
 fn paused() -> Vec<Act> {
     const PAUSE: u64 = 30_000_000;
     let evicts_nobody = || [MDT, OST].map(|server| Act::Expect(Node::Server(server), "*.*.eviction_count", "0".into()));
@@ -498,8 +499,8 @@ fn paused() -> Vec<Act> {
         open(0, "d/f", CREATE, 1),
         write(0, 1, 0, 200_000),
     ];
-    // A callback is on its way to client 0, or its answer back, when the pause begins: of one target, or of the machine that
-    // the targets and client 0 share, where the client goes on last.
+    // A callback to client 0, or its reply, is in flight when the pause starts: of one target, or of the machine that the targets
+    // and client 0 share, on which the client continues last.
     let machine = vec![Node::Server(MDT), Node::Server(OST), Node::Server(OST + 1), Node::Client(0)];
     for (round, wait) in (0..5).map(|round| (round, round * 59)) {
         for (number, nodes) in [vec![Node::Server(MDT)], vec![Node::Server(OST)], machine.clone()].iter().enumerate() {
@@ -520,7 +521,7 @@ fn paused() -> Vec<Act> {
             acts.extend(evicts_nobody());
         }
     }
-    // A client that stands still keeps nothing that others want.
+    // A paused client keeps no lock that others want.
     acts.extend([
         Do(0, Op::Fsync { fd: 1, data_only: false }),
         Act::Pause(Node::Client(1), PAUSE),

@@ -1,4 +1,4 @@
-//! Whether what the calls of a group saw, and what is left at the end, can be: piece by piece.
+//! Checks piece by piece whether the calls of a group saw, and left at the end, a possible state of the file.
 
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -8,11 +8,11 @@ use stdx::Instant;
 use super::{Did, Entry, Left, PAGE, SIZE_MAX, STRIPE, WORD, stamp};
 use crate::register::{Act, Step, disorder};
 
-/// A file in pieces that no call's range divides.
+/// The file in pieces that no call's range divides.
 pub(super) struct Pieces {
     bounds: Vec<u64>,
     writes: Vec<(u64, Range<u64>)>,
-    /// Parts of the file whose ends are looked at one by one.
+    /// Parts of the file whose ends are checked separately.
     parts: Vec<Range<u64>>,
 }
 
@@ -36,7 +36,7 @@ impl Pieces {
                 Did::Size { .. } | Did::Sync | Did::Nothing => {}
             }
         }
-        // Each object has an end of its own. Who asks for the size while others change it gets those of several moments.
+        // Each object has its own end. A size that is read beside changes combines the ends of different moments.
         let (count, length) = if striped { (3, STRIPE) } else { (1, SIZE_MAX) };
         let parts = (0..count).map(|part| part * length..(part + 1) * length).collect();
         Pieces { bounds: bounds.into_iter().collect(), writes, parts }
@@ -50,13 +50,13 @@ impl Pieces {
         self.bounds[at]..self.bounds[at + 1]
     }
 
-    /// The pieces of a range.
+    /// The indexes of the pieces in a range.
     fn within(&self, range: &Range<u64>) -> Range<usize> {
         let at = |point: u64| self.bounds.partition_point(|bound| *bound < point).min(self.count());
         at(range.start)..at(range.end)
     }
 
-    /// Which write these bytes are of: 0 is a hole.
+    /// The serial of the write that left these bytes: 0 is a hole.
     fn stamp_of(&self, at: usize, data: &[u8]) -> Option<u64> {
         if data.iter().all(|byte| *byte == 0) {
             return Some(0);
@@ -64,7 +64,7 @@ impl Pieces {
         let range = self.piece(at);
         let is = |(serial, whole): &&(u64, Range<u64>)| {
             whole.start <= range.start && range.end <= whole.end && {
-                // Words are whole: a piece may begin within one.
+                // Stamps consist of whole words, and a piece may start within one.
                 let from = range.start / WORD * WORD;
                 stamp(*serial, &(from..range.end))[(range.start - from) as usize..] == *data
             }
@@ -72,7 +72,7 @@ impl Pieces {
         self.writes.iter().find(is).map(|(serial, _)| *serial)
     }
 
-    /// Whose the words of a piece are that is no single write's, for a person: `3112..3200 of 7, 3200..3560 of 0`.
+    /// Describes the origin of each word in a piece that no single write has left: `3112..3200 of 7, 3200..3560 of 0`.
     fn runs(&self, range: &Range<u64>, data: &[u8]) -> String {
         let word_of = |at: u64| {
             let to = (at / WORD + 1) * WORD;
@@ -82,7 +82,7 @@ impl Pieces {
             };
             match part.iter().all(|byte| *byte == 0) {
                 true => "0".to_owned(),
-                false => self.writes.iter().find(is).map_or("nobody".to_owned(), |(serial, _)| serial.to_string()),
+                false => self.writes.iter().find(is).map_or("no call".to_owned(), |(serial, _)| serial.to_string()),
             }
         };
         let mut runs: Vec<(u64, String)> = Vec::new();
@@ -99,15 +99,15 @@ impl Pieces {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// Somebody saw a write that was under way on the same machine: Linux shows it to all who read there through its pages before
-    /// it asks for it, and others may see what was before for a moment.
+    /// Whether a call saw a write in progress on the same client: Linux stores the bytes into the shared pages before it sends
+    /// the request, so calls through other pages or clients may still see the old bytes for a moment.
     fn is_early(&self, serial: u64, seen: &Entry, processes: &[Vec<Entry>]) -> bool {
         let is = |entry: &&Entry| matches!(entry.did, Did::Write { serial: of, .. } if of == serial);
         let write = processes.iter().flatten().find(is);
         write.is_some_and(|write| write.client == seen.client && write.to.is_none_or(|to| Some(to) > seen.to))
     }
 
-    /// What nobody can have seen in an order of all calls.
+    /// What was seen that fits into no order of all calls.
     pub(super) fn disorder(&self, processes: &[Vec<Entry>]) -> Option<String> {
         let mut places: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.count()];
         let mut sizes: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.parts.len()];
@@ -137,7 +137,7 @@ impl Pieces {
                     put(&(range.start..sure), step(Act::Set(*serial)));
                     put(&(sure..range.end), Step { optional: true, ..step(Act::Set(*serial)) });
                     let end = if entry.to.is_none() { range.end } else { sure };
-                    // A page that it begins within goes out alone if Linux does not have it, before the rest.
+                    // Linux writes a page that is not cached and in which the write starts as a separate first request.
                     let first = range.start.next_multiple_of(PAGE);
                     if first < end {
                         perhaps_ends(true, &reaches(range.start..first));
@@ -150,7 +150,8 @@ impl Pieces {
                     put(&(*size..u64::MAX), step(Act::Set(0)));
                     let end = *size;
                     ends(&|part| Some(Act::Set(if end > part.start { end } else { 0 })).filter(|_| end <= part.end));
-                    // Of two stripes the first has the third part, too: if it reached there, it ends with the first part now.
+                    // A truncation in the second stripe is also executed on the object of the third part: if that one held the
+                    // end, the file ends with the first part for a moment.
                     if self.parts.len() > 1 && (STRIPE + 1..=2 * STRIPE).contains(&end) {
                         sizes[0][process].push(Step { optional: true, ..step(Act::Raise(STRIPE)) });
                     }
@@ -166,21 +167,21 @@ impl Pieces {
                             None => {
                                 let runs = self.runs(&range, part);
                                 return Some(format!(
-                                    "{} saw bytes at {range:?} that nobody wrote: {runs}",
+                                    "{} saw bytes at {range:?} that no call wrote: {runs}",
                                     show(entry)
                                 ));
                             }
                         }
                     }
                     if end < offset + length && !is_beside_cut(entry, processes) {
-                        // Behind the end there is nothing.
+                        // Beyond the end there is nothing.
                         for at in self.within(&(end..offset + length)) {
                             places[at][process].push(step(Act::See(0)));
                         }
                         ends(&|part| seen(part, end, true));
                     }
                 }
-                // Linux lets a size grow page by page while it writes: who asks meanwhile may see one that no call left.
+                // Linux extends the size page by page during a write: a concurrent stat may see a size that no call has set.
                 Did::Size { size } if entry.to.is_some() && size % PAGE == 0 => {
                     ends(&|part| seen(part, *size, true));
                     ends(&|part| seen(part, *size, false).map(at_least));
@@ -217,7 +218,7 @@ impl Pieces {
         None
     }
 
-    /// What was synced, and is not there, or what is there and was never written.
+    /// Finds synced bytes that are missing at the end, or bytes that were never written.
     pub(super) fn lost(&self, processes: &[Vec<Entry>], left: &Left) -> Option<String> {
         let entries = || processes.iter().flatten();
         let is_durable = |entry: &&Entry| {
@@ -228,7 +229,7 @@ impl Pieces {
             entries().any(before)
         };
         let durable: Vec<&Entry> = entries().filter(is_durable).collect();
-        // Whether a call certainly came before another.
+        // Whether a call certainly ended before another started.
         let older = |one: &Entry, than: &Entry| one.to.is_some_and(|to| to < than.from);
         let value = |entry: &Entry, range: &Range<u64>| match &entry.did {
             Did::Write { serial, range: whole, .. } if whole.start <= range.start && range.end <= whole.end => {
@@ -246,7 +247,7 @@ impl Pieces {
             padded.resize((range.end - range.start) as usize, 0);
             let Some(found) = self.stamp_of(at, &padded) else {
                 let runs = self.runs(&range, &padded);
-                return Some(format!("at the end there are bytes at {range:?} that nobody wrote: {runs}"));
+                return Some(format!("at the end there are bytes at {range:?} that no call wrote: {runs}"));
             };
             let sure = |entry: &&&Entry| match &entry.did {
                 Did::Write { range: whole, certain, .. } => range.end <= whole.start + certain,
@@ -270,7 +271,8 @@ impl Pieces {
             Did::Cut { size } => Some(*size),
             _ => None,
         };
-        // Which end a call gave the object of a part. Of a cut that is not durable some targets may have their share, and others not.
+        // The end that a call gave the object of a part. Of a truncation that is not durable some targets may have executed their
+        // share, and others not.
         let end_in = |entry: &Entry, part: &Range<u64>| {
             let end = end(entry)?;
             match &entry.did {
@@ -302,14 +304,14 @@ impl Pieces {
     }
 }
 
-/// While a file is cut through the same machine, Linux takes its end to be there, whatever others write there meanwhile.
+/// While a file is truncated on the same client, Linux treats the new end as final, whatever others write there concurrently.
 fn is_beside_cut(seen: &Entry, processes: &[Vec<Entry>]) -> bool {
     let meets = |cut: &Entry| cut.from <= seen.to.unwrap_or(seen.from) && cut.to.is_none_or(|to| to >= seen.from);
     let cuts = |of: &Entry| matches!(of.did, Did::Cut { .. }) && of.client == seen.client && meets(of);
     processes.iter().flatten().any(cuts)
 }
 
-/// What somebody saw of the end in a part, who saw this size, or at most this.
+/// What a call that saw this size, or at most this size, knows about the end in a part.
 fn seen(part: &Range<u64>, size: u64, at_most: bool) -> Option<Act> {
     match () {
         () if size > part.end => None,
@@ -319,7 +321,7 @@ fn seen(part: &Range<u64>, size: u64, at_most: bool) -> Option<Act> {
     }
 }
 
-/// The same, if it saw at least this.
+/// The same for a call that saw at least this size.
 fn at_least(act: Act) -> Act {
     if let Act::See(size) = act { Act::SeeAtLeast(size) } else { act }
 }
@@ -352,7 +354,7 @@ mod tests {
         Did::Write { serial, range, certain }
     }
 
-    /// The file with these bytes of these writes, the rest zeros.
+    /// The file with these bytes of these writes; the rest are zeros.
     fn left(size: u64, runs: &[(u64, Range<u64>)]) -> Left {
         let mut data = vec![0; size as usize];
         for (serial, range) in runs {
@@ -390,27 +392,27 @@ mod tests {
         ];
         assert!(lost(&calls, false, &left(4096, &[(1, 0..4096)])).is_some());
         assert_eq!(lost(&calls, false, &left(0, &[])), None);
-        assert_eq!(lost(&calls[..3], false, &left(4096, &[(1, 0..4096)])), None, "nobody synced it");
+        assert_eq!(lost(&calls[..3], false, &left(4096, &[(1, 0..4096)])), None, "the truncation was not synced");
     }
 
-    /// It reaches over three objects, and of the first two thirds nothing was written.
+    /// The write reaches the third object only; the first two thirds were never written.
     #[test]
     fn a_cut_that_nobody_synced_may_be_done_on_some_targets() {
         let (end, keeps) = (3 * STRIPE, 2 * STRIPE - 8);
         let cut = entry(0, 5, 0, Did::Cut { size: keeps });
         let calls = [entry(0, 1, 2, write(1, end - 8..end)), entry(0, 3, 4, Did::Sync), cut];
-        // The last object was cut, and the one before it not made to reach to the new end.
+        // The last object was truncated, and the one before it was not extended to the new end.
         assert_eq!(lost(&calls, true, &left(0, &[])), None);
         assert_eq!(lost(&calls, true, &left(keeps, &[])), None);
-        assert!(lost(&calls, false, &left(0, &[])).is_some(), "one object is cut or not");
+        assert!(lost(&calls, false, &left(0, &[])).is_some(), "one object is truncated or not");
         assert!(lost(&calls[..2], true, &left(0, &[])).is_some());
         let synced = [calls[0].clone(), entry(0, 5, 6, Did::Cut { size: keeps }), entry(0, 7, 8, Did::Sync)];
         assert!(lost(&synced, true, &left(0, &[])).is_some());
         assert_eq!(lost(&synced, true, &left(keeps, &[])), None);
     }
 
-    /// The first page of a write goes out alone if the write begins within it: who looks twice may see that twice, but not once the write
-    /// has ended.
+    /// The first page of a write is sent alone if the write starts within it: two calls may see that state, but not after the
+    /// write has ended.
     #[test]
     fn the_first_part_of_a_write_may_be_seen_before_the_rest() {
         let verdict = |start: u64, ended: u64, size: u64| {
@@ -422,13 +424,14 @@ mod tests {
             Pieces::of(&processes, false).disorder(&processes)
         };
         assert_eq!(verdict(8, 4, PAGE), None);
-        assert!(verdict(8, 4, 2 * PAGE).is_some(), "no later page goes alone");
-        assert!(verdict(8, 10, PAGE).is_some(), "it has ended");
-        assert!(verdict(0, 4, PAGE).is_some(), "it begins with a page");
+        assert!(verdict(8, 4, 2 * PAGE).is_some(), "no later page is sent alone");
+        assert!(verdict(8, 10, PAGE).is_some(), "the write has ended");
+        assert!(verdict(0, 4, PAGE).is_some(), "the write starts at a page");
         assert_eq!(verdict(8, 10, 3 * PAGE), None);
     }
 
-    /// The file has two stripes, and the first reaches to its end. Between the questions to the two the file is cut to nothing.
+    /// The file has two stripes, and the first object holds its end. Between the requests to the two targets the file is
+    /// truncated to zero.
     #[test]
     fn who_asks_beside_a_cut_may_see_where_another_cut_left_one_stripe() {
         let until = |cut: u64| {
@@ -442,8 +445,8 @@ mod tests {
             (verdict(saw(6, 7)), verdict(saw(9, 10)))
         };
         assert_eq!(until(2 * STRIPE), (true, false));
-        assert_eq!(until(2 * STRIPE + 8), (false, false), "the first still reaches farther");
-        assert_eq!(until(STRIPE - 8), (false, false), "it does not reach so far");
+        assert_eq!(until(2 * STRIPE + 8), (false, false), "the first object still ends later");
+        assert_eq!(until(STRIPE - 8), (false, false), "the first object ends earlier");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Runs seeds and prints what came of them: `seeds FIRST COUNT`, or `seeds SEED` with every line of its trace. `seeds FIRST COUNT KIND`:
-//! those of them whose plan has this kind of disturbance, a word of its debug form.
+//! Runs seeds and prints the results: `seeds FIRST COUNT`, or `seeds SEED` with every line of its trace. `seeds FIRST COUNT KIND`
+//! runs only those seeds whose plan has this kind of disturbance, a field of its debug form.
 
 use std::time::Instant;
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_reached_is_missed() {
+    fn unreached_marks_are_missed() {
         let mut coverage = Coverage::default();
         let all = coverage.missed().len();
         coverage.marks.extend(all_marks().filter(|(_, why)| why.is_empty()).take(1).map(|(name, _)| (name, 1)));

@@ -523,7 +523,7 @@ fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
 /// Runs a story once for every step at which a fault can strike.
 fn tell(story: &Story, again: &str, say: &mut dyn FnMut(String)) -> bool {
     match story.tell(1) {
-        { => Ok(runs) => { => {
+        Ok(runs) => {
             say(format!("{}: run {} times, {} events", story.name, runs.times, runs.events));
             true
         }

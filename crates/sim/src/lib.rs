@@ -34,7 +34,7 @@
 //! # What they excuse
 //! Each excuse quotes a promise of the guide, and goes no further:
 //! - *"What a client changed can be seen by others before it is durable"*: two concurrent changes of different programs that had
-//!   no reply when a server crashed may have been seen in the opposite order before the crash (`linear`, `Event::glimpses`).
+//!   no reply when a server crashed may have been seen in the opposite order before the crash (`linear`, `Event::seen_undone`).
 //! - *"is undone if that client and its server are both lost before it is"*: the last unsynced changes of a dead client may be
 //!   missing if they had not reached a server, or if the server crashed before it received them again. Changes of others that
 //!   were acknowledged on top of them remain (`linear::lost`, `program::history`).
@@ -69,7 +69,7 @@ pub use coverage::{Coverage, all_marks};
 pub use entry::{Outcome, Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
-pub use scenario::{Story, Told, Wrong, stories};
+pub use scenario::{Story, StoryCounts, StoryFailure, stories};
 pub use trace::Keep;
 pub use world::Canary;
 pub use world::faults::Counts;

@@ -23,12 +23,12 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
 
-use crate::model::{Expect, Got, Id, Model, Op, When, differs, is_list};
+use crate::model::{Expected, Id, Model, Op, Returned, TimeRange, differs, is_list};
 
-pub(crate) use lost::{Death, Lost};
+pub(crate) use lost::{Death, Excuses};
 
 /// The result of a call.
-pub(crate) type Outcome = Result<Got, Errno>;
+pub(crate) type Outcome = Result<Returned, Errno>;
 
 /// A call of a shared history.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Event {
     /// Changes of other processes (by serial) that this call may have seen before a crash undid them. A server shows a change
     /// before it is durable; if a crash undoes it before the reply arrived, the client resends the request, and the change is
     /// made again.
-    pub glimpses: BTreeSet<u32>,
+    pub seen_undone: BTreeSet<u32>,
     /// The number of changes that its client had made by metadata write-back when it ended.
     pub made: u64,
     /// Whether its client died and the change may be lost with it.
@@ -69,7 +69,7 @@ impl Event {
             read_only: false,
             from: Instant(0),
             end: None,
-            glimpses: BTreeSet::new(),
+            seen_undone: BTreeSet::new(),
             made: 0,
             at_risk: false,
         }
@@ -88,17 +88,17 @@ impl Event {
     pub(crate) fn show(&self) -> String {
         let result = match &self.end {
             None => "no answer".to_owned(),
-            Some((_, Ok(Got::Data(data)))) => format!("{} bytes", data.len()),
-            Some((_, Ok(Got::Stat(stat)))) => {
+            Some((_, Ok(Returned::Data(data)))) => format!("{} bytes", data.len()),
+            Some((_, Ok(Returned::Stat(stat)))) => {
                 let (owner, size) = (format!("{}:{}", stat.uid, stat.gid), stat.size);
                 format!("inode {:x} mode {:o} nlink {} owner {owner} size {size}", stat.ino, stat.mode, stat.nlink)
             }
-            Some((_, Ok(Got::Entries(entries)))) => {
+            Some((_, Ok(Returned::Entries(entries)))) => {
                 let entries: Vec<String> =
                     entries.iter().map(|e| format!("{} {:x}", e.name.escape_ascii(), e.ino)).collect();
                 format!("[{}]", entries.join(", "))
             }
-            Some((_, Ok(Got::Opened(ino)))) => format!("inode {ino:x}"),
+            Some((_, Ok(Returned::Opened(ino)))) => format!("inode {ino:x}"),
             Some((_, Ok(got))) => format!("{got:?}"),
             Some((_, Err(errno))) => errno.name().to_owned(),
         };
@@ -121,7 +121,7 @@ pub(crate) enum Verdict {
 
 /// The progress of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Phase {
+enum CallPhase {
     Start,
     /// Its caller may search the directories of its path.
     Searched,
@@ -134,18 +134,18 @@ enum Phase {
 }
 
 /// The outcome of a step of a call in some state.
-enum Step {
+enum StepResult {
     /// The call ends with its actual result.
     Ended,
     /// The call continues in this phase.
-    Goes(Phase),
+    Continues(CallPhase),
     /// The step is impossible in this state.
-    Not(String),
+    Impossible(String),
 }
 
 #[derive(Clone)]
 struct State {
-    at: Vec<(usize, Phase)>,
+    at: Vec<(usize, CallPhase)>,
     model: Model,
     /// By file: a hash of the changes of its bytes.
     content: BTreeMap<Id, u64>,
@@ -178,7 +178,7 @@ impl State {
     /// The current call of a process ends.
     fn ended(&mut self, process: usize) {
         let (call, _) = self.at[process];
-        self.at[process] = (call + 1, Phase::Start);
+        self.at[process] = (call + 1, CallPhase::Start);
         self.trail = Some(Rc::new(Trail { process, call, before: self.trail.take() }));
     }
 
@@ -194,7 +194,7 @@ impl State {
 }
 
 /// An entry of the search stack.
-enum Todo {
+enum SearchItem {
     /// Try the calls that can come next in a state.
     Calls(State),
     /// Try what can be lost in a state with this death.
@@ -202,30 +202,30 @@ enum Todo {
 }
 
 /// Searches for an order of the calls of all processes that starts in `start`, in at most `steps_max` steps.
-pub(crate) fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: usize) -> Verdict {
-    let lost = &Lost { beside_cuts: lost::beside_cuts(processes), ..lost.clone() };
+pub(crate) fn search(start: &Model, processes: &[Vec<Event>], excuses: &Excuses, steps_max: usize) -> Verdict {
+    let excuses = &Excuses { concurrent_truncates: lost::concurrent_truncates(processes), ..excuses.clone() };
     let first = State {
-        at: vec![(0, Phase::Start); processes.len()],
+        at: vec![(0, CallPhase::Start); processes.len()],
         model: start.clone().into_shared(),
         content: BTreeMap::new(),
         trail: None,
         effects: None,
-        settled: vec![false; lost.deaths.len()],
+        settled: vec![false; excuses.deaths.len()],
         torn: BTreeSet::new(),
     };
     let mut seen = BTreeSet::from([first.key()]);
-    let mut stack = vec![Todo::Calls(first)];
+    let mut stack = vec![SearchItem::Calls(first)];
     let mut best: (usize, String) = (0, String::new());
     let (mut steps, mut whole) = (0, true);
     while let Some(todo) = stack.pop() {
         let state = match todo {
-            Todo::Calls(state) => state,
-            Todo::Loss(state, position) => {
-                let (states, all) = state.after_death(position, start, processes, lost);
+            SearchItem::Calls(state) => state,
+            SearchItem::Loss(state, position) => {
+                let (states, all) = state.after_death(position, start, processes, excuses);
                 whole &= all;
                 steps += states.len();
                 // The last one pushed is tried first.
-                stack.extend(states.into_iter().rev().filter(|state| seen.insert(state.key())).map(Todo::Calls));
+                stack.extend(states.into_iter().rev().filter(|state| seen.insert(state.key())).map(SearchItem::Calls));
                 if steps > steps_max {
                     return Verdict::Unknown;
                 }
@@ -238,45 +238,45 @@ pub(crate) fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps
             return Verdict::Good;
         }
         let first_end = current.iter().map(|(_, event)| event.to()).min().unwrap_or_default();
-        let happened = |position: &usize| !state.settled[*position] && lost.deaths[*position].from <= first_end;
-        let losses: Vec<usize> = (0..lost.deaths.len()).filter(happened).collect();
-        stack.extend(losses.into_iter().map(|position| Todo::Loss(state.clone(), position)));
+        let happened = |position: &usize| !state.settled[*position] && excuses.deaths[*position].from <= first_end;
+        let losses: Vec<usize> = (0..excuses.deaths.len()).filter(happened).collect();
+        stack.extend(losses.into_iter().map(|position| SearchItem::Loss(state.clone(), position)));
         let mut candidates: Vec<(usize, &Event)> =
             current.iter().copied().filter(|(_, event)| event.from <= first_end).collect();
         // The last one pushed is tried first.
         candidates.sort_by_key(|(p, event)| core::cmp::Reverse((event.to(), *p)));
-        let mut told = Vec::new();
+        let mut reasons = Vec::new();
         for (p, event) in candidates {
             steps += 1;
-            for model in glimpsed(&state, p, event, &current) {
-                if let Some(next) = glance(&state, p, event, model, lost)
+            for model in undone_states(&state, p, event, &current) {
+                if let Some(next) = step_in_undone_state(&state, p, event, model, excuses)
                     && seen.insert(next.key())
                 {
-                    stack.push(Todo::Calls(next));
+                    stack.push(SearchItem::Calls(next));
                 }
             }
             let mut next = state.clone();
-            match take(&mut next, p, event, lost) {
-                Step::Ended => {
+            match take_step(&mut next, p, event, excuses) {
+                StepResult::Ended => {
                     next.note_effect(&state, p, event);
                     next.ended(p);
                 }
-                Step::Goes(phase) => {
+                StepResult::Continues(phase) => {
                     next.note_effect(&state, p, event);
                     next.at[p].1 = phase;
                 }
-                Step::Not(why) => {
-                    told.push(format!("\n  process {p}, {}: {why}", event.show()));
+                StepResult::Impossible(why) => {
+                    reasons.push(format!("\n  process {p}, {}: {why}", event.show()));
                     continue;
                 }
             }
             if seen.insert(next.key()) {
-                stack.push(Todo::Calls(next));
+                stack.push(SearchItem::Calls(next));
             }
         }
         let done: usize = state.at.iter().map(|(at, _)| at).sum();
-        if done >= best.0 && !told.is_empty() {
-            best = (done, format!("{}\n  and then none of:{}", ended(&state, processes), told.concat()));
+        if done >= best.0 && !reasons.is_empty() {
+            best = (done, format!("{}\n  and then none of:{}", ended(&state, processes), reasons.concat()));
         }
         if steps > steps_max {
             return Verdict::Unknown;
@@ -305,26 +305,27 @@ fn ended(state: &State, processes: &[Vec<Event>]) -> String {
 
 /// Further states that a call may see besides the one that the order leads to: changes that come later in the order, and that a
 /// crash undid in between, are already applied in them.
-fn glimpsed(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> Vec<Model> {
-    let seen = |(p, other): &&(usize, &Event)| *p != process && event.glimpses.contains(&other.serial);
-    let undone: Vec<(Phase, &Event)> = current.iter().filter(seen).map(|(p, other)| (state.at[*p].1, *other)).collect();
+fn undone_states(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> Vec<Model> {
+    let seen = |(p, other): &&(usize, &Event)| *p != process && event.seen_undone.contains(&other.serial);
+    let undone: Vec<(CallPhase, &Event)> =
+        current.iter().filter(seen).map(|(p, other)| (state.at[*p].1, *other)).collect();
     let mut found = Vec::new();
-    done_already(&state.model, &undone, &mut found);
+    with_changes_done(&state.model, &undone, &mut found);
     found
 }
 
 /// Collects the states after some of these changes, in any order.
-fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Model>) {
+fn with_changes_done(model: &Model, changes: &[(CallPhase, &Event)], found: &mut Vec<Model>) {
     for (at, (phase, change)) in changes.iter().enumerate() {
         let mut then = model.clone();
         then.name_next(change.serial);
         let is_done = match phase {
             // A call that has made its object only reads its attributes from then on.
-            Phase::Found(_) if change.op.makes() => continue,
+            CallPhase::Found(_) if change.op.makes() => continue,
             phase => done(&mut then, change, *phase),
         };
         if is_done {
-            done_already(&then, &[&changes[..at], &changes[at + 1..]].concat(), found);
+            with_changes_done(&then, &[&changes[..at], &changes[at + 1..]].concat(), found);
             found.push(then);
         }
     }
@@ -332,14 +333,20 @@ fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Mode
 
 /// A step of a call that sees a state which a crash undoes: the path can be resolved there, attributes can be read there, and the
 /// call can fail there. Lasting changes are made in the state that remains.
-fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Lost) -> Option<State> {
+fn step_in_undone_state(
+    state: &State,
+    process: usize,
+    event: &Event,
+    model: Model,
+    excuses: &Excuses,
+) -> Option<State> {
     let mut next = state.clone();
-    let mut there = State { model, ..state.clone() };
-    match take(&mut there, process, event, lost) {
+    let mut undone = State { model, ..state.clone() };
+    match take_step(&mut undone, process, event, excuses) {
         // The step only read something or checked permissions.
-        Step::Goes(phase) if !event.op.makes() || phase == Phase::Searched => next.at[process].1 = phase,
-        Step::Ended if !event.changed() => {
-            next.model.learns_numbers_of(&there.model);
+        StepResult::Continues(phase) if !event.op.makes() || phase == CallPhase::Searched => next.at[process].1 = phase,
+        StepResult::Ended if !event.changed() => {
+            next.model.learns_numbers_of(&undone.model);
             next.ended(process);
         }
         _ => return None,
@@ -348,56 +355,56 @@ fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Los
 }
 
 /// Takes one step of a call.
-fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
+fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses) -> StepResult {
     let phase = state.at[process].1;
-    let torn: BTreeSet<Id> = match state.torn.is_empty() && lost.given_up.is_empty() {
+    let torn: BTreeSet<Id> = match state.torn.is_empty() && excuses.given_up.is_empty() {
         true => BTreeSet::new(),
-        false => state.model.ids().filter(|id| state.is_torn(*id, event, lost)).collect(),
+        false => state.model.ids().filter(|id| state.is_torn(*id, event, excuses)).collect(),
     };
     let model = &mut state.model;
     model.name_next(event.serial);
-    model.set_searched(phase != Phase::Start);
+    model.set_searched(phase != CallPhase::Start);
     let cred = &*event.cred;
-    let when = When::ANY;
+    let when = TimeRange::ANY;
     let mut result = event.end.as_ref().map(|(_, result)| result);
-    if let (Phase::Listed, Some(Ok(Got::Entries(entries)))) = (phase, result) {
-        return model.attributes_beside_differ(entries, &torn).map_or(Step::Ended, Step::Not);
+    if let (CallPhase::Listed, Some(Ok(Returned::Entries(entries)))) = (phase, result) {
+        return model.attributes_beside_differ(entries, &torn).map_or(StepResult::Ended, StepResult::Impossible);
     }
-    let names = names_alone(result);
+    let names = without_attributes(result);
     let shows = names.is_some();
     result = names.as_ref().or(result);
     // A call without a result accepts every result.
-    let ends = |model: &mut Model, expect: Result<Expect, Errno>| match result {
-        None => Step::Ended,
-        Some(result) if torn.is_empty() && !lost.beside_cuts.contains_key(&event.serial) => {
+    let ends = |model: &mut Model, expect: Result<Expected, Errno>| match result {
+        None => StepResult::Ended,
+        Some(result) if torn.is_empty() && !excuses.concurrent_truncates.contains_key(&event.serial) => {
             match differs(model, &expect, result) {
-                None => Step::Ended,
-                Some(what) => Step::Not(what),
+                None => StepResult::Ended,
+                Some(what) => StepResult::Impossible(what),
             }
         }
         Some(result) => {
-            let mut result = lost::blurred(model, &expect, result, &|id| torn.contains(&id));
-            if let Some(cuts) = lost.beside_cuts.get(&event.serial) {
-                result = lost::timeless(model, cuts, &expect, result);
+            let mut result = lost::without_uncertain(model, &expect, result, &|id| torn.contains(&id));
+            if let Some(cuts) = excuses.concurrent_truncates.get(&event.serial) {
+                result = lost::without_time(model, cuts, &expect, result);
             }
             match (&event.op, differs(model, &expect, &result)) {
                 (Op::Read { fd, .. }, Some(_)) if expect.is_ok() && result.is_ok() && reads(model, *fd, &torn) => {
-                    Step::Ended
+                    StepResult::Ended
                 }
-                (_, None) => Step::Ended,
-                (_, Some(what)) => Step::Not(what),
+                (_, None) => StepResult::Ended,
+                (_, Some(what)) => StepResult::Impossible(what),
             }
         }
     };
-    if phase == Phase::Start && asks_to_search(event) {
+    if phase == CallPhase::Start && checks_search_first(event) {
         let path = event.op.clone().paths_mut().into_iter().next().map(|(_, path)| path.clone()).unwrap_or_default();
         return match model.may_search(cred, &path) {
-            Ok(()) => Step::Goes(Phase::Searched),
+            Ok(()) => StepResult::Continues(CallPhase::Searched),
             Err(errno) => ends(model, Err(errno)),
         };
     }
     let walk = match (&event.op, phase) {
-        (_, Phase::Found(_) | Phase::Allowed(_) | Phase::Listed) => None,
+        (_, CallPhase::Found(_) | CallPhase::Allowed(_) | CallPhase::Listed) => None,
         (Op::Open { path, flags, .. }, _) if flags & 0o100 != 0 => match model.walk(cred, path) {
             Ok(_) if flags & 0o200 != 0 => return ends(model, Err(Errno::EEXIST)),
             Err(Errno::ENOENT) => {
@@ -409,13 +416,13 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
         (op, _) => op.object().map(|path| model.walk(cred, path)),
     };
     match walk {
-        Some(Ok(id)) => return Step::Goes(Phase::Found(id)),
+        Some(Ok(id)) => return StepResult::Continues(CallPhase::Found(id)),
         Some(Err(errno)) => return ends(model, Err(errno)),
         None => {}
     }
-    if let Phase::Found(id) | Phase::Allowed(id) = phase {
+    if let CallPhase::Found(id) | CallPhase::Allowed(id) = phase {
         return match found(state, event, phase, id, &ends) {
-            Step::Ended if shows => Step::Goes(Phase::Listed),
+            StepResult::Ended if shows => StepResult::Continues(CallPhase::Listed),
             step => step,
         };
     }
@@ -430,18 +437,22 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
             Errno::EEXIST => flags & 1 != 0 && there(to),
             other => model.clone().apply(&event.op, cred, when) == Err(*other),
         };
-        return if so { Step::Ended } else { Step::Not(format!("{} is not so", errno.name())) };
+        return if so {
+            StepResult::Ended
+        } else {
+            StepResult::Impossible(format!("{} is not a possible result", errno.name()))
+        };
     }
     let file = event.op.fd().and_then(|fd| model.open_files().get(&fd)).map(|file| file.id);
     let expect = model.apply(&event.op, cred, when);
-    if let (true, Ok(Expect::Inode(id)), Some(Ok(Got::Stat(stat)))) = (event.op.makes(), &expect, result) {
+    if let (true, Ok(Expected::Inode(id)), Some(Ok(Returned::Stat(stat)))) = (event.op.makes(), &expect, result) {
         return match model.ino_differs(*id, stat.ino) {
-            None => Step::Goes(Phase::Found(*id)),
-            Some(what) => Step::Not(what),
+            None => StepResult::Continues(CallPhase::Found(*id)),
+            Some(what) => StepResult::Impossible(what),
         };
     }
     let step = ends(model, expect);
-    if let (Op::Write { .. } | Op::Ftruncate { .. } | Op::Fallocate { .. }, Some(id), Step::Ended) =
+    if let (Op::Write { .. } | Op::Ftruncate { .. } | Op::Fallocate { .. }, Some(id), StepResult::Ended) =
         (&event.op, file, &step)
     {
         state.note(id, event.serial);
@@ -450,16 +461,16 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
 }
 
 /// A listing with attributes, without these; `None` if it has none.
-fn names_alone(result: Option<&Result<Got, Errno>>) -> Option<Result<Got, Errno>> {
-    let Some(Ok(Got::Entries(entries))) = result else { return None };
+fn without_attributes(result: Option<&Result<Returned, Errno>>) -> Option<Result<Returned, Errno>> {
+    let Some(Ok(Returned::Entries(entries))) = result else { return None };
     let shows = entries.iter().any(|entry| entry.stat.is_some());
     let name = |entry: &DirectoryEntry| DirectoryEntry { stat: None, ..entry.clone() };
-    shows.then(|| Ok(Got::Entries(entries.iter().map(name).collect())))
+    shows.then(|| Ok(Returned::Entries(entries.iter().map(name).collect())))
 }
 
 /// Whether the first step of a call checks that its caller may search the directories of its path. The first two levels belong to
 /// the group and never change; for a rename the server checks both names at once.
-fn asks_to_search(event: &Event) -> bool {
+fn checks_search_first(event: &Event) -> bool {
     let deep = |op: &mut Op| op.paths_mut().iter().any(|(_, path)| path.len() > 2);
     event.cred.uid != 0 && !matches!(event.op, Op::Rename { .. }) && deep(&mut event.op.clone())
 }
@@ -473,23 +484,23 @@ fn reads(model: &Model, fd: u32, files: &BTreeSet<Id>) -> bool {
 fn found(
     state: &mut State,
     event: &Event,
-    phase: Phase,
+    phase: CallPhase,
     id: Id,
-    ends: &dyn Fn(&mut Model, Result<Expect, Errno>) -> Step,
-) -> Step {
+    ends: &dyn Fn(&mut Model, Result<Expected, Errno>) -> StepResult,
+) -> StepResult {
     let model = &mut state.model;
     if model.get(id).is_none() {
         // Linux can stat an object that it has looked up although its name is gone by then; and a removed directory has no
         // listing.
         let gone = match (&event.op, event.end.as_ref().map(|(_, result)| result)) {
-            (Op::Stat { .. }, Some(Ok(Got::Stat(stat)))) => stat.nlink == 0,
+            (Op::Stat { .. }, Some(Ok(Returned::Stat(stat)))) => stat.nlink == 0,
             (Op::List { .. }, Some(result)) => matches!(result, Err(Errno::ENOENT)),
             _ => false,
         };
         if gone {
-            return Step::Ended;
+            return StepResult::Ended;
         }
-        return Step::Not("what it looked up is not there".to_owned());
+        return StepResult::Impossible("the object that it looked up does not exist".to_owned());
     }
     // A pipe or device was made under the name of a file that this program creates. The kernel repeats the lookup once per call
     // (docs/src/limits.md).
@@ -497,22 +508,22 @@ fn found(
         && flags & 0o100 != 0
         && matches!(model.inode(id).body, crate::model::Body::Special { .. })
     {
-        return Step::Ended;
+        return StepResult::Ended;
     }
-    if let (Phase::Found(_), Some(answer)) = (phase, asked(model, event, id)) {
+    if let (CallPhase::Found(_), Some(answer)) = (phase, permission_check(model, event, id)) {
         return match answer {
-            Ok(()) => Step::Goes(Phase::Allowed(id)),
+            Ok(()) => StepResult::Continues(CallPhase::Allowed(id)),
             Err(errno) => ends(model, Err(errno)),
         };
     }
     if event.read_only && event.op.changes() {
         return ends(model, Err(Errno::EROFS));
     }
-    let Some(expect) = act_on(model, event, phase, id) else {
-        return Step::Not(format!("{} has one step", event.op.show()));
+    let Some(expect) = apply_to_object(model, event, phase, id) else {
+        return StepResult::Impossible(format!("{} has a single step", event.op.show()));
     };
     let step = ends(model, expect);
-    if let Step::Ended = step
+    if let StepResult::Ended = step
         && matches!(event.op, Op::Truncate { .. } | Op::Open { .. })
         && model.inode(id).is_file()
     {
@@ -528,7 +539,7 @@ fn found(
 }
 
 /// The permission check that Linux, or `opendir`, makes before it continues with a resolved object; `None` if there is none.
-fn asked(model: &mut Model, event: &Event, id: Id) -> Option<Result<(), Errno>> {
+fn permission_check(model: &mut Model, event: &Event, id: Id) -> Option<Result<(), Errno>> {
     let cred = &*event.cred;
     match &event.op {
         _ if cred.uid == 0 => None,
@@ -549,16 +560,16 @@ fn asked(model: &mut Model, event: &Event, id: Id) -> Option<Result<(), Errno>> 
 
 /// What a call does to the object that its path was resolved to; `None` if the call uses names only, or the object does not
 /// exist.
-fn act_on(model: &mut Model, event: &Event, phase: Phase, id: Id) -> Option<Result<Expect, Errno>> {
+fn apply_to_object(model: &mut Model, event: &Event, phase: CallPhase, id: Id) -> Option<Result<Expected, Errno>> {
     let root = Cred::default();
-    let when = When::ANY;
+    let when = TimeRange::ANY;
     // The caller's permissions were checked already, except those for the directory of a new name.
-    let cred = if matches!(phase, Phase::Allowed(_)) { &root } else { &*event.cred };
+    let cred = if matches!(phase, CallPhase::Allowed(_)) { &root } else { &*event.cred };
     model.get(id)?;
     Some(match &event.op {
-        Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expect::Inode(id)),
+        Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expected::Inode(id)),
         Op::Readlink { .. } => match &model.inode(id).body {
-            crate::model::Body::Symlink(target) => Ok(Expect::Data(target.clone())),
+            crate::model::Body::Symlink(target) => Ok(Expected::Data(target.clone())),
             _ => Err(Errno::EINVAL),
         },
         Op::List { .. } => model.list_found(id),
@@ -573,13 +584,15 @@ fn act_on(model: &mut Model, event: &Event, phase: Phase, id: Id) -> Option<Resu
 }
 
 /// Applies the rest of a change to a state; returns whether it succeeded.
-fn done(model: &mut Model, event: &Event, phase: Phase) -> bool {
+fn done(model: &mut Model, event: &Event, phase: CallPhase) -> bool {
     model.set_searched(true);
     match phase {
-        Phase::Found(id) | Phase::Allowed(id) => act_on(model, event, phase, id).is_some_and(|result| result.is_ok()),
-        Phase::Start | Phase::Searched => model.apply(&event.op, &event.cred, When::ANY).is_ok(),
+        CallPhase::Found(id) | CallPhase::Allowed(id) => {
+            apply_to_object(model, event, phase, id).is_some_and(|result| result.is_ok())
+        }
+        CallPhase::Start | CallPhase::Searched => model.apply(&event.op, &event.cred, TimeRange::ANY).is_ok(),
         // The rest only reads.
-        Phase::Listed => false,
+        CallPhase::Listed => false,
     }
 }
 

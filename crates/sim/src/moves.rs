@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_counts_that_another_took_away_meanwhile() {
+    fn a_concurrent_removal_by_another_client_counts() {
         let name = Bytes::from_static(b"a");
         let mut moves = Moves::default();
         moves.begin(1, 0, &Call::Unlink { parent: 1, name: name.clone() });

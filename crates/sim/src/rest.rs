@@ -101,8 +101,8 @@ pub(crate) fn agree_on_locks(world: &World) -> Result<(), String> {
         }
         // A client that a target gave up does not know it before its next request.
         let sessions = living.iter().filter(|client| known.contains(&format!("client {client}")));
-        let told = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
-        let told: u64 = told.map(|(_, value)| number(&value)).sum();
+        let counted = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
+        let counted: u64 = counted.map(|(_, value)| number(&value)).sum();
         if server.machine.is_none() || !server.serving {
             continue;
         }
@@ -113,8 +113,8 @@ pub(crate) fn agree_on_locks(world: &World) -> Result<(), String> {
         };
         let held: u64 = sessions.map(of_client).sum();
         // A lock that a target has and no client knows of ends with its session.
-        if held > told {
-            return Err(format!("{name} says that {told} locks are held, and its clients hold {held}"));
+        if held > counted {
+            return Err(format!("{name} says that {counted} locks are held, and its clients hold {held}"));
         }
     }
     Ok(())
@@ -214,12 +214,15 @@ fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool
         wrong.push(format!("{}: {counted} objects are counted, and there are {}", server.name, objects.len()));
     }
     for (key, object) in objects.iter().filter(|_| every_change_lands) {
-        let there = match server.data.run(&DataOp::Stat { file: object.file }) {
+        let found = match server.data.run(&DataOp::Stat { file: object.file }) {
             DataResult::Size(Some((_, blocks))) => blocks,
             _ => 0,
         };
-        if object.blocks != there {
-            wrong.push(format!("{}: the record of {key:?} has {} blocks, its data file {there}", server.name, object.blocks));
+        if object.blocks != found {
+            wrong.push(format!(
+                "{}: the record of {key:?} has {} blocks, its data file {found}",
+                server.name, object.blocks
+            ));
         }
     }
     wrong

@@ -12,13 +12,13 @@ use std::rc::Rc;
 use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
-use crate::model::{Id, Model, Op, Way};
+use crate::model::{Id, Model, Op, WriteWay};
 use crate::plan::{Plan, Profile};
-use crate::program::history::Step;
-use crate::program::private::{self, Record};
-use crate::program::{Mounts, Setting, Watcher, aftermath, configure, crowd, locks, shared, verify, writers};
+use crate::program::history::EndedCall;
+use crate::program::private::{self, ProcessRecord};
+use crate::program::{Mounts, ProgramEnv, ReadOnlyMount, aftermath, configure, crowd, locks, shared, verify, writers};
 use crate::rest;
-use crate::scenario::raw::Hand;
+use crate::scenario::raw::RawContext;
 use crate::sched::Fail;
 use crate::trace::Keep;
 use crate::world::faults::Counts;
@@ -142,12 +142,12 @@ pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
 struct Run<'w> {
     world: &'w mut World,
     rng: Rng,
-    setting: Setting,
-    records: Vec<Record>,
-    groups: Vec<shared::Record>,
-    writers: Vec<writers::Record>,
-    crowd: Option<crowd::Record>,
-    configured: Option<configure::Record>,
+    env: ProgramEnv,
+    records: Vec<ProcessRecord>,
+    groups: Vec<shared::GroupRecord>,
+    writers: Vec<writers::WritersRecord>,
+    crowd: Option<crowd::CrowdRecord>,
+    configured: Option<configure::ConfigurationRecord>,
     /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
@@ -155,12 +155,16 @@ struct Run<'w> {
 impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
-        let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default(), watcher: Watcher::default() };
-        world.administrator.programs = setting.mounts.clone();
+        let env = ProgramEnv {
+            sched: world.sched.clone(),
+            mounts: Mounts::default(),
+            read_only_mount: ReadOnlyMount::default(),
+        };
+        world.administrator.programs = env.mounts.clone();
         Run {
             world,
             rng,
-            setting,
+            env,
             records: Vec::new(),
             groups: Vec::new(),
             writers: Vec::new(),
@@ -189,15 +193,15 @@ impl<'w> Run<'w> {
         let limit = self.world.now + begins;
         self.bounded(limit, "the targets do not come up", World::all_serve)?;
         if self.world.plan.is_quiet() {
-            self.world.sched.calms();
+            self.world.sched.faults_end();
         }
         for _ in 0..self.world.plan.clients {
             let client = self.world.add_client();
-            self.setting.mounts.add(self.world.mounts[client].kernel.clone());
+            self.env.mounts.add(self.world.mounts[client].kernel.clone());
         }
         if self.world.plan.shared.read_only {
             let client = self.world.add_mount(true);
-            self.setting.watcher.set(self.world.mounts[client].kernel.clone());
+            self.env.read_only_mount.set(self.world.mounts[client].kernel.clone());
         }
         let early = self.rng.chance(1, 4);
         if !early {
@@ -208,27 +212,27 @@ impl<'w> Run<'w> {
         }
         for number in 0..self.world.plan.processes {
             let rng = self.rng.fork();
-            let record = private::start(&self.setting, &self.world.plan, number, rng);
+            let record = private::start(&self.env, &self.world.plan, number, rng);
             self.records.push(record);
         }
         let mut rng = Rng::new(self.world.plan.seed ^ 0x5a_4ed0_0000);
         for number in 0..self.world.plan.groups {
-            let record = shared::start(&self.setting, &self.world.plan, number, rng.fork());
+            let record = shared::start(&self.env, &self.world.plan, number, rng.fork());
             self.groups.push(record);
         }
         if self.world.plan.groups > 1 {
-            locks::start(&self.setting, 0, rng.fork());
+            locks::start(&self.env, 0, rng.fork());
         }
         for number in 0..self.world.plan.writers {
-            let record = writers::start(&self.setting, &self.world.plan, number, rng.fork());
+            let record = writers::start(&self.env, &self.world.plan, number, rng.fork());
             self.writers.push(record);
         }
         if self.world.plan.crowd {
-            self.crowd = Some(crowd::start(&self.setting, &self.world.plan, rng.fork()));
+            self.crowd = Some(crowd::start(&self.env, &self.world.plan, rng.fork()));
         }
         if self.world.plan.configures {
             let rng = Rng::new(self.world.plan.seed ^ 0xc0_4f17);
-            self.configured = Some(configure::start(Hand::of(self.world), &self.world.plan, rng));
+            self.configured = Some(configure::start(RawContext::of(self.world), &self.world.plan, rng));
         }
         Ok(())
     }
@@ -246,7 +250,7 @@ impl<'w> Run<'w> {
             self.world.power_fails();
         }
         self.world.faults_off();
-        self.world.sched.calms();
+        self.world.sched.faults_end();
         Ok(())
     }
 
@@ -321,27 +325,28 @@ impl<'w> Run<'w> {
             self.world.run(self.world.now + A_WHILE, |_| false)?;
         }
         let kernel = self.world.mounts[client].kernel.clone();
-        let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
+        let (env, sched, records) = (self.env.clone(), self.env.sched.clone(), self.records.clone());
         let (groups, writers, crowd) = (self.groups.clone(), self.writers.clone(), self.crowd.clone());
         if self.world.canary == Canary::TellNobody {
             for record in &records {
                 if let Some(aftermath) = &mut *record.aftermath.borrow_mut() {
-                    aftermath.told.clear();
+                    aftermath.reported.clear();
                 }
             }
         }
         for aftermath in records.iter().filter_map(|record| record.aftermath.borrow().clone()) {
             if aftermath.complete && !aftermath.clients.is_empty() {
                 self.world.faults.counts.aftermaths += 1;
-                self.world.faults.counts.told += u64::from(!aftermath.told.is_empty());
+                self.world.faults.counts.losses_reported += u64::from(!aftermath.reported.is_empty());
             }
         }
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
-        let lanes = sched.lanes();
-        let acknowledged =
-            move |step: &Step| step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.acknowledged);
-        let loses = move |step: &Step| crashed || !acknowledged(step);
+        let all_progress = sched.all_progress();
+        let acknowledged = move |step: &EndedCall| {
+            step.progress.made <= all_progress.get(step.client).map_or(0, |progress| progress.acknowledged)
+        };
+        let loses = move |step: &EndedCall| crashed || !acknowledged(step);
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
         let unjudged = Rc::new(RefCell::new(0));
@@ -361,17 +366,17 @@ impl<'w> Run<'w> {
                 }
             }
             for group in writers {
-                if group.observe(&setting, &kernel).await.is_none() {
+                if group.observe(&env, &kernel).await.is_none() {
                     sched.fail("the file of the writers cannot be read at the end".to_owned());
                 }
             }
             if let Some(crowd) = crowd
-                && crowd.observe(&setting, &kernel).await.is_err()
+                && crowd.observe(&env, &kernel).await.is_err()
             {
                 sched.fail("the crowd cannot be listed at the end".to_owned());
             }
             for group in groups {
-                if group.observe(&setting, &kernel).await.is_none() {
+                if group.observe(&env, &kernel).await.is_none() {
                     sched.fail("the client of the check died".to_owned());
                 }
             }
@@ -422,14 +427,14 @@ pub(crate) enum TreeVerdict {
 }
 
 /// The possible effects of a call whose program was killed: of a write, also each prefix up to the end of a stripe.
-fn partly(op: &Op, state: &Model) -> Vec<Op> {
+fn possible_effects(op: &Op, state: &Model) -> Vec<Op> {
     let mut all = vec![op.clone()];
-    if let Op::Write { fd, way: Way::Plain, offset, data } = op {
+    if let Op::Write { fd, way: WriteWay::Plain, offset, data } = op {
         let size = state.appends_to(op).map(|id| state.inode(id).data().len() as u64);
         let start = size.unwrap_or(*offset);
         let ends = (start / STRIPE + 1..).map(|row| row * STRIPE).take_while(|end| *end < start + data.len() as u64);
         let part = |end: u64| data.slice(..(end - start) as usize);
-        all.extend(ends.map(|end| Op::Write { fd: *fd, way: Way::Plain, offset: *offset, data: part(end) }));
+        all.extend(ends.map(|end| Op::Write { fd: *fd, way: WriteWay::Plain, offset: *offset, data: part(end) }));
     }
     all
 }
@@ -441,9 +446,9 @@ const STRIPE: u64 = 64 << 10;
 async fn check_record(
     kernel: &crate::kernel::Kernel,
     sched: &crate::sched::Sched,
-    record: &Record,
+    record: &ProcessRecord,
     power: bool,
-    loses: &impl Fn(&Step) -> bool,
+    loses: &impl Fn(&EndedCall) -> bool,
 ) -> Result<TreeVerdict, Fail> {
     let history = record.history.borrow().clone();
     let wrong = |what: Option<String>| what.map_or(TreeVerdict::Right, TreeVerdict::Wrong);
@@ -452,13 +457,13 @@ async fn check_record(
     }
     let lost = record.lost(sched);
     let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
-    dead.extend(*record.doubtful.borrow());
+    dead.extend(*record.dead_client.borrow());
     let aftermath = record.aftermath.borrow().clone();
     if let Some(aftermath) = &aftermath {
         // A client that has not lost its metadata session loses no changes of the tree.
         let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
         if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
-            let loses = |step: &Step| loses_names(step.client) && loses(step);
+            let loses = |step: &EndedCall| loses_names(step.client) && loses(step);
             return aftermath::judge(kernel, &record.base, &history, aftermath, loses).await;
         }
         dead.extend(aftermath.clients.iter().copied());
@@ -473,20 +478,20 @@ async fn check_record(
         for (id, parts) in &lost {
             end.lose(*id, parts);
         }
-        let instead = |id| record.instead(&history, id);
-        let Some(doubt) = &history.doubt else {
-            return verify::tree(kernel, &record.base, &end, verify::FULL, &instead).await.map(wrong);
+        let substitutes = |id| record.substitutes(&history, id);
+        let Some(unanswered) = &history.unanswered else {
+            return verify::tree(kernel, &record.base, &end, verify::FULL, &substitutes).await.map(wrong);
         };
         // The program was killed: its last call took effect or not. Reading moves access times.
         let depth = verify::Depth { times: false, data: true };
-        let before = verify::tree(kernel, &record.base, &end, depth, &instead).await?;
+        let before = verify::tree(kernel, &record.base, &end, depth, &substitutes).await?;
         let Some(mut differs) = before else { return Ok(TreeVerdict::Right) };
-        for op in partly(&doubt.op, &end) {
+        for op in possible_effects(&unanswered.op, &end) {
             let mut after = end.clone();
-            if after.apply(&op, &doubt.cred, doubt.when).is_err() {
+            if after.apply(&op, &unanswered.cred, unanswered.when).is_err() {
                 continue;
             }
-            match verify::tree(kernel, &record.base, &after, depth, &instead).await? {
+            match verify::tree(kernel, &record.base, &after, depth, &substitutes).await? {
                 None => return Ok(TreeVerdict::Right),
                 Some(what) => differs.push_str(&format!("; if {} was done: {what}", op.show())),
             }
@@ -523,7 +528,7 @@ async fn check_record(
             let (least, most) = file.sizes(&parts(id));
             let differs = match &contents[&path] {
                 _ if !(least..=most).contains(&size) => Some(format!("size {size}, expected {least} to {most}")),
-                Ok(data) => file.differs(data, &parts(id), &record.instead(&history, id)),
+                Ok(data) => file.differs(data, &parts(id), &record.substitutes(&history, id)),
                 Err(what) => Some(what.clone()),
             };
             if let Some(what) = differs {

@@ -17,7 +17,7 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 use stdx::Instant;
 
-use crate::model::When;
+use crate::model::TimeRange;
 use crate::moves::Moves;
 use crate::world::net::Node;
 
@@ -29,12 +29,12 @@ pub enum Fail {
     /// The client died during the call: the outcome is unknown.
     Dead,
     /// The program that made the call was killed: its last request may still be executed.
-    Killed(Part),
+    Killed(PartialWrite),
 }
 
 /// Where in a write its program was killed: a write can be several requests. Every other call changes something with at most one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct PartialWrite {
     /// Bytes that were acknowledged before.
     pub written: u32,
     /// Bytes after them in the last request, which has no reply.
@@ -45,7 +45,7 @@ impl Fail {
     /// The same failure for a write of which `written` bytes were acknowledged before this request.
     pub fn after(self, written: u32) -> Fail {
         match self {
-            Fail::Killed(part) => Fail::Killed(Part { written: part.written + written, ..part }),
+            Fail::Killed(part) => Fail::Killed(PartialWrite { written: part.written + written, ..part }),
             other => other,
         }
     }
@@ -106,11 +106,11 @@ pub enum Command {
     /// A server's disk is lost, and an empty new target takes its place.
     Replace(usize),
     /// Checks that a node has logged lines with this text, and how many.
-    Said(Node, &'static str, usize),
+    Logged(Node, &'static str, usize),
     /// Sets a parameter and checks the outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
     /// The capacity of the disk of an object target's data files, in bytes; `None` is unlimited.
-    Room(usize, Option<u64>),
+    DataCapacity(usize, Option<u64>),
     /// The next write to a data file of a target fails.
     FailWrite(usize),
     /// No data file of a target can be removed until the target is killed.
@@ -125,7 +125,7 @@ pub enum Command {
 
 /// A client's progress with metadata write-back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lane {
+pub struct WriteBackProgress {
     /// Changes made.
     pub made: u64,
     /// How many of these, from the first on, the servers have acknowledged.
@@ -182,7 +182,7 @@ struct State {
     /// Start times of calls whose duration is judged.
     begun: BTreeMap<u64, Instant>,
     /// Since when no fault strikes.
-    calm: Option<Instant>,
+    calm_since: Option<Instant>,
     longest: Option<(Duration, String)>,
     moves: Moves,
     sleeping: Vec<(Instant, usize)>,
@@ -194,7 +194,7 @@ struct State {
     retired: Vec<usize>,
     /// Living clients that some target has given up, for any reason.
     given_up: Vec<usize>,
-    lanes: Vec<Lane>,
+    all_progress: Vec<WriteBackProgress>,
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
     disturbed: bool,
@@ -362,7 +362,7 @@ impl Sched {
     }
 
     /// The time range, by a client's clock, of a call that started at `begun` and ends now.
-    pub fn when(&self, client: usize, begun: Instant) -> When {
+    pub fn when(&self, client: usize, begun: Instant) -> TimeRange {
         let state = self.state.borrow();
         let ago = state.now.since(begun).as_nanos() as i64;
         let none = Vec::new();
@@ -370,7 +370,7 @@ impl Sched {
         let first = steps.partition_point(|(at, _)| *at <= begun).saturating_sub(1);
         let offsets = || steps[first..].iter().map(|(_, offset)| *offset);
         let (low, high) = (offsets().min().unwrap_or(0), offsets().max().unwrap_or(0));
-        When { from: state.wall_ns - ago + low, to: state.wall_ns + high }
+        TimeRange { from: state.wall_ns - ago + low, to: state.wall_ns + high }
     }
 
     /// Whether the clients' clocks differ.
@@ -410,8 +410,8 @@ impl Sched {
     }
 
     /// The write-back progress of each client; for a dead one, as of its death.
-    pub fn lanes(&self) -> Vec<Lane> {
-        self.state.borrow().lanes.clone()
+    pub fn all_progress(&self) -> Vec<WriteBackProgress> {
+        self.state.borrow().all_progress.clone()
     }
 
     /// Sends a command to the world.
@@ -538,9 +538,9 @@ impl Sched {
     }
 
     /// From now on no fault strikes.
-    pub fn calms(&self) {
+    pub fn faults_end(&self) {
         let mut state = self.state.borrow_mut();
-        state.calm = Some(state.now);
+        state.calm_since = Some(state.now);
     }
 
     /// The counts of calls by operation and result.
@@ -595,10 +595,10 @@ impl Sched {
         if let Some((task, client, call)) = state.waiting.remove(&id) {
             let (begun, now) = (state.begun.remove(&id), state.now);
             state.moves.end(id, now);
-            if let (Some(begun), Some(calm), Ok(_) | Err(Fail::Errno(_))) = (begun, state.calm, &result) {
+            if let (Some(begun), Some(calm_since), Ok(_) | Err(Fail::Errno(_))) = (begun, state.calm_since, &result) {
                 // A constantly written file is copied several times: each copy has to be quick.
                 let rounds = if call.starts_with("Migrate") { MIGRATE_ROUNDS } else { 1 };
-                let took = state.now.since(begun.max(calm)) / rounds;
+                let took = state.now.since(begun.max(calm_since)) / rounds;
                 if state.longest.as_ref().is_none_or(|(longest, _)| *longest < took) {
                     state.longest = Some((took, format!("client {client}: {call}")));
                 }
@@ -644,22 +644,22 @@ impl Sched {
     }
 
     /// Records a client's write-back progress.
-    pub fn note_lane(&self, client: usize, mut lane: Lane) {
+    pub fn note_progress(&self, client: usize, mut progress: WriteBackProgress) {
         let state = &mut *self.state.borrow_mut();
         let evicted = state.evictions.iter().any(|eviction| eviction.client == client && eviction.names);
-        let lanes = &mut state.lanes;
-        if lanes.len() <= client {
-            lanes.resize(client + 1, Lane::default());
+        let all_progress = &mut state.all_progress;
+        if all_progress.len() <= client {
+            all_progress.resize(client + 1, WriteBackProgress::default());
         }
         if evicted {
             // After its eviction a client counts changes as settled that the servers do not have.
-            lane.acknowledged = lanes[client].acknowledged;
+            progress.acknowledged = all_progress[client].acknowledged;
         }
-        lanes[client] = lane;
+        all_progress[client] = progress;
     }
 
     /// A client died: its calls get no answers.
-    pub fn bury(&self, client: usize) {
+    pub fn client_died(&self, client: usize) {
         let calls: Vec<u64> = {
             let mut state = self.state.borrow_mut();
             let now = state.now;

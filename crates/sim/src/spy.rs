@@ -23,7 +23,7 @@ type Request = (Node, Node, u64);
 #[derive(Debug, Default)]
 pub struct Spy {
     /// By request: the transno and status in the reply that its client received.
-    told: BTreeMap<Request, (u64, i32)>,
+    received: BTreeMap<Request, (u64, i32)>,
     /// By request: the transno and status in the last reply that its server sent.
     sent: BTreeMap<Request, (u64, i32)>,
     /// By server: the highest transno that it has reported durable.
@@ -99,7 +99,8 @@ impl Spy {
             Some(Opcode::MgsSeqRange) => {
                 let Ok(SeqRangeRep { start, end }) = frame.decode() else { return Ok(()) };
                 let request = (to, server, h.xid.0);
-                if self.ranges.iter().any(|(first, behind, of)| *of != request && start < *behind && *first < end) {
+                if self.ranges.iter().any(|(first, range_end, of)| *of != request && start < *range_end && *first < end)
+                {
                     return Err(format!("{server:?} gives sequences {start:x} to {end:x} a second time"));
                 }
                 self.ranges.push((start, end, request));
@@ -141,42 +142,44 @@ impl Spy {
             return Ok(());
         }
         let what = || Opcode::from_raw(h.opcode).map_or("unknown", Opcode::name);
-        let told = (h.transno.0, h.status);
-        match self.told.get(&(client, server, xid)) {
-            Some(&before) if before != told => {
+        let received = (h.transno.0, h.status);
+        match self.received.get(&(client, server, xid)) {
+            Some(&before) if before != received => {
                 return Err(format!(
                     "{client:?} was told two outcomes of {} xid {xid:x} by {server:?}: transno {:x} status {}, then transno {:x} status {}",
                     what(),
                     before.0,
                     before.1,
-                    told.0,
-                    told.1
+                    received.0,
+                    received.1
                 ));
             }
             Some(_) => return Ok(()),
-            None => self.told.insert((client, server, xid), told),
+            None => self.received.insert((client, server, xid), received),
         };
-        if let Some(&(other, other_xid)) = self.owners.get(&(server, told.0))
+        if let Some(&(other, other_xid)) = self.owners.get(&(server, received.0))
             && (other, other_xid) != (client, xid)
         {
             return Err(format!(
                 "transno {:x} of {server:?} was given twice: to {other:?} xid {other_xid:x} and to {client:?} xid {xid:x}",
-                told.0
+                received.0
             ));
         }
-        self.owners.insert((server, told.0), (client, xid));
+        self.owners.insert((server, received.0), (client, xid));
         let Some(&tag) = self.tags.get(&(client, server, xid)) else { return Ok(()) };
         let slot = self.slots.entry((client, server, tag)).or_default();
         let earlier = slot.range(..xid).next_back().map(|(x, t)| (*x, *t));
         let later = slot.range(xid + 1..).next().map(|(x, t)| (*x, *t));
-        slot.insert(xid, told.0);
+        slot.insert(xid, received.0);
         for (other_xid, other_transno, ordered) in
-            [earlier.map(|(x, t)| (x, t, t < told.0)), later.map(|(x, t)| (x, t, t > told.0))].into_iter().flatten()
+            [earlier.map(|(x, t)| (x, t, t < received.0)), later.map(|(x, t)| (x, t, t > received.0))]
+                .into_iter()
+                .flatten()
         {
             if !ordered {
                 return Err(format!(
                     "{client:?} slot {tag} on {server:?}: xid {xid:x} has transno {:x}, xid {other_xid:x} has {other_transno:x}: not in order",
-                    told.0
+                    received.0
                 ));
             }
         }
@@ -250,7 +253,7 @@ mod tests {
 
     /// The first reply was lost: only a crash of a server that had not made the change durable excuses a different one.
     #[test]
-    fn what_was_answered_is_remembered_also_if_nobody_heard_it() {
+    fn a_reply_counts_even_if_it_was_lost() {
         let durable = |xid, transno, committed| {
             let mut frame = reply(xid, transno, 0);
             frame.header.last_committed = Transno(committed);
@@ -273,7 +276,7 @@ mod tests {
 
     /// A second copy of a failed request must not be executed, even if it would succeed by then.
     #[test]
-    fn what_failed_has_failed() {
+    fn a_failed_request_keeps_its_error() {
         let second = |crash: bool, status: i32, again: &Frame| {
             let mut spy = Spy::default();
             spy.arrives(1, CLIENT, MDT, &request(7)).unwrap();
@@ -293,7 +296,7 @@ mod tests {
 
     /// Ignores replies that arrived before the reply to the connect request, and replies that arrived on another connection.
     #[test]
-    fn a_client_is_told_nothing_before_it_is_connected() {
+    fn replies_before_the_connect_reply_are_ignored() {
         let mut spy = Spy::default();
         let mut arrives = |conn, frame: Frame| match frame.header.has(flags::REPLY) {
             true => spy.arrives(conn, MDT, CLIENT, &frame),

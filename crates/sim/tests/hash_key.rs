@@ -1,15 +1,15 @@
-//! What the machines do must not hang on the key of their tables: it is another one in each process, so a target that is
-//! started again has another one than before.
+//! The behaviour of the machines must not depend on the key of their hash tables: it differs in each process, so a restarted
+//! target has another key than before.
 
 use std::process::Command;
 
 use sim::{Canary, Keep, Plan};
 
-/// Set in a process of this program: the key that it is to use.
+/// Set in a child process of this program: the key that it uses.
 const KEY: &str = "SIM_HASH_KEY";
 const SEEDS: core::ops::Range<u64> = 1..25;
 
-/// Not a test of its own: what the processes do that [`runs_are_the_same_under_every_hash_key`] starts.
+/// Not a test of its own: the body of the processes that [`runs_are_the_same_under_every_hash_key`] starts.
 #[test]
 fn digests() {
     let Some(key) = std::env::var(KEY).ok().and_then(|key| key.parse::<u64>().ok()) else { return };

@@ -1,4 +1,4 @@
-//! A handful of fixed seeds, determinism, and the proof that the alarm rings.
+//! Fixed seeds, determinism, and the proof that the oracles work.
 
 use sim::{Canary, Counts, Keep, Plan, Profile, Report};
 
@@ -17,9 +17,9 @@ fn fixed_seeds_of_every_profile_pass() {
     }
 }
 
-/// Beside a client that lies the others see what they would see without it. In the first of these it asked for locks while the others
-/// replayed theirs, and had them evicted. In the last, some of them list many files that another has made, over a network in which much
-/// that is sent at once breaks the connection.
+/// With a Byzantine client the others see what they would see without it. In the first of these seeds it requested locks while
+/// the others replayed theirs, and got them evicted. In the last, some clients list many files that another has made, over a
+/// network on which a burst of frames breaks the connection.
 #[test]
 fn seeds_with_a_liar_pass() {
     let seeds = [1388, 1110008688, 2259896275842294];
@@ -44,7 +44,7 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
-fn faults_fall_and_requests_are_repeated() {
+fn faults_strike_and_requests_are_repeated() {
     let reports: Vec<Report> = (1..60).map(run).collect();
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
     assert!(sum(|report| report.faults.lost) > 0);
@@ -61,7 +61,8 @@ fn faults_fall_and_requests_are_repeated() {
     assert!(sum(|report| report.repeated.1) > 0, "nothing was replayed");
 }
 
-/// Partitions, evictions, acts of administrators, failing disks, clocks, named sites: each falls, and none too often for the others.
+/// Partitions, evictions, acts of administrators, failing disks, clocks, named sites: each occurs, and none too often for the
+/// others.
 #[test]
 fn the_world_is_disturbed() {
     let reports: Vec<Report> = (1..140).map(run).collect();
@@ -83,7 +84,7 @@ fn the_world_is_disturbed() {
     assert!(reports.iter().filter(|report| report.plan.disturbances == Default::default()).count() > 5);
 }
 
-/// Every number of clients, one slot and many, and as many calls at once as slots.
+/// Every number of clients, one slot and many, and as many concurrent calls as slots.
 #[test]
 fn plans_are_as_wide_as_they_say() {
     let plans: Vec<Plan> = (1..2_000).map(Plan::draw).collect();
@@ -97,7 +98,7 @@ fn plans_are_as_wide_as_they_say() {
 }
 
 #[test]
-fn what_was_mended_stays_mended() {
+fn fixed_defects_stay_fixed() {
     for name in [
         "cut-lost",
         "removed-open",

@@ -1,9 +1,9 @@
-//! Every story with every fault, at some of the steps (`adamant sim --scenario all` tells them at every step), and the
-//! proof that no oracle is blind.
+//! Every story with every fault, at some of the steps (`adamant sim --scenario all` runs them at every step), and the proof that
+//! no oracle is blind.
 
 use std::collections::BTreeSet;
 
-/// One of so many steps.
+/// The fault strikes at one of this many steps.
 const STRIDE: u64 = 9;
 
 fn tell(names: &[&str]) {
@@ -67,7 +67,7 @@ const CACHES: &[&str] = &[
 ];
 
 #[test]
-fn what_clients_keep_is_right() {
+fn client_caches_are_right() {
     tell(CACHES);
 }
 
@@ -98,22 +98,22 @@ const PEERS: &[&str] = &[
 ];
 
 #[test]
-fn sessions_survive_what_befalls_them() {
+fn sessions_survive_their_faults() {
     tell(SESSIONS);
 }
 
 #[test]
-fn disks_may_be_slow_full_broken_and_new() {
+fn disks_may_be_slow_full_broken_or_replaced() {
     tell(DISKS);
 }
 
 #[test]
-fn peers_that_keep_no_rule_of_sessions_get_nowhere() {
+fn peers_that_break_session_rules_are_refused() {
     tell(PEERS);
 }
 
 #[test]
-fn places_that_seeds_miss_are_come_to() {
+fn code_that_seeds_miss_is_reached() {
     tell(PLACES);
 }
 
@@ -128,21 +128,21 @@ fn data_survives_every_fault() {
 }
 
 #[test]
-fn nothing_stays_of_what_is_gone() {
+fn nothing_remains_of_removed_files() {
     tell(GONE);
 }
 
 #[test]
-fn nobody_is_evicted_for_a_pause() {
+fn no_client_is_evicted_for_a_pause() {
     tell(PAUSED);
 }
 
 #[test]
-fn an_answer_waits_for_what_others_may_lose() {
+fn a_reply_waits_for_changes_that_others_may_lose() {
     tell(SHARED);
 }
 
-/// Cases of Lustre's suites.
+/// Cases of Lustre's test suites.
 const NUMBERED: &[&str] = &[
     "replay-single-53a",
     "replay-single-53b",
@@ -171,7 +171,7 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
     tell(NUMBERED);
 }
 
-/// Peers that are no clients.
+/// Peers that are not clients.
 const BY_HAND: &[&str] = &[
     "configured",
     "registered",
@@ -194,11 +194,11 @@ const BY_HAND: &[&str] = &[
 ];
 
 #[test]
-fn servers_keep_their_rules_with_peers_that_are_no_clients() {
+fn servers_keep_their_rules_with_foreign_peers() {
     tell(BY_HAND);
 }
 
-/// Who gets a lock, and when.
+/// Grants of locks.
 const LOCKS: &[&str] = &[
     "in-line",
     "side-by-side",
@@ -214,11 +214,11 @@ const LOCKS: &[&str] = &[
 ];
 
 #[test]
-fn locks_go_to_those_who_wait() {
+fn locks_are_granted_to_waiters() {
     tell(LOCKS);
 }
 
-/// A metadata target.
+/// Metadata targets.
 const METADATA: &[&str] = &[
     "removal-lost",
     "lists",
@@ -260,7 +260,7 @@ fn every_story_is_told_here() {
     }
 }
 
-/// Of two with one name only one would be told.
+/// Of two stories with one name only one would run.
 #[test]
 fn no_name_is_used_twice() {
     let mut lines = Vec::new();

@@ -7,8 +7,8 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 use super::names::{O_ACCMODE, O_TRUNC};
-use super::{Inode, Kernel, Sys, odd};
-use crate::sched::{Fail, Part};
+use super::{Inode, Kernel, SysResult, unexpected};
+use crate::sched::{Fail, PartialWrite};
 
 /// Size of a page in bytes.
 pub(super) const PAGE: u64 = 4096;
@@ -57,7 +57,8 @@ impl Inode {
     /// The first page of a range that is cached, dirty, locked or in write-back.
     fn first_of(&self, pages: &Range<u64>) -> Option<u64> {
         let there = self.pages.range(pages.clone()).next().map(|(page, _)| *page);
-        let others = [&self.dirty, &self.leaving, &self.locked].map(|all| all.range(pages.clone()).next().copied());
+        let others =
+            [&self.dirty, &self.in_write_back, &self.locked].map(|all| all.range(pages.clone()).next().copied());
         there.into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -72,7 +73,7 @@ impl Inode {
     fn doubt_fills(&mut self, pages: &Range<u64>, before: &[u64]) {
         for (page, fills) in pages.clone().zip(before) {
             if self.locked.contains(&page) {
-                self.void.insert(page);
+                self.stale_fills.insert(page);
             } else if self.fills.get(&page).copied().unwrap_or(0) != *fills && !self.dirty.contains(&page) {
                 self.pages.remove(&page);
             }
@@ -80,7 +81,7 @@ impl Inode {
     }
 
     /// Reports a failed write-back to an open file, once for each failure that it has not seen.
-    fn report_failure(&mut self, fh: FileHandle) -> Sys<()> {
+    fn report_failure(&mut self, fh: FileHandle) -> SysResult<()> {
         self.reported_to_any = self.failures;
         let known = self.reported.insert(fh, self.failures).unwrap_or(self.failures);
         self.failure.filter(|_| known < self.failures).map_or(Ok(()), |errno| Err(errno.into()))
@@ -88,7 +89,7 @@ impl Inode {
 
     /// Whether pages are dirty or in write-back.
     pub(super) fn is_changed(&self) -> bool {
-        !self.dirty.is_empty() || !self.leaving.is_empty()
+        !self.dirty.is_empty() || !self.in_write_back.is_empty()
     }
 
     /// Takes a dirty page of this range that is not in write-back, with a file handle to write it through. It is in write-back
@@ -97,10 +98,10 @@ impl Inode {
         let within = |page: &u64| page * PAGE < self.size;
         let can_be_written = !self.writers.is_empty();
         self.dirty.retain(|page| !pages.contains(page) || can_be_written && within(page));
-        let page = self.dirty.range(pages).find(|page| !self.leaving.contains(page)).copied()?;
+        let page = self.dirty.range(pages).find(|page| !self.in_write_back.contains(page)).copied()?;
         let fh = *self.writers.first()?;
         self.dirty.remove(&page);
-        self.leaving.insert(page);
+        self.in_write_back.insert(page);
         let mut data = self.pages.get(&page).cloned().unwrap_or_default();
         data.truncate((self.size - page * PAGE).min(PAGE) as usize);
         Some((page, fh, data.into()))
@@ -129,7 +130,7 @@ impl Kernel {
     }
 
     /// `close`. `owner`: the owner of the record locks to release.
-    pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> Sys<()> {
+    pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> SysResult<()> {
         let written = match self.inode(fd.ino, |inode| inode.is_changed()) && fd.flags & O_ACCMODE != 0 {
             true => self.write_back(cred, fd.ino, 0, u64::MAX).await,
             false => Ok(()),
@@ -150,7 +151,7 @@ impl Kernel {
     }
 
     /// `pread`.
-    pub async fn read(&self, cred: &Cred, fd: &Fd, offset: u64, length: u32) -> Sys<Bytes> {
+    pub async fn read(&self, cred: &Cred, fd: &Fd, offset: u64, length: u32) -> SysResult<Bytes> {
         if fd.flags & O_ACCMODE == 1 {
             return Err(Errno::EBADF.into());
         }
@@ -158,7 +159,7 @@ impl Kernel {
             self.write_back(cred, fd.ino, offset, u64::from(length)).await?;
             return match self.ask(cred, Call::Read { fh: fd.fh, offset, length }).await? {
                 Answer::Data(data) => Ok(data),
-                other => Err(odd(&other)),
+                other => Err(unexpected(&other)),
             };
         }
         let wanted = offset.saturating_add(u64::from(length));
@@ -193,7 +194,7 @@ impl Kernel {
     /// Requests the file's size if a read goes beyond the known end. Linux asks once, ignores a size that arrives during a local
     /// write or after the reply to an earlier request, and then reads up to the end that it knew. Where many write concurrently
     /// this would hide real defects, so the stand-in asks until it accepts the reply.
-    async fn learn_end(&self, cred: &Cred, fd: &Fd, wanted: u64) -> Sys<()> {
+    async fn learn_end(&self, cred: &Cred, fd: &Fd, wanted: u64) -> SysResult<()> {
         while wanted > self.inode(fd.ino, |inode| inode.size) {
             let started = self.version();
             let size = self.attr(cred, fd.ino, Some(fd.fh)).await?.size;
@@ -226,7 +227,7 @@ impl Kernel {
     /// Reads the first run of missing pages of a range; each page is locked meanwhile. (Linux ignores a short reply if the
     /// attributes change meanwhile, and shows zeros up to the end that it knew. The stand-in does not, so that histories show
     /// other defects.)
-    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<FilledPages> {
+    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> SysResult<FilledPages> {
         let mut page = offset / PAGE;
         while page * PAGE < end {
             if self.inode(fd.ino, |inode| inode.pages.contains_key(&page)) {
@@ -257,7 +258,7 @@ impl Kernel {
                         let mut bytes = data.get(from..).unwrap_or_default().to_vec();
                         bytes.resize(PAGE as usize, 0);
                         *inode.fills.entry(number).or_default() += 1;
-                        if !inode.void.remove(&number) {
+                        if !inode.stale_fills.remove(&number) {
                             inode.pages.insert(number, bytes);
                         }
                     }
@@ -275,17 +276,20 @@ impl Kernel {
                 Answer::Data(data) => {
                     Ok(FilledPages { to: run.start * PAGE + data.len() as u64, ends: data.len() < length as usize })
                 }
-                other => Err(odd(&other)),
+                other => Err(unexpected(&other)),
             };
         }
         Ok(FilledPages { to: 0, ends: false })
     }
 
     /// `pwrite`, or `write` of a file opened for appending.
-    pub async fn write(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+    pub async fn write(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> SysResult<u32> {
         let mut done = self.write_some(cred, fd, offset, data).await?;
         // Continues a write that a full disk has cut short, as programs do.
-        while (self.0.patient || self.0.fails) && fd.flags & O_APPEND == 0 && (1..data.len() as u32).contains(&done) {
+        while (self.0.retries_when_full || self.0.retries_on_error)
+            && fd.flags & O_APPEND == 0
+            && (1..data.len() as u32).contains(&done)
+        {
             match self.write_some(cred, fd, offset + u64::from(done), &data.slice(done as usize..)).await {
                 Ok(0) | Err(Fail::Errno(_)) => break,
                 Ok(more) => done += more,
@@ -295,14 +299,14 @@ impl Kernel {
         Ok(done)
     }
 
-    async fn write_some(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+    async fn write_some(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> SysResult<u32> {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EBADF.into());
         }
         // As in Linux: a write through the page cache, an append, or a write beyond the known end holds the inode lock
         // exclusively; other direct writes share it.
-        let behind = |inode: &mut Inode| offset + data.len() as u64 > inode.size;
-        let alone = !fd.direct || fd.flags & O_APPEND != 0 || self.inode(fd.ino, behind);
+        let beyond_end = |inode: &mut Inode| offset + data.len() as u64 > inode.size;
+        let alone = !fd.direct || fd.flags & O_APPEND != 0 || self.inode(fd.ino, beyond_end);
         let _gate = self.gate(fd.ino, alone).await;
         // An append starts at the end that the kernel knows; the client decides the actual offset.
         let offset = if fd.flags & O_APPEND != 0 { self.inode(fd.ino, |inode| inode.size) } else { offset };
@@ -319,7 +323,7 @@ impl Kernel {
     }
 
     /// Sends one request after the other. Returns the number of bytes written.
-    async fn write_all(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+    async fn write_all(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> SysResult<u32> {
         let mut done = 0;
         loop {
             let left = data.slice(done as usize..);
@@ -340,7 +344,7 @@ impl Kernel {
 
     /// Sends one request of a write, with as many bytes as Linux sends in one. Returns that number, and the number of bytes
     /// written.
-    async fn send_write(&self, cred: &Cred, fd: &Fd, offset: u64, mut data: Bytes) -> Sys<(u32, u32)> {
+    async fn send_write(&self, cred: &Cred, fd: &Fd, offset: u64, mut data: Bytes) -> SysResult<(u32, u32)> {
         let mut locked = None;
         if fd.direct {
             self.drop_pages(fd.ino, offset, data.len() as u64).await;
@@ -352,7 +356,7 @@ impl Kernel {
         let sent = data.len() as u32;
         let pages = offset / PAGE..(offset + u64::from(sent)).div_ceil(PAGE);
         // Dirty pages of a mapping that are in write-back are older: wait for them.
-        while self.inode(fd.ino, |inode| inode.leaving.range(pages.clone()).next().is_some()) {
+        while self.inode(fd.ino, |inode| inode.in_write_back.range(pages.clone()).next().is_some()) {
             self.wait().await;
         }
         let fills = self.inode(fd.ino, |inode| inode.fills_of(&pages));
@@ -382,8 +386,8 @@ impl Kernel {
         self.wake_all();
         match result {
             Ok(Answer::Written(count)) => Ok((sent, count)),
-            Ok(other) => Err(odd(&other)),
-            Err(Fail::Killed(part)) => Err(Fail::Killed(Part { asked: sent, ..part })),
+            Ok(other) => Err(unexpected(&other)),
+            Err(Fail::Killed(part)) => Err(Fail::Killed(PartialWrite { asked: sent, ..part })),
             Err(fail) => Err(fail),
         }
     }
@@ -422,7 +426,7 @@ impl Kernel {
     }
 
     /// Bytes stored through `mmap` into pages that exist, then `msync`.
-    pub async fn write_mapped(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+    pub async fn write_mapped(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> SysResult<u32> {
         let end = offset + data.len() as u64;
         // A program asks for the size before it maps a file, because an access beyond the end gives only a signal.
         self.attr(cred, fd.ino, Some(fd.fh)).await?;
@@ -452,7 +456,7 @@ impl Kernel {
 
     /// Writes back pages modified through `mmap`, and waits for write-backs in flight. Errors are reported to `msync` and `fsync`
     /// of all open files; a program whose client dies meanwhile dies with it.
-    async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) -> Sys<()> {
+    async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) -> SysResult<()> {
         let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         loop {
             let next = {
@@ -460,7 +464,7 @@ impl Kernel {
                 let ended = if caches.dead { Err(Fail::Dead) } else { Ok(()) };
                 let Some(inode) = caches.inodes.get_mut(&ino) else { return ended };
                 let next = inode.next_dirty(pages.clone());
-                if next.is_none() && inode.leaving.range(pages.clone()).next().is_none() {
+                if next.is_none() && inode.in_write_back.range(pages.clone()).next().is_none() {
                     return ended;
                 }
                 next
@@ -472,7 +476,7 @@ impl Kernel {
             let call = Call::Write { fh, ino, offset: page * PAGE, data, write_back: true, kill_priv: false };
             let result = self.ask_quietly(cred, call).await;
             self.inode(ino, |inode| {
-                inode.leaving.remove(&page);
+                inode.in_write_back.remove(&page);
                 if let Err(Fail::Errno(errno)) = result {
                     inode.failures += 1;
                     inode.failure = Some(errno);
@@ -483,7 +487,7 @@ impl Kernel {
         }
     }
 
-    pub(super) async fn write_back_everything(&self, cred: &Cred) -> Sys<()> {
+    pub(super) async fn write_back_everything(&self, cred: &Cred) -> SysResult<()> {
         let dirty: Vec<u64> =
             self.caches().inodes.iter().filter(|(_, inode)| inode.is_changed()).map(|(ino, _)| *ino).collect();
         for ino in dirty {
@@ -507,7 +511,7 @@ impl Kernel {
     }
 
     /// `ftruncate`.
-    pub async fn truncate(&self, cred: &Cred, fd: &Fd, size: u64) -> Sys<()> {
+    pub async fn truncate(&self, cred: &Cred, fd: &Fd, size: u64) -> SysResult<()> {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EINVAL.into());
         }
@@ -516,7 +520,7 @@ impl Kernel {
     }
 
     /// `fallocate`.
-    pub async fn fallocate(&self, cred: &Cred, fd: &Fd, mode: u32, offset: u64, length: u64) -> Sys<()> {
+    pub async fn fallocate(&self, cred: &Cred, fd: &Fd, mode: u32, offset: u64, length: u64) -> SysResult<()> {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EBADF.into());
         }
@@ -537,16 +541,16 @@ impl Kernel {
     }
 
     /// `SEEK_DATA` and `SEEK_HOLE`.
-    pub async fn seek(&self, cred: &Cred, fd: &Fd, offset: u64, whence: Whence) -> Sys<u64> {
+    pub async fn seek(&self, cred: &Cred, fd: &Fd, offset: u64, whence: Whence) -> SysResult<u64> {
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         match self.ask(cred, Call::Lseek { fh: fd.fh, offset, whence }).await? {
             Answer::Offset(found) => Ok(found),
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// `fsync`.
-    pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> Sys<()> {
+    pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> SysResult<()> {
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         // The client reported these errors in the replies to the writes, and does not report them again.
         self.inode(fd.ino, |inode| inode.report_failure(fd.fh))?;
@@ -554,7 +558,7 @@ impl Kernel {
     }
 
     /// Writes bytes to a file in either way.
-    pub async fn put(&self, cred: &Cred, fd: &Fd, kind: WriteKind, offset: u64, data: &Bytes) -> Sys<u32> {
+    pub async fn put(&self, cred: &Cred, fd: &Fd, kind: WriteKind, offset: u64, data: &Bytes) -> SysResult<u32> {
         match kind {
             WriteKind::Plain => self.write(cred, fd, offset, data).await,
             WriteKind::Mapped => {

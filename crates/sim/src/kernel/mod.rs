@@ -21,15 +21,15 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 use stdx::{Instant, Rng};
 
-use crate::model::{Got, Op, Way};
+use crate::model::{Op, Returned, WriteWay};
 use crate::plan::Plan;
-use crate::sched::{Fail, Part, Sched};
+use crate::sched::{Fail, PartialWrite, Sched};
 
 pub(crate) use files::{Fd, WriteKind};
 pub(crate) use names::OpenHow;
 
 /// The result of a system call.
-pub(crate) type Sys<T> = Result<T, Fail>;
+pub(crate) type SysResult<T> = Result<T, Fail>;
 
 /// An inode that the kernel knows.
 #[derive(Default)]
@@ -61,13 +61,13 @@ struct Inode {
     /// Pages that a program has modified through `mmap`.
     dirty: BTreeSet<u64>,
     /// Such pages whose write-back is in flight; they may be modified again meanwhile.
-    leaving: BTreeSet<u64>,
+    in_write_back: BTreeSet<u64>,
     /// Pages that are being read or written.
     locked: BTreeSet<u64>,
     /// How often each page was read from the client.
     fills: BTreeMap<u64, u64>,
     /// Pages that are being read and may arrive stale: they are not cached.
-    void: BTreeSet<u64>,
+    stale_fills: BTreeSet<u64>,
     /// Open files with write access.
     writers: Vec<FileHandle>,
     /// The number of failed write-backs of pages modified through `mmap`, and the error of the last one.
@@ -80,7 +80,7 @@ struct Inode {
 
 /// A name in the kernel's cache.
 #[derive(Clone, Copy)]
-struct Name {
+struct CachedName {
     ino: u64,
     valid: bool,
 }
@@ -95,12 +95,12 @@ struct Gate {
 struct Caches {
     version: u64,
     inodes: BTreeMap<u64, Inode>,
-    names: BTreeMap<(u64, Bytes), Name>,
+    names: BTreeMap<(u64, Bytes), CachedName>,
     gates: BTreeMap<u64, Gate>,
     /// Tasks that wait for a gate or a page lock.
     waiters: Vec<usize>,
     /// Names whose invalidation is in flight, and how many invalidations of each.
-    doomed: BTreeMap<(u64, Bytes), u32>,
+    invalidating: BTreeMap<(u64, Bytes), u32>,
     /// Path walks in progress: they pin what they have found.
     walks: u32,
     /// By task: how often it has waited for disk space.
@@ -115,9 +115,9 @@ struct Inner {
     client: usize,
     forgetful: u64,
     /// Disks fill up and are freed: programs retry.
-    patient: bool,
+    retries_when_full: bool,
     /// Disks fail and are repaired: programs retry.
-    fails: bool,
+    retries_on_error: bool,
     /// Of 1000 calls, how many are interrupted by a signal.
     signals: u64,
     /// Programs use access lists.
@@ -142,7 +142,7 @@ pub(crate) const S_IFREG: u32 = 0o100_000;
 pub(crate) const S_IFLNK: u32 = 0o120_000;
 
 /// An answer of the wrong type for the call.
-fn odd(answer: &Answer) -> Fail {
+fn unexpected(answer: &Answer) -> Fail {
     // A client that answers with another call's answer has a defect that no program could see.
     debug_assert!(false, "unexpected answer {answer:?}");
     Fail::Errno(Errno::EPROTO)
@@ -161,11 +161,24 @@ impl Kernel {
     pub fn new(sched: Sched, client: usize, plan: &Plan, rng: Rng) -> Kernel {
         let mut caches = Caches::default();
         caches.inodes.insert(1, Inode { lookups: 1, kind: S_IFDIR, ..Inode::default() });
-        let (forgetful, patient) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
-        let fails = plan.disturbances.io.is_some();
+        let (forgetful, retries_when_full) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
+        let retries_on_error = plan.disturbances.io.is_some();
         let (caches, rng) = (RefCell::new(caches), RefCell::new(rng));
         let (signals, lists) = (plan.signals, plan.shared.lists);
-        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, signals, lists, caches, rng }), false)
+        Kernel(
+            Rc::new(Inner {
+                sched,
+                client,
+                forgetful,
+                retries_when_full,
+                retries_on_error,
+                signals,
+                lists,
+                caches,
+                rng,
+            }),
+            false,
+        )
     }
 
     /// A handle for a program that receives signals.
@@ -187,7 +200,7 @@ impl Kernel {
     /// Decides whether a read or write continues after a failed request; `has_part`: earlier requests have transferred something.
     /// After a signal the program keeps that part and asks for the rest: Linux returns the bytes so far, and each part of a
     /// listing is a call of its own.
-    fn continues_after(&self, has_part: bool, fail: Fail) -> Sys<()> {
+    fn continues_after(&self, has_part: bool, fail: Fail) -> SysResult<()> {
         match fail {
             Fail::Errno(Errno::EINTR) if self.1 && has_part => Ok(()),
             fail => Err(fail),
@@ -227,9 +240,9 @@ impl Kernel {
     }
 
     /// Adjusts a call to its result: a disk may fill up in the middle of a write, which then was a shorter one.
-    pub fn as_done(&self, op: &mut Op, result: &Result<Got, Errno>) {
-        if let (true, Op::Write { way: Way::Plain, data, .. }, Ok(Got::Written(count))) =
-            (self.0.patient || self.0.fails, op, result)
+    pub fn adjust_to_result(&self, op: &mut Op, result: &Result<Returned, Errno>) {
+        if let (true, Op::Write { way: WriteWay::Plain, data, .. }, Ok(Returned::Written(count))) =
+            (self.0.retries_when_full || self.0.retries_on_error, op, result)
             && *count > 0
         {
             data.truncate(*count as usize);
@@ -240,7 +253,7 @@ impl Kernel {
     ///
     /// A request that fails because of a full disk has had no effect, not even a partial one: programs retry until there is
     /// space, as if they had never tried before. So the model knows no full disks, and any effect of a failed attempt shows.
-    async fn ask(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+    async fn ask(&self, cred: &Cred, call: Call) -> SysResult<Answer> {
         if self.1 && self.0.rng.borrow_mut().chance(self.0.signals, 1000) {
             return self.ask_and_signal(cred, call).await;
         }
@@ -248,7 +261,7 @@ impl Kernel {
     }
 
     /// The same, and the program receives a signal while it waits.
-    async fn ask_and_signal(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+    async fn ask_and_signal(&self, cred: &Cred, call: Call) -> SysResult<Answer> {
         let (sched, client) = (self.0.sched.clone(), self.0.client);
         let (pause, fatal) = {
             let mut rng = self.0.rng.borrow_mut();
@@ -274,18 +287,18 @@ impl Kernel {
         let answer = sched.finish_call(id).await;
         match answer {
             Err(Fail::Dead) => Err(Fail::Dead),
-            _ if killed.get() => Err(Fail::Killed(Part::default())),
+            _ if killed.get() => Err(Fail::Killed(PartialWrite::default())),
             answer => answer,
         }
     }
 
     /// The same, for requests that no program waits for.
-    async fn ask_quietly(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+    async fn ask_quietly(&self, cred: &Cred, call: Call) -> SysResult<Answer> {
         let mut tries = 0;
         loop {
             match self.0.sched.call(self.0.client, cred, call.clone()).await {
-                Err(Fail::Errno(Errno::ENOSPC)) if self.0.patient && tries < FULL_TRIES => tries += 1,
-                Err(Fail::Errno(Errno::EIO)) if self.0.fails && tries < FULL_TRIES => tries += 1,
+                Err(Fail::Errno(Errno::ENOSPC)) if self.0.retries_when_full && tries < FULL_TRIES => tries += 1,
+                Err(Fail::Errno(Errno::EIO)) if self.0.retries_on_error && tries < FULL_TRIES => tries += 1,
                 answer => return answer,
             }
             let task = self.0.sched.current();
@@ -352,7 +365,7 @@ impl Kernel {
         self.learn(stat, started);
         let mut caches = self.caches_mut();
         caches.inodes.entry(stat.ino).or_default().lookups += 1;
-        caches.names.insert((parent, name.clone()), Name { ino: stat.ino, valid: entry_valid });
+        caches.names.insert((parent, name.clone()), CachedName { ino: stat.ino, valid: entry_valid });
     }
 
     fn drop_name(&self, parent: u64, name: &Bytes) {
@@ -365,7 +378,7 @@ impl Kernel {
     /// The attributes of an inode, from the cache or the client. Of two replies to concurrent requests Linux caches the one that
     /// arrives first, but shows each program its own: the times of an ongoing write may be in the second reply only, and a later
     /// stat sees older ones. No client can know that, so the stand-in shows both programs the cached attributes.
-    async fn attr(&self, cred: &Cred, ino: u64, fh: Option<FileHandle>) -> Sys<Stat> {
+    async fn attr(&self, cred: &Cred, ino: u64, fh: Option<FileHandle>) -> SysResult<Stat> {
         if let Some(stat) = self.inode(ino, |inode| inode.attr.clone()) {
             return Ok(stat);
         }
@@ -376,7 +389,7 @@ impl Kernel {
                 let kept = self.inode(ino, |inode| inode.attr.clone().filter(|_| inode.learned > started));
                 Ok(kept.unwrap_or(stat))
             }
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -401,13 +414,13 @@ impl Kernel {
     }
 
     /// The gate of a directory in which a name is to be changed. The directory may have been removed while the task waited.
-    async fn gate_to_change(&self, dir: u64) -> Sys<GateHeld> {
+    async fn gate_to_change(&self, dir: u64) -> SysResult<GateHeld> {
         let gate = self.gate(dir, true).await;
         if self.inode(dir, |inode| inode.removed) { Err(Errno::ENOENT.into()) } else { Ok(gate) }
     }
 
     /// The gates of two directories, an ancestor's first, as Linux locks them.
-    async fn gates_to_rename(&self, dir: u64, new_dir: u64) -> Sys<(GateHeld, Option<GateHeld>)> {
+    async fn gates_to_rename(&self, dir: u64, new_dir: u64) -> SysResult<(GateHeld, Option<GateHeld>)> {
         let below = self.is_below(dir, new_dir) || !self.is_below(new_dir, dir) && new_dir < dir;
         let (first, second) = if below { (new_dir, dir) } else { (dir, new_dir) };
         let held = self.gate_to_change(first).await?;
@@ -452,11 +465,11 @@ impl Kernel {
     /// may see a name that another client has removed. Where many programs race for few names this would hide real defects, so
     /// the stand-in asks the client about such a name.
     pub fn will_forget(&self, parent: u64, name: &Bytes) {
-        *self.caches_mut().doomed.entry((parent, name.clone())).or_default() += 1;
+        *self.caches_mut().invalidating.entry((parent, name.clone())).or_default() += 1;
     }
 
-    fn is_doomed(&self, parent: u64, name: &Bytes) -> bool {
-        self.caches().doomed.contains_key(&(parent, name.clone()))
+    fn is_invalidating(&self, parent: u64, name: &Bytes) -> bool {
+        self.caches().invalidating.contains_key(&(parent, name.clone()))
     }
 
     /// Carries out an invalidation.
@@ -503,8 +516,10 @@ impl Kernel {
         self.drop_name(parent, &name);
         let key = (parent, name);
         let mut caches = self.caches_mut();
-        if let Some(left) = caches.doomed.remove(&key).and_then(|count| count.checked_sub(1)).filter(|left| *left > 0) {
-            caches.doomed.insert(key, left);
+        if let Some(left) =
+            caches.invalidating.remove(&key).and_then(|count| count.checked_sub(1)).filter(|left| *left > 0)
+        {
+            caches.invalidating.insert(key, left);
         }
         drop(caches);
         self.forgot(token, true);
@@ -568,8 +583,8 @@ impl Kernel {
                 .map(|(key, name)| (key.clone(), name.ino))
                 .collect();
             for inode in caches.inodes.values_mut() {
-                let Inode { pages, dirty, leaving, locked, .. } = inode;
-                let busy = |page: &u64| [&*dirty, leaving, locked].iter().any(|pages| pages.contains(page));
+                let Inode { pages, dirty, in_write_back, locked, .. } = inode;
+                let busy = |page: &u64| [&*dirty, in_write_back, locked].iter().any(|pages| pages.contains(page));
                 pages.retain(|page, _| busy(page) || !rng.chance(1, 4));
             }
             rng.pick(&names).cloned()
@@ -645,7 +660,7 @@ mod tests {
 
     /// Two requests are in flight at once, and the reply to the second arrives first.
     #[test]
-    fn an_answer_that_was_overtaken_is_not_kept() {
+    fn an_overtaken_reply_is_not_cached() {
         let sched = Sched::new();
         let kernel = Kernel::new(sched.clone(), 0, &Plan::draw(1), Rng::new(1));
         let shown = Rc::new(RefCell::new(Vec::new()));

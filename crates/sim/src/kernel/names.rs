@@ -4,7 +4,7 @@ use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, SetTime, St
 use proto::msg::Cred;
 use proto::{Bytes, Errno, Fid};
 
-use super::{Fd, Kernel, Name, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Sys, odd};
+use super::{CachedName, Fd, Kernel, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, SysResult, unexpected};
 use crate::model::{ACCESS, List, is_list};
 use crate::sched::Fail;
 
@@ -64,11 +64,11 @@ fn has_bits(stat: &Stat, cred: &Cred, mask: u32) -> bool {
 
 impl Kernel {
     /// The inode of a name in a directory.
-    async fn child(&self, cred: &Cred, parent: u64, name: &Bytes, fresh: bool) -> Sys<u64> {
+    async fn child(&self, cred: &Cred, parent: u64, name: &Bytes, fresh: bool) -> SysResult<u64> {
         let known = self.caches().names.get(&(parent, name.clone())).copied();
-        if let Some(Name { ino, valid: true }) = known
+        if let Some(CachedName { ino, valid: true }) = known
             && !fresh
-            && !self.is_doomed(parent, name)
+            && !self.is_invalidating(parent, name)
         {
             return Ok(ino);
         }
@@ -79,7 +79,7 @@ impl Kernel {
                 self.enter(parent, name, &stat, started, covered);
                 Ok(stat.ino)
             }
-            Ok(other) => Err(odd(&other)),
+            Ok(other) => Err(unexpected(&other)),
             Err(fail) => {
                 self.drop_name(parent, name);
                 Err(fail)
@@ -87,7 +87,7 @@ impl Kernel {
         }
     }
 
-    async fn search(&self, cred: &Cred, dir: u64) -> Sys<()> {
+    async fn search(&self, cred: &Cred, dir: u64) -> SysResult<()> {
         if dir != 1 && self.inode(dir, |inode| inode.kind) != S_IFDIR {
             return Err(Errno::ENOTDIR.into());
         }
@@ -95,7 +95,7 @@ impl Kernel {
     }
 
     /// Checks whether the caller has these permissions, as Linux does for a mount with `default_permissions`.
-    async fn permission(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
+    async fn permission(&self, cred: &Cred, ino: u64, mask: u32) -> SysResult<()> {
         if cred.uid == 0 {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl Kernel {
 
     /// The same where an access list may exist. Linux caches lists, and requests one separately from the attributes; the stand-in
     /// repeats the requests until both are of the same moment, so that the kernel's own races do not hide real defects.
-    async fn permission_by_list(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
+    async fn permission_by_list(&self, cred: &Cred, ino: u64, mask: u32) -> SysResult<()> {
         loop {
             self.inode(ino, |inode| inode.attr = None);
             let stat = self.attr(cred, ino, None).await?;
@@ -122,7 +122,7 @@ impl Kernel {
             let list = match self.ask(cred, list).await {
                 Ok(Answer::Data(value)) => Some(List::read(&value)),
                 Err(Fail::Errno(Errno::ENODATA | Errno::EOPNOTSUPP)) => None,
-                Ok(other) => return Err(odd(&other)),
+                Ok(other) => return Err(unexpected(&other)),
                 Err(fail) => return Err(fail),
             };
             self.inode(ino, |inode| inode.attr = None);
@@ -139,7 +139,7 @@ impl Kernel {
     }
 
     /// Only the owner may set extended attributes of the namespace `user` on a sticky directory.
-    async fn xattr_sticky(&self, cred: &Cred, ino: u64) -> Sys<()> {
+    async fn xattr_sticky(&self, cred: &Cred, ino: u64) -> SysResult<()> {
         if cred.uid != 0 && self.inode(ino, |inode| inode.kind) == S_IFDIR {
             let stat = self.attr(cred, ino, None).await?;
             if stat.mode & 0o1000 != 0 && stat.uid != cred.uid {
@@ -149,7 +149,7 @@ impl Kernel {
         Ok(())
     }
 
-    async fn resolve(&self, cred: &Cred, path: &Path, fresh: bool) -> Sys<u64> {
+    async fn resolve(&self, cred: &Cred, path: &Path, fresh: bool) -> SysResult<u64> {
         self.shrink();
         let mut dir = 1;
         for name in path {
@@ -163,7 +163,7 @@ impl Kernel {
     }
 
     /// The parent directory and the last name of a path, after checking search permission.
-    async fn parent<'p>(&self, cred: &Cred, path: &'p Path, fresh: bool) -> Sys<(u64, &'p Bytes)> {
+    async fn parent<'p>(&self, cred: &Cred, path: &'p Path, fresh: bool) -> SysResult<(u64, &'p Bytes)> {
         let Some((name, dirs)) = path.split_last() else { return Err(Errno::EBUSY.into()) };
         let dir = self.resolve(cred, dirs, fresh).await?;
         self.search(cred, dir).await?;
@@ -171,7 +171,7 @@ impl Kernel {
     }
 
     /// Looks up a name before it is made or removed, as Linux does.
-    async fn look(&self, cred: &Cred, dir: u64, name: &Bytes, fresh: bool) -> Sys<Option<u64>> {
+    async fn lookup(&self, cred: &Cred, dir: u64, name: &Bytes, fresh: bool) -> SysResult<Option<u64>> {
         match self.child(cred, dir, name, fresh).await {
             Ok(ino) => Ok(Some(ino)),
             Err(Fail::Errno(Errno::ENOENT)) => Ok(None),
@@ -180,7 +180,7 @@ impl Kernel {
     }
 
     /// `stat` without following links.
-    pub async fn stat(&self, cred: &Cred, path: &Path) -> Sys<Stat> {
+    pub async fn stat(&self, cred: &Cred, path: &Path) -> SysResult<Stat> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             self.attr(cred, ino, None).await
@@ -188,15 +188,15 @@ impl Kernel {
     }
 
     /// `fstat`.
-    pub async fn fstat(&self, cred: &Cred, fd: &Fd) -> Sys<Stat> {
+    pub async fn fstat(&self, cred: &Cred, fd: &Fd) -> SysResult<Stat> {
         self.attr(cred, fd.ino, Some(fd.fh)).await
     }
 
-    async fn make(&self, cred: &Cred, path: &Path, blind: bool, call: impl Fn(u64, Bytes) -> Call) -> Sys<Stat> {
+    async fn make(&self, cred: &Cred, path: &Path, blind: bool, call: impl Fn(u64, Bytes) -> Call) -> SysResult<Stat> {
         fresh_if_stale!(self, [path], fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
             let _gate = self.gate_to_change(dir).await?;
-            if !blind && self.look(cred, dir, name, fresh).await?.is_some() {
+            if !blind && self.lookup(cred, dir, name, fresh).await?.is_some() {
                 return_err(Errno::EEXIST)?;
             }
             let started = self.version();
@@ -207,33 +207,33 @@ impl Kernel {
                     self.touched(dir);
                     Ok(stat)
                 }
-                other => Err(odd(&other)),
+                other => Err(unexpected(&other)),
             }
         })
     }
 
     /// `mkdir`; with `blind`, without looking up the name first.
-    pub async fn mkdir(&self, cred: &Cred, path: &Path, mode: u32, blind: bool) -> Sys<Stat> {
+    pub async fn mkdir(&self, cred: &Cred, path: &Path, mode: u32, blind: bool) -> SysResult<Stat> {
         self.make(cred, path, blind, |parent, name| Call::Mkdir { parent, name, mode }).await
     }
 
     /// `mknod`.
-    pub async fn mknod(&self, cred: &Cred, path: &Path, mode: u32, rdev: u64, blind: bool) -> Sys<Stat> {
+    pub async fn mknod(&self, cred: &Cred, path: &Path, mode: u32, rdev: u64, blind: bool) -> SysResult<Stat> {
         self.make(cred, path, blind, |parent, name| Call::Mknod { parent, name, mode, rdev }).await
     }
 
     /// `symlink`.
-    pub async fn symlink(&self, cred: &Cred, path: &Path, target: &Bytes, blind: bool) -> Sys<Stat> {
+    pub async fn symlink(&self, cred: &Cred, path: &Path, target: &Bytes, blind: bool) -> SysResult<Stat> {
         self.make(cred, path, blind, |parent, name| Call::Symlink { parent, name, target: target.clone() }).await
     }
 
     /// `link`.
-    pub async fn link(&self, cred: &Cred, from: &Path, to: &Path) -> Sys<()> {
+    pub async fn link(&self, cred: &Cred, from: &Path, to: &Path) -> SysResult<()> {
         fresh_if_stale!(self, [from, to], fresh => {
             let ino = self.resolve(cred, from, fresh).await?;
             let (dir, name) = self.parent(cred, to, fresh).await?;
             let _gate = self.gate_to_change(dir).await?;
-            if self.look(cred, dir, name, fresh).await?.is_some() {
+            if self.lookup(cred, dir, name, fresh).await?.is_some() {
                 return_err(Errno::EEXIST)?;
             }
             // Linux locks the inode that is linked, so that its attributes do not change meanwhile.
@@ -249,14 +249,14 @@ impl Kernel {
                     self.touched(dir);
                     Ok(())
                 }
-                other => Err(odd(&other)),
+                other => Err(unexpected(&other)),
             }
         })
     }
 
     /// Requests that names are removed or renamed. If the program is killed meanwhile, the outcome is unknown, and Linux drops
     /// the names.
-    async fn ask_about(&self, cred: &Cred, call: Call, names: &[(u64, &Bytes)]) -> Sys<Answer> {
+    async fn ask_about(&self, cred: &Cred, call: Call, names: &[(u64, &Bytes)]) -> SysResult<Answer> {
         let answer = self.ask(cred, call).await;
         if let Err(Fail::Killed(_) | Fail::Errno(Errno::EINTR | Errno::ENOENT)) = answer {
             names.iter().for_each(|(dir, name)| self.drop_name(*dir, name));
@@ -265,13 +265,13 @@ impl Kernel {
     }
 
     /// `unlink` and `rmdir`.
-    pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> Sys<()> {
+    pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> SysResult<()> {
         fresh_if_stale!(self, [path], fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
             let _gate = self.gate_to_change(dir).await?;
             let mut victim = None;
             if !blind {
-                victim = self.look(cred, dir, name, fresh).await?;
+                victim = self.lookup(cred, dir, name, fresh).await?;
                 if victim.is_none() {
                     return_err(Errno::ENOENT)?;
                 }
@@ -303,16 +303,16 @@ impl Kernel {
     }
 
     /// `renameat2`.
-    pub async fn rename(&self, cred: &Cred, from: &Path, to: &Path, flags: u32, blind: bool) -> Sys<()> {
+    pub async fn rename(&self, cred: &Cred, from: &Path, to: &Path, flags: u32, blind: bool) -> SysResult<()> {
         fresh_if_stale!(self, [from, to], fresh => {
             let (dir, name) = self.parent(cred, from, fresh).await?;
             let (new_dir, new_name) = self.parent(cred, to, fresh).await?;
             let _gates = self.gates_to_rename(dir, new_dir).await?;
             if !blind {
-                if self.look(cred, dir, name, fresh).await?.is_none() {
+                if self.lookup(cred, dir, name, fresh).await?.is_none() {
                     return_err(Errno::ENOENT)?;
                 }
-                let there = self.look(cred, new_dir, new_name, fresh).await?;
+                let there = self.lookup(cred, new_dir, new_name, fresh).await?;
                 if flags & 1 != 0 && there.is_some() {
                     return_err(Errno::EEXIST)?;
                 }
@@ -377,7 +377,7 @@ impl Kernel {
     }
 
     /// `readlink`.
-    pub async fn readlink(&self, cred: &Cred, path: &Path) -> Sys<Bytes> {
+    pub async fn readlink(&self, cred: &Cred, path: &Path) -> SysResult<Bytes> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if self.inode(ino, |inode| inode.kind) != S_IFLNK {
@@ -385,13 +385,13 @@ impl Kernel {
             }
             match self.ask(cred, Call::Readlink { ino }).await? {
                 Answer::Data(target) => Ok(target),
-                other => Err(odd(&other)),
+                other => Err(unexpected(&other)),
             }
         })
     }
 
     /// `chmod`, `chown`, `utimensat`, `truncate` by path.
-    pub async fn setattr(&self, cred: &Cred, path: &Path, set: &SetStat) -> Sys<()> {
+    pub async fn setattr(&self, cred: &Cred, path: &Path, set: &SetStat) -> SysResult<()> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if set.size.is_some() {
@@ -409,7 +409,7 @@ impl Kernel {
     /// Checks whether the caller may change these attributes, as Linux does for a mount with `default_permissions`
     /// (`setattr_prepare`). The file system gets no request for a change that Linux refuses. Sizes are checked by the file
     /// system.
-    async fn may_set(&self, cred: &Cred, ino: u64, set: &SetStat) -> Sys<()> {
+    async fn may_set(&self, cred: &Cred, ino: u64, set: &SetStat) -> SysResult<()> {
         if cred.uid == 0 || set.size.is_some() {
             return Ok(());
         }
@@ -433,7 +433,7 @@ impl Kernel {
     }
 
     /// Changes attributes of an inode.
-    pub(super) async fn set(&self, cred: &Cred, ino: u64, set: SetStat) -> Sys<()> {
+    pub(super) async fn set(&self, cred: &Cred, ino: u64, set: SetStat) -> SysResult<()> {
         let _gate = self.gate(ino, true).await;
         let size = set.size;
         let result = self.ask(cred, Call::Setattr { ino, set }).await;
@@ -447,12 +447,12 @@ impl Kernel {
                 self.learn(&stat, started);
                 Ok(())
             }
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// `open` of a file.
-    pub async fn open(&self, cred: &Cred, path: &Path, how: OpenHow) -> Sys<Fd> {
+    pub async fn open(&self, cred: &Cred, path: &Path, how: OpenHow) -> SysResult<Fd> {
         fresh_if_stale!(self, [path], fresh => {
             if how.flags & O_CREAT == 0 {
                 let ino = self.resolve(cred, path, fresh).await?;
@@ -463,11 +463,11 @@ impl Kernel {
         })
     }
 
-    async fn create(&self, cred: &Cred, path: &Path, how: OpenHow, fresh: bool) -> Sys<Fd> {
+    async fn create(&self, cred: &Cred, path: &Path, how: OpenHow, fresh: bool) -> SysResult<Fd> {
         let (dir, name) = self.parent(cred, path, fresh).await?;
         let gate = self.gate_to_change(dir).await?;
         if (fresh || !how.blind)
-            && let Some(ino) = self.look(cred, dir, name, fresh).await?
+            && let Some(ino) = self.lookup(cred, dir, name, fresh).await?
         {
             drop(gate);
             if how.flags & O_EXCL != 0 {
@@ -493,16 +493,16 @@ impl Kernel {
                 }
                 Ok(self.opened(stat.ino, fh, how.flags, direct_io, no_flush))
             }
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// Opens an open file again by its number: `/proc/self/fd`.
-    pub async fn reopen(&self, cred: &Cred, fd: &Fd, flags: u32) -> Sys<Fd> {
+    pub async fn reopen(&self, cred: &Cred, fd: &Fd, flags: u32) -> SysResult<Fd> {
         self.open_inode(cred, fd.ino, flags).await
     }
 
-    async fn open_inode(&self, cred: &Cred, ino: u64, flags: u32) -> Sys<Fd> {
+    async fn open_inode(&self, cred: &Cred, ino: u64, flags: u32) -> SysResult<Fd> {
         match self.inode(ino, |inode| inode.kind) {
             S_IFREG => {}
             S_IFDIR if flags & O_ACCMODE != 0 || flags & O_TRUNC != 0 => return Err(Errno::EISDIR.into()),
@@ -527,12 +527,12 @@ impl Kernel {
                 }
                 Ok(fd)
             }
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// All entries of a directory except `.` and `..`, read in parts of about `bytes`.
-    pub async fn list(&self, cred: &Cred, path: &Path, plus: bool, bytes: u32) -> Sys<Vec<DirectoryEntry>> {
+    pub async fn list(&self, cred: &Cred, path: &Path, plus: bool, bytes: u32) -> SysResult<Vec<DirectoryEntry>> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
@@ -563,7 +563,7 @@ impl Kernel {
     }
 
     /// The entries of a directory except `.` and `..` that a single request returns.
-    pub async fn list_at_once(&self, cred: &Cred, path: &Path, plus: bool) -> Sys<Vec<DirectoryEntry>> {
+    pub async fn list_at_once(&self, cred: &Cred, path: &Path, plus: bool) -> SysResult<Vec<DirectoryEntry>> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
@@ -579,13 +579,13 @@ impl Kernel {
     }
 
     /// `opendir` of an inode.
-    pub async fn open_directory(&self, cred: &Cred, ino: u64) -> Sys<FileHandle> {
+    pub async fn open_directory(&self, cred: &Cred, ino: u64) -> SysResult<FileHandle> {
         match self.ask(cred, Call::Opendir { ino }).await? {
             Answer::Opened { fh, .. } => {
                 self.inode(ino, |inode| inode.opens += 1);
                 Ok(fh)
             }
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -604,7 +604,7 @@ impl Kernel {
         offset: u64,
         plus: bool,
         max_bytes: u32,
-    ) -> Sys<Vec<DirectoryEntry>> {
+    ) -> SysResult<Vec<DirectoryEntry>> {
         let _gate = self.gate(dir, false).await;
         let started = self.version();
         match self.ask(cred, Call::Readdir { fh, offset, max_bytes, plus }).await? {
@@ -620,12 +620,12 @@ impl Kernel {
                 }
                 Ok(entries)
             }
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// A call about the node at a path.
-    pub async fn about(&self, cred: &Cred, path: &Path, call: impl Fn(u64) -> Call) -> Sys<Answer> {
+    pub async fn about(&self, cred: &Cred, path: &Path, call: impl Fn(u64) -> Call) -> SysResult<Answer> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             let call = call(ino);
@@ -665,7 +665,7 @@ impl Kernel {
     }
 
     /// `fsync` of a directory.
-    pub async fn sync_directory(&self, cred: &Cred, path: &Path) -> Sys<()> {
+    pub async fn sync_directory(&self, cred: &Cred, path: &Path) -> SysResult<()> {
         fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
@@ -679,21 +679,21 @@ impl Kernel {
     }
 
     /// `syncfs`.
-    pub async fn sync_all(&self, cred: &Cred) -> Sys<()> {
+    pub async fn sync_all(&self, cred: &Cred) -> SysResult<()> {
         self.write_back_everything(cred).await?;
         self.ask(cred, Call::Syncfs).await.map(drop)
     }
 
     /// A call without an inode.
-    pub async fn plain(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+    pub async fn plain(&self, cred: &Cred, call: Call) -> SysResult<Answer> {
         self.ask(cred, call).await
     }
 
     /// `lfs path2fid`.
-    pub async fn fid_of(&self, cred: &Cred, path: &Path) -> Sys<Fid> {
+    pub async fn fid_of(&self, cred: &Cred, path: &Path) -> SysResult<Fid> {
         match self.about(cred, path, |ino| Call::PathToFid { ino }).await? {
             Answer::Fid(fid) => Ok(fid),
-            other => Err(odd(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -703,7 +703,7 @@ impl Kernel {
     }
 }
 
-fn return_err(errno: Errno) -> Sys<()> {
+fn return_err(errno: Errno) -> SysResult<()> {
     Err(Fail::Errno(errno))
 }
 

@@ -16,22 +16,22 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::Instant;
 
-use super::{Event, Phase, State};
-use crate::model::{Expect, Got, Id, Model, Op};
+use super::{CallPhase, Event, State};
+use crate::model::{Expected, Id, Model, Op, Returned};
 
 /// What the search allows for besides the order of calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct Excuses {
     /// Clients that died with changes at risk.
     pub deaths: Vec<Death>,
     /// Inodes of which clients gave up bytes that could not be written, and when.
     pub given_up: Vec<(u64, Instant)>,
     /// By serial of a call that reads attributes: the concurrent truncations of files.
-    pub beside_cuts: BTreeMap<u32, Vec<Op>>,
+    pub concurrent_truncates: BTreeMap<u32, Vec<Op>>,
 }
 
 /// The calls of processes that read attributes, and the concurrent truncations by others.
-pub(super) fn beside_cuts(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
+pub(super) fn concurrent_truncates(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
     let cuts = |op: &Op| match op {
         Op::Truncate { .. } | Op::Ftruncate { .. } => true,
         Op::Open { flags, .. } => flags & 0o1000 != 0,
@@ -55,13 +55,13 @@ pub(super) fn beside_cuts(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
 /// A result of reading attributes beside a concurrent truncation, with the time replaced by the model's. A truncation changes the
 /// times at the metadata target and the size at object targets: a concurrent reader may see one before the other, as with Linux's
 /// own `stat`, which takes no lock.
-pub(super) fn timeless(
+pub(super) fn without_time(
     model: &Model,
     cuts: &[Op],
-    expect: &Result<Expect, Errno>,
-    mut result: Result<Got, Errno>,
-) -> Result<Got, Errno> {
-    if let (Ok(Expect::Inode(id)), Ok(Got::Stat(stat))) = (expect, &mut result) {
+    expect: &Result<Expected, Errno>,
+    mut result: Result<Returned, Errno>,
+) -> Result<Returned, Errno> {
+    if let (Ok(Expected::Inode(id)), Ok(Returned::Stat(stat))) = (expect, &mut result) {
         let root = Cred::default();
         let is_of = |cut: &Op| match cut {
             Op::Ftruncate { fd, .. } => model.open_files().get(fd).is_some_and(|file| file.id == *id),
@@ -92,7 +92,7 @@ pub(super) struct Effect {
     process: usize,
     call: usize,
     /// The phase of the call before the change.
-    phase: Phase,
+    phase: CallPhase,
     /// The file whose bytes it changed.
     file: Option<Id>,
     /// Whether it made its object.
@@ -113,8 +113,8 @@ impl State {
             (Op::Write { fd, .. } | Op::Ftruncate { fd, .. } | Op::Fallocate { fd, .. }, _) => {
                 before.model.open_files().get(fd).map(|file| file.id)
             }
-            (Op::Truncate { .. }, Phase::Found(id)) => Some(id),
-            (Op::Open { flags, .. }, Phase::Found(id)) if flags & 0o1000 != 0 => Some(id),
+            (Op::Truncate { .. }, CallPhase::Found(id)) => Some(id),
+            (Op::Open { flags, .. }, CallPhase::Found(id)) if flags & 0o1000 != 0 => Some(id),
             _ => None,
         };
         if file.is_some() || before.model.fingerprint() != self.model.fingerprint() {
@@ -124,9 +124,9 @@ impl State {
     }
 
     /// Whether bytes and size of a file are uncertain for a call.
-    pub(super) fn is_torn(&self, id: Id, event: &Event, lost: &Lost) -> bool {
+    pub(super) fn is_torn(&self, id: Id, event: &Event, excuses: &Excuses) -> bool {
         let ino = self.model.ino_of(id);
-        self.torn.contains(&id) || lost.given_up.iter().any(|(of, at)| Some(*of) == ino && event.to() >= *at)
+        self.torn.contains(&id) || excuses.given_up.iter().any(|(of, at)| Some(*of) == ino && event.to() >= *at)
     }
 
     /// The states that the death at this position can leave, the one with the fewest losses first, and whether these are all.
@@ -135,9 +135,9 @@ impl State {
         position: usize,
         start: &Model,
         processes: &[Vec<Event>],
-        lost: &Lost,
+        excuses: &Excuses,
     ) -> (Vec<State>, bool) {
-        let client = lost.deaths[position].client;
+        let client = excuses.deaths[position].client;
         let mut effects: Vec<Rc<Effect>> = Vec::new();
         let mut at = self.effects.clone();
         while let Some(effect) = at {
@@ -227,19 +227,19 @@ fn ways_to_lose(risky: &[usize], precedes: &dyn Fn(usize, usize) -> bool) -> (Ve
 }
 
 /// A result without its uncertain parts, see [`State::is_torn`].
-pub(super) fn blurred(
+pub(super) fn without_uncertain(
     model: &Model,
-    expect: &Result<Expect, Errno>,
-    result: &Result<Got, Errno>,
+    expect: &Result<Expected, Errno>,
+    result: &Result<Returned, Errno>,
     torn: &dyn Fn(Id) -> bool,
-) -> Result<Got, Errno> {
+) -> Result<Returned, Errno> {
     let mut result = result.clone();
     match (expect, &mut result) {
-        (Ok(Expect::Inode(id)), Ok(Got::Stat(stat))) if model.inode(*id).is_file() && torn(*id) => {
+        (Ok(Expected::Inode(id)), Ok(Returned::Stat(stat))) if model.inode(*id).is_file() && torn(*id) => {
             stat.size = model.inode(*id).data().len() as u64;
             stat.mtime_ns = model.inode(*id).mtime.from;
         }
-        (Ok(Expect::Entries(want)), Ok(Got::Entries(entries))) => {
+        (Ok(Expected::Entries(want)), Ok(Returned::Entries(entries))) => {
             for entry in entries {
                 if want.iter().any(|(name, id)| *name == entry.name && torn(*id)) {
                     entry.stat = None;
@@ -255,33 +255,39 @@ pub(super) fn blurred(
 mod tests {
     use super::*;
     use crate::linear::{Verdict, search};
-    use crate::model::{Path, S_IFREG, When};
+    use crate::model::{Path, S_IFREG, TimeRange};
     use crate::program::name;
 
     fn path(text: &str) -> Path {
         text.split('/').map(name).collect()
     }
 
-    fn event(serial: u32, client: usize, from: u64, op: Op, outcome: Result<Got, Errno>) -> Event {
+    fn event(serial: u32, client: usize, from: u64, op: Op, outcome: Result<Returned, Errno>) -> Event {
         let (from, end) = (Instant(from), Some((Instant(from + 1), outcome)));
         Event { serial, client, from, end, ..Event::of(op) }
     }
 
     fn made(serial: u32, client: usize, from: u64, at: &str) -> Event {
         let stat = client::api::Stat { ino: serial.into(), mode: S_IFREG | 0o644, nlink: 1, ..Default::default() };
-        event(serial, client, from, Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 }, Ok(Got::Stat(stat)))
+        event(
+            serial,
+            client,
+            from,
+            Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 },
+            Ok(Returned::Stat(stat)),
+        )
     }
 
-    fn unlink(serial: u32, from: u64, at: &str, outcome: Result<Got, Errno>) -> Event {
+    fn unlink(serial: u32, from: u64, at: &str, outcome: Result<Returned, Errno>) -> Event {
         event(serial, 1, from, Op::Unlink { path: path(at) }, outcome)
     }
 
     fn verdict(processes: &[Vec<Event>]) -> Verdict {
-        let lost = Lost { deaths: vec![Death { client: 0, from: Instant(20) }], ..Lost::default() };
-        search(&Model::new(0, 0, 0o755, When::at(0)), processes, &lost, 10_000)
+        let excuses = Excuses { deaths: vec![Death { client: 0, from: Instant(20) }], ..Excuses::default() };
+        search(&Model::new(0, 0, 0o755, TimeRange::at(0)), processes, &excuses, 10_000)
     }
 
-    const GONE: Result<Got, Errno> = Err(Errno::ENOENT);
+    const GONE: Result<Returned, Errno> = Err(Errno::ENOENT);
 
     /// Client 0 makes a and then b, and dies at 20.
     #[test]
@@ -289,7 +295,7 @@ mod tests {
         let (a, b) = (made(100, 0, 1, "a"), made(101, 0, 3, "b"));
         let risk = |event: &Event| Event { at_risk: true, ..event.clone() };
         let look = |of: &str, from, there| match there {
-            true => unlink(from as u32 + 200, from, of, Ok(Got::Done)),
+            true => unlink(from as u32 + 200, from, of, Ok(Returned::Done)),
             false => unlink(from as u32 + 200, from, of, GONE),
         };
         let all = |first: &Event, second: &Event, looks| verdict(&[vec![first.clone(), second.clone()], looks]);
@@ -308,11 +314,11 @@ mod tests {
 
     /// Another client's link to the object was acknowledged: so the object was durable by then.
     #[test]
-    fn what_others_have_built_on_stays() {
+    fn changes_that_others_depend_on_persist() {
         let a = Event { at_risk: true, ..made(100, 0, 1, "a") };
-        let link = event(101, 1, 10, Op::Link { from: path("a"), to: path("b") }, Ok(Got::Done));
+        let link = event(101, 1, 10, Op::Link { from: path("a"), to: path("b") }, Ok(Returned::Done));
         let gone = |at| unlink(102, 30, at, GONE);
-        let there = |at| unlink(102, 30, at, Ok(Got::Done));
+        let there = |at| unlink(102, 30, at, Ok(Returned::Done));
         let with = |last| verdict(&[vec![a.clone()], vec![link.clone(), last]]);
         assert_eq!(with(there("a")), Verdict::Good);
         assert!(matches!(with(gone("a")), Verdict::Bad(_)));
@@ -321,7 +327,7 @@ mod tests {
 
     /// Only a concurrent reader sees the time of a truncation before its size.
     #[test]
-    fn a_look_beside_a_cut_may_see_its_time_first() {
+    fn a_stat_beside_a_truncation_may_see_its_time_first() {
         let stat = |size, mtime_ns| client::api::Stat {
             ino: 100,
             mode: S_IFREG | 0o644,
@@ -332,14 +338,15 @@ mod tests {
         };
         let set = Op::Utimens { path: path("a"), atime: None, mtime: Some(client::api::SetTime::At(5)) };
         let cut = |from: u64, to: u64| Event {
-            end: Some((Instant(to), Ok(Got::Done))),
-            ..event(102, 0, from, Op::Truncate { path: path("a"), size: 3 }, Ok(Got::Done))
+            end: Some((Instant(to), Ok(Returned::Done))),
+            ..event(102, 0, from, Op::Truncate { path: path("a"), size: 3 }, Ok(Returned::Done))
         };
-        let look = |of, size, mtime| event(103, 1, 11, Op::Stat { path: path(of) }, Ok(Got::Stat(stat(size, mtime))));
+        let look =
+            |of, size, mtime| event(103, 1, 11, Op::Stat { path: path(of) }, Ok(Returned::Stat(stat(size, mtime))));
         let all = |cut: Event, look: Event| {
-            let first = vec![made(100, 0, 1, "a"), event(101, 0, 4, set.clone(), Ok(Got::Done)), cut];
-            let lost = Lost::default();
-            search(&Model::new(0, 0, 0o755, When::at(0)), &[first, vec![look]], &lost, 10_000)
+            let first = vec![made(100, 0, 1, "a"), event(101, 0, 4, set.clone(), Ok(Returned::Done)), cut];
+            let excuses = Excuses::default();
+            search(&Model::new(0, 0, 0o755, TimeRange::at(0)), &[first, vec![look]], &excuses, 10_000)
         };
         let bad = |found: Verdict| assert!(matches!(found, Verdict::Bad(_)), "{found:?}");
         assert_eq!(all(cut(10, 20), look("a", 0, 5)), Verdict::Good);

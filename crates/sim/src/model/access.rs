@@ -88,7 +88,7 @@ pub(super) fn mode_after_chmod(inode: &Inode, cred: &Cred, mode: u32) -> u32 {
 
 impl Model {
     /// Owner, group and mode of a new object in a directory.
-    pub(super) fn born(&self, dir: &Inode, cred: &Cred, mode: u32) -> (u32, u32, u32) {
+    pub(super) fn new_owner_and_mode(&self, dir: &Inode, cred: &Cred, mode: u32) -> (u32, u32, u32) {
         let masked = mode & !(cred.umask & 0o777);
         let mode = super::list::inherited(dir, mode).map_or(masked, |(mode, _)| mode);
         if dir.mode & S_ISGID == 0 {

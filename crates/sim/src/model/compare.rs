@@ -7,11 +7,11 @@ use client::api::{DirectoryEntry, Stat};
 use proto::{Bytes, Errno};
 
 use super::files::O_APPEND;
-use super::{Body, Expect, Id, Inode, Model, Op, S_IFMT, Way};
+use super::{Body, Expected, Id, Inode, Model, Op, S_IFMT, WriteWay};
 
 /// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Got {
+pub enum Returned {
     /// Success.
     Done,
     /// Attributes.
@@ -32,32 +32,36 @@ pub enum Got {
 
 /// Describes how a result differs from the expected one; `None` if it does not. Records inode numbers that are seen for the first
 /// time.
-pub(crate) fn differs(model: &mut Model, expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
+pub(crate) fn differs(
+    model: &mut Model,
+    expect: &Result<Expected, Errno>,
+    got: &Result<Returned, Errno>,
+) -> Option<String> {
     let (expect, got) = match (expect, got) {
         (Err(e), Err(g)) if e == g => return None,
-        (Ok(Expect::SeekOrNothing { .. }), Err(Errno::ENXIO)) => return None,
+        (Ok(Expected::SeekOrNothing { .. }), Err(Errno::ENXIO)) => return None,
         (Ok(e), Ok(g)) => (e, g),
         (Ok(_), Err(g)) => return Some(format!("it failed with {}, expected success", g.name())),
         (Err(e), Ok(_)) => return Some(format!("it succeeded, expected {}", e.name())),
         (Err(e), Err(g)) => return Some(format!("it failed with {}, expected {}", g.name(), e.name())),
     };
     match (expect, got) {
-        (Expect::Done, _) => None,
-        (Expect::Inode(id), Got::Stat(stat)) => model.stat_differs(*id, stat),
-        (Expect::Inode(id), Got::Opened(ino)) => model.ino_differs(*id, *ino),
-        (Expect::Data(want), Got::Data(data)) => bytes_differ(want, data),
-        (Expect::Written(want), Got::Written(count)) if want == count => None,
-        (Expect::Written(want), Got::Written(count)) => Some(format!("{count} bytes written, expected {want}")),
-        (Expect::Entries(want), Got::Entries(entries)) => model.listing_differs(want, entries),
-        (Expect::Names(want), Got::Names(bytes)) => {
+        (Expected::Done, _) => None,
+        (Expected::Inode(id), Returned::Stat(stat)) => model.stat_differs(*id, stat),
+        (Expected::Inode(id), Returned::Opened(ino)) => model.ino_differs(*id, *ino),
+        (Expected::Data(want), Returned::Data(data)) => bytes_differ(want, data),
+        (Expected::Written(want), Returned::Written(count)) if want == count => None,
+        (Expected::Written(want), Returned::Written(count)) => Some(format!("{count} bytes written, expected {want}")),
+        (Expected::Entries(want), Returned::Entries(entries)) => model.listing_differs(want, entries),
+        (Expected::Names(want), Returned::Names(bytes)) => {
             let names: BTreeSet<&[u8]> = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
             let want: BTreeSet<&[u8]> = want.iter().map(|name| &name[..]).collect();
             (names != want).then(|| format!("attribute names {}, expected {}", show(&names), show(&want)))
         }
-        (Expect::Seek { id, offset, hole }, Got::Offset(found)) => {
+        (Expected::Seek { id, offset, hole }, Returned::Offset(found)) => {
             seek_differs(model.inode(*id).data(), *offset, *hole, *found)
         }
-        (Expect::SeekOrNothing { id, offset }, Got::Offset(found)) => {
+        (Expected::SeekOrNothing { id, offset }, Returned::Offset(found)) => {
             seek_differs(model.inode(*id).data(), *offset, false, *found)
         }
         (expect, got) => Some(format!("got {got:?}, expected {expect:?}")),
@@ -202,7 +206,7 @@ impl Model {
 
     /// The file that a write would append to.
     pub(crate) fn appends_to(&self, op: &Op) -> Option<Id> {
-        let Op::Write { fd, way: Way::Plain, .. } = op else { return None };
+        let Op::Write { fd, way: WriteWay::Plain, .. } = op else { return None };
         self.open.get(fd).filter(|file| file.flags & O_APPEND != 0).map(|file| file.id)
     }
 
@@ -252,7 +256,7 @@ impl Model {
             let stat = entry.stat.as_ref().filter(|stat| stat.cacheable)?;
             let id = self.inos.iter().find(|(_, ino)| **ino == entry.ino).map(|(id, _)| *id)?;
             let differs = match self.get(id) {
-                None => Some("it is gone".to_owned()),
+                None => Some("it was removed".to_owned()),
                 Some(_) if but.contains(&id) => None,
                 Some(_) => self.attributes_differ(id, stat, true),
             };
@@ -274,7 +278,7 @@ fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
 
 /// What may stand in place of bytes that were given up, besides zeros.
 #[derive(Default)]
-pub(crate) struct Instead<'a> {
+pub(crate) struct Substitutes<'a> {
     /// The bytes of an older state.
     pub older: Vec<&'a [u8]>,
     /// Bytes that a concurrent call appended: they are at the end.
@@ -282,7 +286,12 @@ pub(crate) struct Instead<'a> {
 }
 
 /// How the bytes of a file differ from the expected ones.
-pub(crate) fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
+pub(crate) fn content_differs(
+    want: &[u8],
+    got: &[u8],
+    lost: &[Range<u64>],
+    substitutes: &Substitutes<'_>,
+) -> Option<String> {
     if lost.is_empty() {
         return bytes_differ(want, got);
     }
@@ -290,8 +299,9 @@ pub(crate) fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], inst
     if !(least..=size).contains(&(got.len() as u64)) {
         return Some(format!("{} bytes, expected {least} to {size}", got.len()));
     }
-    let tail = if got.ends_with(&instead.appended) { got.len() - instead.appended.len() } else { got.len() };
-    let was = |at: usize| at >= tail || got[at] == 0 || instead.older.iter().any(|data| data.get(at) == Some(&got[at]));
+    let tail = if got.ends_with(&substitutes.appended) { got.len() - substitutes.appended.len() } else { got.len() };
+    let was =
+        |at: usize| at >= tail || got[at] == 0 || substitutes.older.iter().any(|data| data.get(at) == Some(&got[at]));
     // Appended bytes start where the file ended: if the given-up range reached the end, a hole before it is missing, too.
     let appended = |at: usize| at >= tail && least <= tail as u64;
     let excused = |at: usize| appended(at) || lost.iter().any(|part| part.contains(&(at as u64))) && was(at);

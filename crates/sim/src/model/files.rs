@@ -6,9 +6,9 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 use super::access::{EXECUTE, READ, WRITE, may, mode_after_write};
-use super::{Body, Expect, Id, Inode, Model, NAME_MAX, OpenFile, Path, S_IFREG, Way, When};
+use super::{Body, Expected, Id, Inode, Model, NAME_MAX, OpenFile, Path, S_IFREG, TimeRange, WriteWay};
 
-type Outcome = Result<Expect, Errno>;
+type Outcome = Result<Expected, Errno>;
 
 const O_ACCMODE: u32 = 3;
 const O_CREAT: u32 = 0o100;
@@ -26,7 +26,15 @@ impl Inode {
 }
 
 impl Model {
-    pub(super) fn open(&mut self, cred: &Cred, path: &Path, flags: u32, mode: u32, fd: u32, when: When) -> Outcome {
+    pub(super) fn open(
+        &mut self,
+        cred: &Cred,
+        path: &Path,
+        flags: u32,
+        mode: u32,
+        fd: u32,
+        when: TimeRange,
+    ) -> Outcome {
         let id = if flags & O_CREAT != 0 {
             let (dir, name) = self.parent(cred, path)?;
             if name.len() > NAME_MAX {
@@ -39,9 +47,9 @@ impl Model {
                 None => {
                     may(self.inode(dir), cred, WRITE | EXECUTE)?;
                     let mode = S_IFREG | mode & 0o7777;
-                    let id = self.give_birth(cred, dir, name, mode, Body::File(Rc::default()), when);
+                    let id = self.create_object(cred, dir, name, mode, Body::File(Rc::default()), when);
                     self.open.insert(fd, OpenFile { id, flags });
-                    return Ok(Expect::Inode(id));
+                    return Ok(Expected::Inode(id));
                 }
             }
         } else {
@@ -52,7 +60,7 @@ impl Model {
             self.resize(cred, id, 0, when);
         }
         self.open.insert(fd, OpenFile { id, flags });
-        Ok(Expect::Inode(id))
+        Ok(Expected::Inode(id))
     }
 
     pub(super) fn may_open(&self, cred: &Cred, id: Id, flags: u32) -> Result<Id, Errno> {
@@ -84,7 +92,7 @@ impl Model {
         let file = self.file(fd)?;
         self.open.remove(&fd);
         self.drop_if_dead(file.id);
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     pub(super) fn read(&mut self, fd: u32, offset: u64, length: u32) -> Outcome {
@@ -96,31 +104,39 @@ impl Model {
         let data = self.inode(file.id).data();
         let from = (offset as usize).min(data.len());
         let to = from.saturating_add(length as usize).min(data.len());
-        Ok(Expect::Data(Bytes::copy_from_slice(&data[from..to])))
+        Ok(Expected::Data(Bytes::copy_from_slice(&data[from..to])))
     }
 
-    pub(super) fn write(&mut self, cred: &Cred, fd: u32, way: Way, offset: u64, data: &Bytes, when: When) -> Outcome {
+    pub(super) fn write(
+        &mut self,
+        cred: &Cred,
+        fd: u32,
+        way: WriteWay,
+        offset: u64,
+        data: &Bytes,
+        when: TimeRange,
+    ) -> Outcome {
         let file = self.file(fd)?;
         match way {
-            Way::Plain if file.flags & O_ACCMODE == 0 => return Err(Errno::EBADF),
-            Way::Mapped if file.flags & O_ACCMODE != 2 => return Err(Errno::EACCES),
+            WriteWay::Plain if file.flags & O_ACCMODE == 0 => return Err(Errno::EBADF),
+            WriteWay::Mapped if file.flags & O_ACCMODE != 2 => return Err(Errno::EACCES),
             _ => {}
         }
         let size = self.inode(file.id).data().len() as u64;
         let (offset, length) = match way {
-            Way::Plain if file.flags & O_APPEND != 0 => (size, data.len() as u64),
-            Way::Plain => (offset, data.len() as u64),
-            Way::Mapped => (offset, size.saturating_sub(offset).min(data.len() as u64)),
+            WriteWay::Plain if file.flags & O_APPEND != 0 => (size, data.len() as u64),
+            WriteWay::Plain => (offset, data.len() as u64),
+            WriteWay::Mapped => (offset, size.saturating_sub(offset).min(data.len() as u64)),
         };
-        if length > 0 && way == Way::Mapped {
+        if length > 0 && way == WriteWay::Mapped {
             // The kernel reads a page before a program changes bytes of it.
             self.accessed(file.id);
         }
         if length > 0 {
             // Writing back a mapped page has no caller: set-id bits stay.
             let mode = match way {
-                Way::Plain => mode_after_write(self.inode(file.id), cred),
-                Way::Mapped => self.inode(file.id).mode,
+                WriteWay::Plain => mode_after_write(self.inode(file.id), cred),
+                WriteWay::Mapped => self.inode(file.id).mode,
             };
             let inode = self.change(file.id);
             inode.mode = mode;
@@ -134,10 +150,10 @@ impl Model {
                 bytes[offset as usize..end].copy_from_slice(&data[..length as usize]);
             }
         }
-        Ok(Expect::Written(length as u32))
+        Ok(Expected::Written(length as u32))
     }
 
-    pub(super) fn resize(&mut self, cred: &Cred, id: Id, size: u64, when: When) {
+    pub(super) fn resize(&mut self, cred: &Cred, id: Id, size: u64, when: TimeRange) {
         let mode = mode_after_write(self.inode(id), cred);
         let same = self.inode(id).data().len() as u64 == size;
         let inode = self.change(id);
@@ -151,7 +167,7 @@ impl Model {
     }
 
     /// Truncates an object that a path was resolved to.
-    pub(crate) fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: When) -> Outcome {
+    pub(crate) fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: TimeRange) -> Outcome {
         match self.inode(id).body {
             Body::Directory { .. } => return Err(Errno::EISDIR),
             Body::File(_) => {}
@@ -160,17 +176,17 @@ impl Model {
         may(self.inode(id), cred, WRITE)?;
         self.resize(cred, id, size, when);
         self.change(id).loses_capabilities();
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
-    pub(super) fn ftruncate(&mut self, cred: &Cred, fd: u32, size: u64, when: When) -> Outcome {
+    pub(super) fn ftruncate(&mut self, cred: &Cred, fd: u32, size: u64, when: TimeRange) -> Outcome {
         let file = self.file(fd)?;
         if file.flags & O_ACCMODE == 0 {
             return Err(Errno::EINVAL);
         }
         self.resize(cred, file.id, size, when);
         self.change(file.id).loses_capabilities();
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     pub(super) fn fallocate(
@@ -180,7 +196,7 @@ impl Model {
         mode: u32,
         offset: u64,
         length: u64,
-        when: When,
+        when: TimeRange,
     ) -> Outcome {
         let file = self.file(fd)?;
         if file.flags & O_ACCMODE == 0 {
@@ -202,7 +218,7 @@ impl Model {
                 bytes.resize(end, 0);
             }
         }
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     pub(super) fn seek(&mut self, fd: u32, offset: u64, hole: bool) -> Outcome {
@@ -212,12 +228,12 @@ impl Model {
             return Err(Errno::ENXIO);
         }
         if !hole && data[offset as usize..].iter().all(|byte| *byte == 0) {
-            return Ok(Expect::SeekOrNothing { id: file.id, offset });
+            return Ok(Expected::SeekOrNothing { id: file.id, offset });
         }
-        Ok(Expect::Seek { id: file.id, offset, hole })
+        Ok(Expected::Seek { id: file.id, offset, hole })
     }
 
     pub(super) fn fstat(&mut self, fd: u32) -> Outcome {
-        Ok(Expect::Inode(self.file(fd)?.id))
+        Ok(Expected::Inode(self.file(fd)?.id))
     }
 }

@@ -4,9 +4,9 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 use super::access::{in_group, is_owner, mode_after_chmod};
-use super::{Body, Expect, Id, Inode, Model, S_IFDIR, S_IFLNK, S_IFMT, When};
+use super::{Body, Expected, Id, Inode, Model, S_IFDIR, S_IFLNK, S_IFMT, TimeRange};
 
-type Outcome = Result<Expect, Errno>;
+type Outcome = Result<Expected, Errno>;
 
 /// The attribute with the list that permission checks use.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -157,7 +157,7 @@ impl Model {
         }
     }
 
-    pub(super) fn set_list(&mut self, cred: &Cred, id: Id, name: &Bytes, value: &Bytes, when: When) -> Outcome {
+    pub(super) fn set_list(&mut self, cred: &Cred, id: Id, name: &Bytes, value: &Bytes, when: TimeRange) -> Outcome {
         self.may_change_list(cred, id, name)?;
         let list = List::read(value);
         let mode = mode_after_chmod(self.inode(id), cred, self.inode(id).mode & 0o7000 | list.mode());
@@ -166,26 +166,26 @@ impl Model {
         if name == ACCESS {
             inode.mode = mode;
         }
-        // A list that says no more than the mode is none.
+        // A list equivalent to the mode is not stored.
         match name == ACCESS && list.bits(MASK).is_none() {
             true => drop(inode.xattrs.remove(name)),
             false => drop(inode.xattrs.insert(name.clone(), list.value())),
         }
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     pub(super) fn get_list(&self, id: Id, name: &Bytes) -> Outcome {
         if let Body::Symlink(_) = self.inode(id).body {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
+        self.inode(id).xattrs.get(name).cloned().map(Expected::Data).ok_or(Errno::ENODATA)
     }
 
-    pub(super) fn remove_list(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
+    pub(super) fn remove_list(&mut self, cred: &Cred, id: Id, name: &Bytes, when: TimeRange) -> Outcome {
         self.may_change_list(cred, id, name)?;
         let inode = self.change(id);
         inode.xattrs.remove(name).ok_or(Errno::ENODATA)?;
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 }

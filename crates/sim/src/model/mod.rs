@@ -25,9 +25,9 @@ use std::rc::Rc;
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
-pub(crate) use compare::{Got, Instead, content_differs, differs};
+pub(crate) use compare::{Returned, Substitutes, content_differs, differs};
 pub(crate) use list::{ACCESS, DEFAULT, List, is_list};
-pub(crate) use op::{Expect, Leads, Op, Way};
+pub(crate) use op::{Expected, Op, PathRole, WriteWay};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,25 +38,25 @@ pub(crate) type Path = Vec<Bytes>;
 
 /// When something happened: a range of times in nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct When {
+pub struct TimeRange {
     /// The earliest time.
     pub from: i64,
     /// The latest time.
     pub to: i64,
 }
 
-impl When {
+impl TimeRange {
     /// Any time.
-    pub const ANY: When = When { from: i64::MIN, to: i64::MAX };
+    pub const ANY: TimeRange = TimeRange { from: i64::MIN, to: i64::MAX };
 
     /// Exactly this time.
-    pub fn at(ns: i64) -> When {
-        When { from: ns, to: ns }
+    pub fn at(ns: i64) -> TimeRange {
+        TimeRange { from: ns, to: ns }
     }
 
     /// This range extended by `old`: the time was set or is unchanged.
-    pub fn or(self, old: When) -> When {
-        When { from: self.from.min(old.from), to: self.to.max(old.to) }
+    pub fn or(self, old: TimeRange) -> TimeRange {
+        TimeRange { from: self.from.min(old.from), to: self.to.max(old.to) }
     }
 
     /// Whether a time lies in the range.
@@ -90,11 +90,11 @@ pub(crate) struct Inode {
     /// Number of names; for a directory, 2 plus its subdirectories.
     pub nlink: u32,
     /// Last modification of the data.
-    pub mtime: When,
+    pub mtime: TimeRange,
     /// The last modification time that a program set explicitly: it shows again if a later write is lost.
     pub set_mtime: Option<i64>,
     /// Last change of status.
-    pub ctime: When,
+    pub ctime: TimeRange,
     /// Known only if a program set it and nothing was read since: access times after reads may arrive late.
     pub atime: Option<i64>,
     /// Whether it was ever read.
@@ -181,7 +181,7 @@ pub(crate) const S_ISVTX: u32 = 0o1000;
 
 impl Model {
     /// An empty directory with this owner and mode, made at `when`.
-    pub(crate) fn new(uid: u32, gid: u32, mode: u32, when: When) -> Model {
+    pub(crate) fn new(uid: u32, gid: u32, mode: u32, when: TimeRange) -> Model {
         let root = Inode {
             mode: S_IFDIR | mode,
             uid,
@@ -287,8 +287,8 @@ impl Model {
         let mut op = op.clone();
         for (leads, path) in op.paths_mut() {
             *path = match leads {
-                Leads::ToObject => now(self.walk(&root, path).ok()?)?,
-                Leads::ToName => {
+                PathRole::ToObject => now(self.walk(&root, path).ok()?)?,
+                PathRole::ToName => {
                     let (dir, name) = self.parent(&root, path).ok()?;
                     now(dir)?.into_iter().chain([name.clone()]).collect()
                 }
@@ -306,7 +306,7 @@ impl Model {
     }
 
     /// Applies a call and returns the expected result. `when` is the time range of the call.
-    pub(crate) fn apply(&mut self, op: &Op, cred: &Cred, when: When) -> Result<Expect, Errno> {
+    pub(crate) fn apply(&mut self, op: &Op, cred: &Cred, when: TimeRange) -> Result<Expected, Errno> {
         match op {
             Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, when),
             Op::Mknod { path, mode, rdev } => self.mknod(cred, path, *mode, *rdev, when),
@@ -338,17 +338,17 @@ impl Model {
             Op::Fallocate { fd, mode, offset, length } => self.fallocate(cred, *fd, *mode, *offset, *length, when),
             Op::Seek { fd, offset, hole } => self.seek(*fd, *offset, *hole),
             Op::Fstat { fd } => self.fstat(*fd),
-            Op::Fsync { fd, .. } => self.file(*fd).map(|_| Expect::Done),
+            Op::Fsync { fd, .. } => self.file(*fd).map(|_| Expected::Done),
             Op::Fsyncdir { path } => self.sync_directory(cred, path),
-            Op::Syncfs | Op::Statfs => Ok(Expect::Done),
-            Op::PathToFid { path } => self.walk(cred, path).map(Expect::Inode),
+            Op::Syncfs | Op::Statfs => Ok(Expected::Done),
+            Op::PathToFid { path } => self.walk(cred, path).map(Expected::Inode),
             Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
             Op::Migrate { path, .. } => self.migrate(cred, path),
         }
     }
 
     /// Applies a call about one object whose path was already resolved to `id`.
-    pub(crate) fn apply_found(&mut self, op: &Op, cred: &Cred, id: Id, when: When) -> Result<Expect, Errno> {
+    pub(crate) fn apply_found(&mut self, op: &Op, cred: &Cred, id: Id, when: TimeRange) -> Result<Expected, Errno> {
         match op {
             Op::Chmod { mode, .. } => self.chmod_found(cred, id, *mode, when),
             Op::Chown { uid, gid, .. } => self.chown_found(cred, id, *uid, *gid, when),

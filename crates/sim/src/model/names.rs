@@ -10,10 +10,11 @@ use proto::{Bytes, Errno};
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
 use super::list::is_list;
 use super::{
-    Body, Expect, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX, When,
+    Body, Expected, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX,
+    TimeRange,
 };
 
-type Outcome = Result<Expect, Errno>;
+type Outcome = Result<Expected, Errno>;
 
 impl Model {
     fn child(&self, dir: Id, name: &Bytes) -> Result<Option<Id>, Errno> {
@@ -59,7 +60,7 @@ impl Model {
     }
 
     /// Sets the times of a directory that changed.
-    pub(super) fn stamp(&mut self, id: Id, when: When) {
+    pub(super) fn stamp(&mut self, id: Id, when: TimeRange) {
         let inode = self.change(id);
         inode.mtime = when;
         inode.ctime = when;
@@ -78,14 +79,22 @@ impl Model {
     }
 
     /// Makes a new object under a free name.
-    pub(super) fn give_birth(&mut self, cred: &Cred, dir: Id, name: &Bytes, mode: u32, body: Body, when: When) -> Id {
+    pub(super) fn create_object(
+        &mut self,
+        cred: &Cred,
+        dir: Id,
+        name: &Bytes,
+        mode: u32,
+        body: Body,
+        when: TimeRange,
+    ) -> Id {
         let asked = mode;
         let (uid, gid, mode) = match mode & S_IFMT {
             S_IFLNK => {
-                let (uid, gid, _) = self.born(self.inode(dir), cred, mode);
+                let (uid, gid, _) = self.new_owner_and_mode(self.inode(dir), cred, mode);
                 (uid, gid, S_IFLNK | 0o777)
             }
-            _ => self.born(self.inode(dir), cred, mode),
+            _ => self.new_owner_and_mode(self.inode(dir), cred, mode),
         };
         let is_dir = mode & S_IFMT == S_IFDIR;
         let lists = super::list::inherited(self.inode(dir), asked).map(|(_, lists)| lists).unwrap_or_default();
@@ -110,7 +119,7 @@ impl Model {
         id
     }
 
-    fn make(&mut self, cred: &Cred, path: &Path, mode: u32, body: impl FnOnce(Id) -> Body, when: When) -> Outcome {
+    fn make(&mut self, cred: &Cred, path: &Path, mode: u32, body: impl FnOnce(Id) -> Body, when: TimeRange) -> Outcome {
         let (dir, name) = self.parent(cred, path)?;
         if self.child(dir, name)?.is_some() {
             return Err(Errno::EEXIST);
@@ -123,24 +132,24 @@ impl Model {
         if matches!(kind, S_IFCHR | 0o060_000) && !is_whiteout && cred.uid != 0 {
             return Err(Errno::EPERM);
         }
-        Ok(Expect::Inode(self.give_birth(cred, dir, name, mode, body, when)))
+        Ok(Expected::Inode(self.create_object(cred, dir, name, mode, body, when)))
     }
 
-    pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, when: When) -> Outcome {
+    pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, when: TimeRange) -> Outcome {
         let body = |parent| Body::Directory { entries: BTreeMap::new(), parent };
         self.make(cred, path, S_IFDIR | mode & (0o777 | S_ISVTX), body, when)
     }
 
-    pub(super) fn mknod(&mut self, cred: &Cred, path: &Path, mode: u32, rdev: u64, when: When) -> Outcome {
+    pub(super) fn mknod(&mut self, cred: &Cred, path: &Path, mode: u32, rdev: u64, when: TimeRange) -> Outcome {
         let body = |_| if mode & S_IFMT == S_IFREG { Body::File(Rc::default()) } else { Body::Special { rdev } };
         self.make(cred, path, mode, body, when)
     }
 
-    pub(super) fn symlink(&mut self, cred: &Cred, path: &Path, target: &Bytes, when: When) -> Outcome {
+    pub(super) fn symlink(&mut self, cred: &Cred, path: &Path, target: &Bytes, when: TimeRange) -> Outcome {
         self.make(cred, path, S_IFLNK | 0o777, |_| Body::Symlink(target.clone()), when)
     }
 
-    pub(super) fn link(&mut self, cred: &Cred, from: &Path, to: &Path, when: When) -> Outcome {
+    pub(super) fn link(&mut self, cred: &Cred, from: &Path, to: &Path, when: TimeRange) -> Outcome {
         let id = self.walk(cred, from)?;
         let (dir, name) = self.parent(cred, to)?;
         if self.child(dir, name)?.is_some() {
@@ -155,10 +164,10 @@ impl Model {
         let inode = self.change(id);
         inode.nlink += 1;
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
-    pub(super) fn remove(&mut self, cred: &Cred, path: &Path, directory: bool, when: When) -> Outcome {
+    pub(super) fn remove(&mut self, cred: &Cred, path: &Path, directory: bool, when: TimeRange) -> Outcome {
         let (dir, name) = self.parent(cred, path)?;
         let victim = self.child(dir, name)?.ok_or(Errno::ENOENT)?;
         may_delete(self.inode(dir), self.inode(victim), cred, directory)?;
@@ -168,11 +177,11 @@ impl Model {
         self.take(dir, name);
         self.stamp(dir, when);
         self.unlinked(dir, victim, when);
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// Adjusts link counts after a name of `victim` was removed from `dir`.
-    fn unlinked(&mut self, dir: Id, victim: Id, when: When) {
+    fn unlinked(&mut self, dir: Id, victim: Id, when: TimeRange) {
         let is_dir = self.inode(victim).is_dir();
         let inode = self.change(victim);
         inode.ctime = when;
@@ -199,7 +208,7 @@ impl Model {
         }
     }
 
-    pub(super) fn rename(&mut self, cred: &Cred, from: &Path, to: &Path, flags: u32, when: When) -> Outcome {
+    pub(super) fn rename(&mut self, cred: &Cred, from: &Path, to: &Path, flags: u32, when: TimeRange) -> Outcome {
         let (no_replace, exchange, whiteout) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
         let (dir, name) = self.parent(cred, from)?;
         let (new_dir, new_name) = self.parent(cred, to)?;
@@ -221,7 +230,7 @@ impl Model {
             return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
         }
         if there == Some(moved) {
-            return Ok(Expect::Done);
+            return Ok(Expected::Done);
         }
         let is_dir = self.inode(moved).is_dir();
         may_delete(self.inode(dir), self.inode(moved), cred, is_dir)?;
@@ -252,7 +261,7 @@ impl Model {
         match there {
             Some(there) if exchange => {
                 self.insert(dir, name, there);
-                self.hang(there, dir, new_dir, when);
+                self.set_parent(there, dir, new_dir, when);
             }
             Some(there) => {
                 self.take(dir, name);
@@ -261,17 +270,17 @@ impl Model {
             None => self.take(dir, name),
         }
         if whiteout {
-            self.give_birth(cred, dir, name, S_IFCHR, Body::Special { rdev: 0 }, when);
+            self.create_object(cred, dir, name, S_IFCHR, Body::Special { rdev: 0 }, when);
         }
         self.insert(new_dir, new_name, moved);
-        self.hang(moved, new_dir, dir, when);
+        self.set_parent(moved, new_dir, dir, when);
         self.stamp(dir, when);
         self.stamp(new_dir, when);
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// Adjusts parent and link counts after an object moved to another directory.
-    fn hang(&mut self, id: Id, to: Id, from: Id, when: When) {
+    fn set_parent(&mut self, id: Id, to: Id, from: Id, when: TimeRange) {
         let inode = self.change(id);
         inode.ctime = when;
         if let Body::Directory { parent, .. } = &mut inode.body {
@@ -284,7 +293,7 @@ impl Model {
     }
 
     pub(super) fn stat(&mut self, cred: &Cred, path: &Path) -> Outcome {
-        Ok(Expect::Inode(self.walk(cred, path)?))
+        Ok(Expected::Inode(self.walk(cred, path)?))
     }
 
     pub(super) fn readlink(&mut self, cred: &Cred, path: &Path) -> Outcome {
@@ -294,7 +303,7 @@ impl Model {
             _ => return Err(Errno::EINVAL),
         };
         self.accessed(id);
-        Ok(Expect::Data(target))
+        Ok(Expected::Data(target))
     }
 
     pub(super) fn list(&mut self, cred: &Cred, path: &Path) -> Outcome {
@@ -304,11 +313,11 @@ impl Model {
         }
         may(self.inode(id), cred, READ)?;
         self.accessed(id);
-        Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
+        Ok(Expected::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
     }
 
     /// `chmod` of an object that a path was resolved to.
-    pub(crate) fn chmod_found(&mut self, cred: &Cred, id: Id, mode: u32, when: When) -> Outcome {
+    pub(crate) fn chmod_found(&mut self, cred: &Cred, id: Id, mode: u32, when: TimeRange) -> Outcome {
         if !is_owner(self.inode(id), cred) {
             return Err(Errno::EPERM);
         }
@@ -317,7 +326,7 @@ impl Model {
         inode.mode = mode;
         super::list::list_after_chmod(inode);
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// `chown` of a resolved object.
@@ -327,7 +336,7 @@ impl Model {
         id: Id,
         uid: Option<u32>,
         gid: Option<u32>,
-        when: When,
+        when: TimeRange,
     ) -> Outcome {
         let inode = self.inode(id);
         let same_owner = cred.uid == inode.uid;
@@ -345,7 +354,7 @@ impl Model {
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// `utimensat` of a resolved object.
@@ -355,7 +364,7 @@ impl Model {
         id: Id,
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
-        when: When,
+        when: TimeRange,
     ) -> Outcome {
         let now = (atime, mtime) == (Some(SetTime::Now), Some(SetTime::Now));
         if !is_owner(self.inode(id), cred) {
@@ -371,17 +380,17 @@ impl Model {
             None => {}
         }
         match mtime {
-            Some(SetTime::At(ns)) => (inode.mtime, inode.set_mtime) = (When::at(ns), Some(ns)),
+            Some(SetTime::At(ns)) => (inode.mtime, inode.set_mtime) = (TimeRange::at(ns), Some(ns)),
             Some(SetTime::Now) => inode.mtime = when,
             None => {}
         }
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// `access` of a resolved object.
     pub(crate) fn access_found(&self, cred: &Cred, id: Id, mask: u32) -> Outcome {
-        may(self.inode(id), cred, mask).map(|()| Expect::Done)
+        may(self.inode(id), cred, mask).map(|()| Expected::Done)
     }
 
     pub(super) fn sync_directory(&mut self, cred: &Cred, path: &Path) -> Outcome {
@@ -389,25 +398,25 @@ impl Model {
         if !self.inode(id).is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        may(self.inode(id), cred, READ).map(|()| Expect::Done)
+        may(self.inode(id), cred, READ).map(|()| Expected::Done)
     }
 
     /// Sets the default layout of a directory; only its ctime is visible.
-    pub(super) fn set_stripe(&mut self, cred: &Cred, path: &Path, when: When) -> Outcome {
+    pub(super) fn set_stripe(&mut self, cred: &Cred, path: &Path, when: TimeRange) -> Outcome {
         let id = self.walk(cred, path)?;
         if !is_owner(self.inode(id), cred) {
             return Err(Errno::EPERM);
         }
         let inode = self.change(id);
         inode.ctime = when.or(inode.ctime);
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// Moves the data of a file, which is invisible to programs.
     pub(super) fn migrate(&self, cred: &Cred, path: &Path) -> Outcome {
         let inode = self.inode(self.walk(cred, path)?);
         match (&inode.body, is_owner(inode, cred)) {
-            (Body::File(_), true) => Ok(Expect::Done),
+            (Body::File(_), true) => Ok(Expected::Done),
             (Body::File(_), false) => Err(Errno::EPERM),
             _ => Err(Errno::EINVAL),
         }
@@ -434,7 +443,7 @@ impl Model {
         id: Id,
         (name, value): (&Bytes, &Bytes),
         flags: u32,
-        when: When,
+        when: TimeRange,
     ) -> Outcome {
         if is_list(name) {
             return self.set_list(cred, id, name, value, when);
@@ -449,7 +458,7 @@ impl Model {
         let inode = self.change(id);
         inode.xattrs.insert(name.clone(), value.clone());
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// `getxattr` of a resolved object.
@@ -458,16 +467,16 @@ impl Model {
             return self.get_list(id, name);
         }
         self.may_xattr(cred, id, READ)?;
-        self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
+        self.inode(id).xattrs.get(name).cloned().map(Expected::Data).ok_or(Errno::ENODATA)
     }
 
     /// `listxattr` of a resolved object.
     pub(crate) fn listxattr_found(&self, id: Id) -> Outcome {
-        Ok(Expect::Names(self.inode(id).xattrs.keys().cloned().collect()))
+        Ok(Expected::Names(self.inode(id).xattrs.keys().cloned().collect()))
     }
 
     /// `removexattr` of a resolved object.
-    pub(crate) fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
+    pub(crate) fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: TimeRange) -> Outcome {
         if is_list(name) {
             return self.remove_list(cred, id, name, when);
         }
@@ -478,6 +487,6 @@ impl Model {
         let inode = self.change(id);
         inode.xattrs.remove(name);
         inode.ctime = when;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 }

@@ -7,7 +7,7 @@ use super::{Id, Path};
 
 /// How bytes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum WriteWay {
     /// `pwrite`; at the end of a file that was opened for appending.
     Plain,
     /// Through `mmap` and `msync`; only within the file.
@@ -40,7 +40,7 @@ pub enum Op {
     Open { path: Path, flags: u32, mode: u32, fd: u32 },
     Close { fd: u32 },
     Read { fd: u32, offset: u64, length: u32 },
-    Write { fd: u32, way: Way, offset: u64, data: Bytes },
+    Write { fd: u32, way: WriteWay, offset: u64, data: Bytes },
     Ftruncate { fd: u32, size: u64 },
     Fallocate { fd: u32, mode: u32, offset: u64, length: u64 },
     Seek { fd: u32, offset: u64, hole: bool },
@@ -56,7 +56,7 @@ pub enum Op {
 
 /// What a call needs a path for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leads {
+pub enum PathRole {
     /// The object at the path, whatever its name.
     ToObject,
     /// The last name, in the directory given by the other components.
@@ -68,8 +68,8 @@ const O_CREAT: u32 = 0o100;
 
 impl Op {
     /// The call's paths.
-    pub fn paths_mut(&mut self) -> Vec<(Leads, &mut Path)> {
-        use Leads::{ToName, ToObject};
+    pub fn paths_mut(&mut self) -> Vec<(PathRole, &mut Path)> {
+        use PathRole::{ToName, ToObject};
         match self {
             Op::Link { from, to } => vec![(ToObject, from), (ToName, to)],
             Op::Rename { from, to, .. } => vec![(ToName, from), (ToName, to)],
@@ -262,7 +262,7 @@ impl Op {
 
 /// The result that the model expects of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Expect {
+pub(crate) enum Expected {
     /// Success without a value.
     Done,
     /// The present attributes of this inode.

@@ -11,9 +11,9 @@ use proto::msg::Cred;
 use stdx::KeyedHash;
 
 use super::access::{EXECUTE, WRITE, may};
-use super::{Body, Expect, Id, Model, OpenFile, Path, When};
+use super::{Body, Expected, Id, Model, OpenFile, Path, TimeRange};
 
-type Outcome = Result<Expect, Errno>;
+type Outcome = Result<Expected, Errno>;
 
 impl Model {
     /// Turns this into a state that several processes share.
@@ -33,17 +33,17 @@ impl Model {
     }
 
     /// Opens an object that a path was resolved to.
-    pub(crate) fn open_found(&mut self, cred: &Cred, id: Id, flags: u32, fd: u32, when: When) -> Outcome {
+    pub(crate) fn open_found(&mut self, cred: &Cred, id: Id, flags: u32, fd: u32, when: TimeRange) -> Outcome {
         self.may_open(cred, id, flags)?;
         if flags & super::files::O_TRUNC != 0 {
             self.resize(cred, id, 0, when);
         }
         self.open.insert(fd, OpenFile { id, flags });
-        Ok(Expect::Inode(id))
+        Ok(Expected::Inode(id))
     }
 
     /// Adds a name for an object that a path was resolved to.
-    pub(crate) fn link_found(&mut self, cred: &Cred, id: Id, to: &Path, when: When) -> Outcome {
+    pub(crate) fn link_found(&mut self, cred: &Cred, id: Id, to: &Path, when: TimeRange) -> Outcome {
         let (dir, name) = self.parent(cred, to)?;
         if self.entries(dir).contains_key(name) {
             return Err(Errno::EEXIST);
@@ -58,7 +58,7 @@ impl Model {
         self.insert(dir, name, id);
         self.stamp(dir, when);
         self.change(id).nlink += 1;
-        Ok(Expect::Done)
+        Ok(Expected::Done)
     }
 
     /// Lists the directory that a path was resolved to.
@@ -66,7 +66,7 @@ impl Model {
         if !self.inode(id).is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
+        Ok(Expected::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
     }
 
     /// A hash of the state without the bytes of files and without times (except `mtime.from`).

@@ -21,23 +21,23 @@ struct Story {
 
 impl Story {
     fn new() -> Story {
-        Story { model: Model::new(0, 0, 0o755, When::at(0)), now: 0 }
+        Story { model: Model::new(0, 0, 0o755, TimeRange::at(0)), now: 0 }
     }
 
-    fn run(&mut self, cred: &Cred, op: Op) -> Result<Expect, Errno> {
+    fn run(&mut self, cred: &Cred, op: Op) -> Result<Expected, Errno> {
         self.now += 10;
-        self.model.apply(&op, cred, When { from: self.now, to: self.now + 5 })
+        self.model.apply(&op, cred, TimeRange { from: self.now, to: self.now + 5 })
     }
 
-    fn mkdir(&mut self, at: &str) -> Result<Expect, Errno> {
+    fn mkdir(&mut self, at: &str) -> Result<Expected, Errno> {
         self.run(&root(), Op::Mkdir { path: path(at), mode: 0o755 })
     }
 
-    fn touch(&mut self, at: &str) -> Result<Expect, Errno> {
+    fn touch(&mut self, at: &str) -> Result<Expected, Errno> {
         self.run(&root(), Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 })
     }
 
-    fn rename(&mut self, from: &str, to: &str, flags: u32) -> Result<Expect, Errno> {
+    fn rename(&mut self, from: &str, to: &str, flags: u32) -> Result<Expected, Errno> {
         self.run(&root(), Op::Rename { from: path(from), to: path(to), flags })
     }
 
@@ -53,14 +53,14 @@ fn links_are_counted_through_renames() {
         story.mkdir(dir).unwrap();
     }
     assert_eq!((story.nlink(""), story.nlink("a"), story.nlink("b")), (4, 3, 2));
-    assert_eq!(story.rename("a/x", "b/y", 0), Ok(Expect::Done));
+    assert_eq!(story.rename("a/x", "b/y", 0), Ok(Expected::Done));
     assert_eq!((story.nlink("a"), story.nlink("b")), (2, 3));
-    assert_eq!(story.rename("a", "b/y", 0), Ok(Expect::Done));
+    assert_eq!(story.rename("a", "b/y", 0), Ok(Expected::Done));
     assert_eq!((story.nlink(""), story.nlink("b")), (3, 3));
     assert_eq!(story.rename("b", "b/y/z", 0), Err(Errno::EINVAL));
     assert_eq!(story.rename("b/y", "b", 0), Err(Errno::ENOTEMPTY));
     story.touch("f").unwrap();
-    assert_eq!(story.rename("f", "b", 2), Ok(Expect::Done));
+    assert_eq!(story.rename("f", "b", 2), Ok(Expected::Done));
     assert_eq!(story.nlink("f"), 3);
     assert_eq!(story.rename("f", "b", 0), Err(Errno::ENOTDIR));
     assert_eq!(story.rename("b", "f", 0), Err(Errno::EISDIR));
@@ -71,7 +71,7 @@ fn a_rename_onto_another_name_of_itself_does_nothing() {
     let mut story = Story::new();
     story.touch("f").unwrap();
     story.run(&root(), Op::Link { from: path("f"), to: path("g") }).unwrap();
-    assert_eq!(story.rename("f", "g", 0), Ok(Expect::Done));
+    assert_eq!(story.rename("f", "g", 0), Ok(Expected::Done));
     assert_eq!(story.nlink("f"), 2);
     assert_eq!(story.nlink("g"), 2);
 }
@@ -81,11 +81,11 @@ fn an_open_file_outlives_its_name() {
     let mut story = Story::new();
     story.run(&root(), Op::Open { path: path("f"), flags: 0o102, mode: 0o600, fd: 3 }).unwrap();
     let data = Bytes::from_static(b"hello");
-    story.run(&root(), Op::Write { fd: 3, way: Way::Plain, offset: 2, data }).unwrap();
+    story.run(&root(), Op::Write { fd: 3, way: WriteWay::Plain, offset: 2, data }).unwrap();
     story.run(&root(), Op::Unlink { path: path("f") }).unwrap();
     assert_eq!(
         story.run(&root(), Op::Read { fd: 3, offset: 0, length: 99 }),
-        Ok(Expect::Data(Bytes::from_static(b"\0\0hello")))
+        Ok(Expected::Data(Bytes::from_static(b"\0\0hello")))
     );
     let before = story.model.inodes.len();
     story.run(&root(), Op::Close { fd: 3 }).unwrap();
@@ -112,7 +112,7 @@ fn a_user_meets_permissions_in_linuxs_order() {
 
 /// The examples of `acl(5)`: named users get permissions within the mask, and new objects inherit the default list.
 #[test]
-fn lists_let_in_whom_they_name() {
+fn access_lists_permit_named_users() {
     let mut story = Story::new();
     story.mkdir("d").unwrap();
     let set = |at: &str, name: &'static [u8], list: List| {
@@ -138,7 +138,7 @@ fn lists_let_in_whom_they_name() {
     story.run(&root(), remove.clone()).unwrap();
     assert!(!may(&mut story, "d/n", 4));
     assert_eq!(story.run(&root(), remove), Err(Errno::ENODATA));
-    assert_eq!(story.run(&root(), set("d/n", ACCESS, List::of_mode(0o705))), Ok(Expect::Done));
+    assert_eq!(story.run(&root(), set("d/n", ACCESS, List::of_mode(0o705))), Ok(Expected::Done));
     assert!(may(&mut story, "d/n", 5));
     let get = Op::Getxattr { path: path("d/n"), name: Bytes::from_static(ACCESS) };
     assert_eq!(story.run(&root(), get), Err(Errno::ENODATA), "it says no more than the mode");
@@ -156,11 +156,11 @@ fn differences_are_found() {
         ctime_ns: 12,
         ..Default::default()
     };
-    assert_eq!(differs(&mut story.model, &expect, &Ok(Got::Stat(stat.clone()))), None);
+    assert_eq!(differs(&mut story.model, &expect, &Ok(Returned::Stat(stat.clone()))), None);
     let wrong = |change: fn(&mut client::api::Stat)| {
         let mut stat = stat.clone();
         change(&mut stat);
-        Ok(Got::Stat(stat))
+        Ok(Returned::Stat(stat))
     };
     for (got, word) in [
         (wrong(|stat| stat.ino = 78), "inode number"),
@@ -176,10 +176,10 @@ fn differences_are_found() {
 }
 
 #[test]
-fn only_what_was_given_up_may_differ() {
+fn only_given_up_ranges_may_differ() {
     let (want, older, appended) = (b"abcdefgh".as_slice(), b"ABCDEFGH".as_slice(), Bytes::from_static(b"new"));
-    let instead = Instead { older: vec![older], appended };
-    let differs = |got: &[u8], lost: core::ops::Range<u64>| content_differs(want, got, &[lost], &instead).is_some();
+    let substitutes = Substitutes { older: vec![older], appended };
+    let differs = |got: &[u8], lost: core::ops::Range<u64>| content_differs(want, got, &[lost], &substitutes).is_some();
     for good in [b"abcdefgh".as_slice(), b"abCDefgh", b"ab\0Defgh"] {
         assert!(!differs(good, 2..4), "{good:?}");
     }
@@ -193,15 +193,15 @@ fn only_what_was_given_up_may_differ() {
     for bad in [b"abc".as_slice(), b"abnew", b"abcdnewx", b"abcdxnew"] {
         assert!(differs(bad, 4..8), "{bad:?}");
     }
-    assert!(content_differs(want, b"abcdefgH", &[], &instead).is_some(), "nothing was given up");
+    assert!(content_differs(want, b"abcdefgH", &[], &substitutes).is_some(), "nothing was given up");
     // There is only a hole before the given-up range.
-    let hole = |got: &[u8]| content_differs(b"\0\0cdefgh", got, core::slice::from_ref(&(2..8)), &instead).is_some();
+    let hole = |got: &[u8]| content_differs(b"\0\0cdefgh", got, core::slice::from_ref(&(2..8)), &substitutes).is_some();
     assert!(!hole(b"new") && !hole(b"\0new") && hole(b"xnew"));
 }
 
 /// A lost write also loses its times: the previous time shows again, even a later one that a program had set.
 #[test]
-fn times_go_with_bytes_that_were_given_up() {
+fn lost_bytes_lose_their_times() {
     let mut story = Story::new();
     story.touch("f").unwrap();
     let set = |ns| Op::Utimens { path: path("f"), atime: None, mtime: Some(client::api::SetTime::At(ns)) };
@@ -228,5 +228,5 @@ fn times_go_with_bytes_that_were_given_up() {
 
 fn bytes(want: &str, got: &str) -> Option<String> {
     let data = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-    differs(&mut Story::new().model, &Ok(Expect::Data(data(want))), &Ok(Got::Data(data(got))))
+    differs(&mut Story::new().model, &Ok(Expected::Data(data(want))), &Ok(Returned::Data(data(got))))
 }

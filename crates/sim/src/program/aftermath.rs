@@ -12,10 +12,10 @@ use client::api::{SetStat, SetTime};
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
-use super::history::{History, Step};
+use super::history::{EndedCall, History};
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
-use crate::model::{Body, Id, Inode, Instead, Model, Op, Path};
+use crate::model::{Body, Id, Inode, Model, Op, Path, Substitutes};
 use crate::run::TreeVerdict;
 use crate::sched::{Fail, Sched};
 
@@ -25,13 +25,13 @@ pub(crate) struct Aftermath {
     /// The evicted clients.
     pub clients: BTreeSet<usize>,
     /// Objects for which some call returned an error.
-    pub told: BTreeSet<Id>,
+    pub reported: BTreeSet<Id>,
     /// Every object was touched.
     pub complete: bool,
 }
 
 /// A query for the losses of one client.
-pub(crate) struct Asked<'a> {
+pub(crate) struct LossQuery<'a> {
     /// The scheduler.
     pub sched: &'a Sched,
     /// The client's kernel.
@@ -51,12 +51,12 @@ impl Aftermath {
     /// Adds the report of another client.
     pub(crate) fn add(&mut self, other: Aftermath) {
         self.clients.extend(other.clients);
-        self.told.extend(other.told);
+        self.reported.extend(other.reported);
         self.complete &= other.complete;
     }
 }
 
-impl Asked<'_> {
+impl LossQuery<'_> {
     /// Queries the losses. `files`: the open files.
     pub(crate) async fn ask(&self, files: &BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
         let client = self.kernel.client();
@@ -68,33 +68,35 @@ impl Asked<'_> {
         }
         // The kernel has carried out its invalidations by then.
         self.sched.sleep(2 * crate::sched::KERNEL_SETTLES).await;
-        let mut told = BTreeSet::new();
-        let complete = self.ask_all(files, &mut told).await.is_some();
-        self.sched.note(|| format!("the aftermath of client {client}: told of {told:?}, complete {complete}"));
-        Aftermath { clients: BTreeSet::from([client]), told, complete }
+        let mut reported = BTreeSet::new();
+        let complete = self.ask_all(files, &mut reported).await.is_some();
+        self.sched.note(|| format!("the aftermath of client {client}: reported {reported:?}, complete {complete}"));
+        Aftermath { clients: BTreeSet::from([client]), reported, complete }
     }
 
     /// Returns `None` if a client died.
-    async fn ask_all(&self, files: &BTreeMap<u32, (Fd, Cred)>, told: &mut BTreeSet<Id>) -> Option<()> {
+    async fn ask_all(&self, files: &BTreeMap<u32, (Fd, Cred)>, reported: &mut BTreeSet<Id>) -> Option<()> {
         for (number, (fd, cred)) in files {
             let kernel = if fd.client == self.kernel.client() { self.kernel } else { continue };
             let id = self.model.open_files().get(number).map(|file| file.id);
             let synced = done(kernel.sync(cred, fd, false).await)?;
             let closed = done(kernel.close(cred, fd, 1).await)?;
             if synced.is_err() || closed.is_err() {
-                told.extend(id);
+                reported.extend(id);
             }
         }
         let paths = self.model.paths();
         for (path, id) in &paths {
             if self.open(path, &self.model.inode(*id).body).await?.is_err() {
-                told.insert(*id);
+                reported.insert(*id);
             }
         }
         for (path, id) in self.removed {
             let opened = self.open(path, &Body::File(Default::default())).await?;
-            if opened == Err(Errno::EIO) || opened == Err(Errno::ENOENT) && self.moved_back(path, &paths, told).await? {
-                told.insert(*id);
+            if opened == Err(Errno::EIO)
+                || opened == Err(Errno::ENOENT) && self.moved_back(path, &paths, reported).await?
+            {
+                reported.insert(*id);
             }
         }
         Some(())
@@ -102,9 +104,9 @@ impl Asked<'_> {
 
     /// Whether a directory above this path is no longer where the model has it, and that was reported: a rename of it is lost,
     /// and the path leads nowhere.
-    async fn moved_back(&self, path: &Path, paths: &[(Path, Id)], told: &BTreeSet<Id>) -> Option<bool> {
+    async fn moved_back(&self, path: &Path, paths: &[(Path, Id)], reported: &BTreeSet<Id>) -> Option<bool> {
         let is_above = |above: &Path| (1..path.len()).contains(&above.len()) && path.starts_with(above);
-        for (above, id) in paths.iter().filter(|(above, id)| is_above(above) && told.contains(id)) {
+        for (above, id) in paths.iter().filter(|(above, id)| is_above(above) && reported.contains(id)) {
             if self.open(above, &self.model.inode(*id).body).await? == Err(Errno::ENOENT) {
                 return Some(true);
             }
@@ -153,15 +155,15 @@ pub(crate) async fn judge(
     base: &[Bytes],
     history: &History,
     aftermath: &Aftermath,
-    loses: impl Fn(&Step) -> bool,
+    loses: impl Fn(&EndedCall) -> bool,
 ) -> Result<TreeVerdict, Fail> {
     // If nothing was reported, nothing may be lost, except by the call that ran beside the eviction.
-    let may_lose = !aftermath.told.is_empty();
+    let may_lose = !aftermath.reported.is_empty();
     let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
     let (candidates, all) = history.without(&clients, |step| may_lose && loses(step));
     let last = history.state(history.steps.len());
-    let in_doubt: Vec<Id> = match &history.doubt {
-        Some(doubt) => last.concerned(&doubt.op),
+    let in_doubt: Vec<Id> = match &history.unanswered {
+        Some(unanswered) => last.concerned(&unanswered.op),
         None => Vec::new(),
     };
     let synced = history.synced_files(&|client| !clients.contains(&client));
@@ -176,17 +178,17 @@ pub(crate) async fn judge(
         }
         for (path, id) in candidate.paths() {
             let Body::File(data) = &candidate.inode(id).body else { continue };
-            let instead = Instead::default();
-            let (differs, why) = if aftermath.told.contains(&id) || in_doubt.contains(&id) {
+            let substitutes = Substitutes::default();
+            let (differs, why) = if aftermath.reported.contains(&id) || in_doubt.contains(&id) {
                 // Synced data persists whatever was reported.
                 let Some(file) = synced.get(&id) else { continue };
                 let found = verify::read(kernel, base, &path).await?;
-                (found.map_or_else(Some, |found| file.differs(&found, &[], &instead)), "it was synced")
+                (found.map_or_else(Some, |found| file.differs(&found, &[], &substitutes)), "it was synced")
             } else {
                 // Nothing of this file is lost, not even what was written after a lost change of names: bytes are on other
                 // targets.
                 let data = last.get(id).map_or(&data[..], Inode::data);
-                (verify::bytes(kernel, base, &path, data, &[], &instead).await?, "no loss was reported")
+                (verify::bytes(kernel, base, &path, data, &[], &substitutes).await?, "no loss was reported")
             };
             if let Some(what) = differs {
                 let shown = Op::Stat { path }.show();
@@ -199,9 +201,9 @@ pub(crate) async fn judge(
     if !all {
         return Ok(TreeVerdict::Undecided);
     }
-    let told = &aftermath.told;
+    let reported = &aftermath.reported;
     Ok(TreeVerdict::Wrong(format!(
-        "it is no state that the eviction of clients {clients:?} can leave (told: {told:?}){wrong}"
+        "it is no state that the eviction of clients {clients:?} can leave (told: {reported:?}){wrong}"
     )))
 }
 

@@ -14,7 +14,7 @@ use proto::{Errno, Opcode};
 use stdx::Rng;
 
 use crate::plan::Plan;
-use crate::scenario::raw::{Hand, Peer};
+use crate::scenario::raw::{Peer, RawContext};
 use crate::world::mount::FSNAME;
 
 /// Parameters, with possible values.
@@ -30,31 +30,31 @@ const CHANGES: u64 = 25;
 
 /// The expected configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Kept {
+struct Configuration {
     params: BTreeMap<String, String>,
     pools: BTreeMap<String, Vec<u32>>,
 }
 
-impl Kept {
-    fn of(config: &Config) -> Kept {
-        Kept {
+impl Configuration {
+    fn of(config: &Config) -> Configuration {
+        Configuration {
             params: config.params.iter().map(|param| (param.path.clone(), param.value.clone())).collect(),
             pools: config.pools.iter().map(|pool| (pool.name.clone(), pool.osts.clone())).collect(),
         }
     }
 
     /// The configuration after a change, or the error of the change, in a file system with this many object targets.
-    fn after(&self, change: &Change, osts: u32) -> Result<Kept, Errno> {
+    fn after(&self, change: &ConfigChange, osts: u32) -> Result<Configuration, Errno> {
         let mut after = self.clone();
         match change {
-            Change::Param(SetParamReq { param, delete, .. }) => {
+            ConfigChange::Param(SetParamReq { param, delete, .. }) => {
                 let Param { path, value } = param.clone().unwrap_or_default();
                 match delete {
                     true => drop(after.params.remove(&path).ok_or(Errno::ENOENT)?),
                     false => drop(after.params.insert(path, value)),
                 }
             }
-            Change::Pool(SetPoolReq { kind, pool, osts: named, .. }) => {
+            ConfigChange::Pool(SetPoolReq { kind, pool, osts: named, .. }) => {
                 let members = after.pools.get(pool).cloned();
                 match (SetPoolKind::try_from(*kind).unwrap_or(SetPoolKind::New), members) {
                     (SetPoolKind::New, Some(_)) => return Err(Errno::EEXIST),
@@ -89,62 +89,62 @@ impl Kept {
 
 /// A requested change.
 #[derive(Clone, Debug)]
-enum Change {
+enum ConfigChange {
     Param(SetParamReq),
     Pool(SetPoolReq),
 }
 
-impl Change {
-    fn draw(rng: &mut Rng, osts: u32) -> Change {
+impl ConfigChange {
+    fn draw(rng: &mut Rng, osts: u32) -> ConfigChange {
         let fsname = FSNAME.to_owned();
         if rng.chance(1, 2) {
             let (path, values) = rng.pick(PARAMS).copied().unwrap_or(PARAMS[0]);
             let value = rng.pick(values).copied().unwrap_or_default().to_owned();
             let param = Some(Param { path: path.to_owned(), value });
-            return Change::Param(SetParamReq { fsname, param, delete: rng.chance(1, 3) });
+            return ConfigChange::Param(SetParamReq { fsname, param, delete: rng.chance(1, 3) });
         }
         let kinds = [SetPoolKind::New, SetPoolKind::Add, SetPoolKind::Add, SetPoolKind::Remove, SetPoolKind::Destroy];
         let kind = rng.pick(&kinds).copied().unwrap_or(SetPoolKind::New) as i32;
         let pool = rng.pick(POOLS).copied().unwrap_or_default().to_owned();
         // Possibly an object target that does not exist.
-        Change::Pool(SetPoolReq { fsname, kind, pool, osts: vec![rng.below(u64::from(osts) + 1) as u32] })
+        ConfigChange::Pool(SetPoolReq { fsname, kind, pool, osts: vec![rng.below(u64::from(osts) + 1) as u32] })
     }
 
     fn send(&self, peer: &Peer) -> proto::Xid {
         peer.send(match self {
-            Change::Param(request) => peer.request(Opcode::MgsSetParam, request),
-            Change::Pool(request) => peer.request(Opcode::MgsSetPool, request),
+            ConfigChange::Param(request) => peer.request(Opcode::MgsSetParam, request),
+            ConfigChange::Pool(request) => peer.request(Opcode::MgsSetPool, request),
         })
     }
 }
 
 /// The configuration at the end of the program.
 #[derive(Clone, Default)]
-pub(crate) struct Record {
-    kept: Rc<RefCell<Kept>>,
+pub(crate) struct ConfigurationRecord {
+    expected: Rc<RefCell<Configuration>>,
 }
 
-impl Record {
+impl ConfigurationRecord {
     /// The parameters at the end.
     pub(crate) fn params(&self) -> Vec<(String, String)> {
-        self.kept.borrow().params.clone().into_iter().collect()
+        self.expected.borrow().params.clone().into_iter().collect()
     }
 }
 
 /// Starts the program.
-pub(crate) fn start(hand: Hand, plan: &Plan, rng: Rng) -> Record {
-    let record = Record::default();
+pub(crate) fn start(cx: RawContext, plan: &Plan, rng: Rng) -> ConfigurationRecord {
+    let record = ConfigurationRecord::default();
     let program = Program {
-        kept: record.kept.clone(),
-        told: BTreeMap::new(),
+        expected: record.expected.clone(),
+        versions_read: BTreeMap::new(),
         osts: plan.osts as u32,
         is_full_at_times: plan.disk_faults.fill_every.is_some(),
         is_doubled: plan.network_faults.doubled > 0,
         pause: plan.network.high_us.max(1_000) * 4,
-        hand: hand.clone(),
+        cx: cx.clone(),
         rng,
     };
-    let sched = hand.sched.clone();
+    let sched = cx.sched.clone();
     sched.clone().spawn("an administrator", async move {
         if let Err(what) = program.run().await {
             sched.fail(format!("the configuration: {what}"));
@@ -154,11 +154,11 @@ pub(crate) fn start(hand: Hand, plan: &Plan, rng: Rng) -> Record {
 }
 
 struct Program {
-    hand: Hand,
+    cx: RawContext,
     rng: Rng,
-    kept: Rc<RefCell<Kept>>,
+    expected: Rc<RefCell<Configuration>>,
     /// By version: the configuration that was read.
-    told: BTreeMap<u64, Config>,
+    versions_read: BTreeMap<u64, Config>,
     osts: u32,
     /// The disk is full at times, and changes may be refused with `ENOSPC`.
     is_full_at_times: bool,
@@ -169,11 +169,11 @@ struct Program {
 
 impl Program {
     async fn run(mut self) -> Result<(), String> {
-        let (peer, other) = (self.hand.peer(crate::scenario::MGT), self.hand.peer(crate::scenario::MGT));
+        let (peer, other) = (self.cx.peer(crate::scenario::MGT), self.cx.peer(crate::scenario::MGT));
         for _ in 0..CHANGES {
-            self.hand.wait(Duration::from_micros(self.rng.below(self.pause))).await;
-            let change = Change::draw(&mut self.rng, self.osts);
-            let before = self.kept.borrow().clone();
+            self.cx.wait(Duration::from_micros(self.rng.below(self.pause))).await;
+            let change = ConfigChange::draw(&mut self.rng, self.osts);
+            let before = self.expected.borrow().clone();
             let after = before.after(&change, self.osts);
             self.connect(&peer).await?;
             let xid = change.send(&peer);
@@ -187,28 +187,34 @@ impl Program {
                 _ => {
                     let found = self.look(&peer).await?;
                     if found != before && Ok(&found) != after.as_ref() {
-                        return Err(format!("{change:?} has no reply, and the configuration is {found:?}; before {before:?}"));
+                        return Err(format!(
+                            "{change:?} has no reply, and the configuration is {found:?}; before {before:?}"
+                        ));
                     }
                     found
                 }
             };
-            *self.kept.borrow_mut() = now;
+            *self.expected.borrow_mut() = now;
             if self.rng.chance(1, 3) {
                 self.compare(&other).await?;
             }
         }
         self.compare(&other).await?;
-        self.hand.leave().await;
+        self.cx.leave().await;
         Ok(())
     }
 
     /// Compares the configuration that another session reads with the expected one.
     async fn compare(&mut self, other: &Peer) -> Result<(), String> {
-        let (found, kept) = (self.look(other).await?, self.kept.borrow().clone());
-        if found == kept { Ok(()) } else { Err(format!("the configuration is {found:?}, acknowledged was {kept:?}")) }
+        let (found, expected) = (self.look(other).await?, self.expected.borrow().clone());
+        if found == expected {
+            Ok(())
+        } else {
+            Err(format!("the configuration is {found:?}, acknowledged was {expected:?}"))
+        }
     }
 
-    async fn look(&mut self, peer: &Peer) -> Result<Kept, String> {
+    async fn look(&mut self, peer: &Peer) -> Result<Configuration, String> {
         let config = loop {
             self.connect(peer).await?;
             let asked = peer.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() });
@@ -218,14 +224,14 @@ impl Program {
                 break reply.decode::<Config>().map_err(|error| error.to_string())?;
             }
         };
-        if let Some((newest, _)) = self.told.last_key_value().filter(|(newest, _)| **newest > config.version) {
+        if let Some((newest, _)) = self.versions_read.last_key_value().filter(|(newest, _)| **newest > config.version) {
             return Err(format!("version {newest} was read before, and now version {}", config.version));
         }
-        let first = self.told.entry(config.version).or_insert_with(|| config.clone());
+        let first = self.versions_read.entry(config.version).or_insert_with(|| config.clone());
         if *first != config {
             return Err(format!("version {} was {first:?}, and is {config:?}", config.version));
         }
-        Ok(Kept::of(&config))
+        Ok(Configuration::of(&config))
     }
 
     /// Connects if there is no connection; after a crash with a new session. If the request is duplicated, the second copy is

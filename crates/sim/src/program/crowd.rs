@@ -10,8 +10,8 @@ use std::rc::Rc;
 use proto::Bytes;
 use stdx::{Instant, Rng};
 
-use super::{Setting, name, root};
-use crate::kernel::{Kernel, Sys};
+use super::{ProgramEnv, name, root};
+use crate::kernel::{Kernel, SysResult};
 use crate::model::S_IFREG;
 use crate::plan::Plan;
 use crate::sched::Fail;
@@ -19,45 +19,45 @@ use crate::sched::Fail;
 /// The number of names that each changing process adds or removes.
 const CHANGES: u64 = 60;
 /// The number of listings of each listing process.
-const LOOKS: u64 = 5;
+const LISTINGS: u64 = 5;
 /// No moment of a run.
 const NEVER: Instant = Instant(u64::MAX);
 
 /// The lifetime of a name.
 #[derive(Clone, Copy)]
-struct Life {
+struct Lifetime {
     /// When its creation was requested.
-    asked: Instant,
+    requested: Instant,
     /// When it certainly existed.
-    made: Instant,
+    created_by: Instant,
     /// When its removal was requested.
-    doomed: Instant,
+    removal_requested: Instant,
     /// When it was certainly removed.
-    gone: Instant,
+    removed_by: Instant,
 }
 
 /// The directory, and the lifetimes of its names.
 #[derive(Clone)]
-pub(crate) struct Record {
+pub(crate) struct CrowdRecord {
     base: Vec<Bytes>,
     /// By number, which is also the name.
-    lives: Rc<RefCell<Vec<Life>>>,
+    lifetimes: Rc<RefCell<Vec<Lifetime>>>,
     /// Whether the directory has been filled.
-    begun: Rc<RefCell<bool>>,
+    created: Rc<RefCell<bool>>,
 }
 
 /// Starts to fill the directory and returns its record.
-pub(crate) fn start(setting: &Setting, plan: &Plan, mut rng: Rng) -> Record {
-    let record = Record { base: vec![name("crowd")], lives: Rc::default(), begun: Rc::default() };
+pub(crate) fn start(env: &ProgramEnv, plan: &Plan, mut rng: Rng) -> CrowdRecord {
+    let record = CrowdRecord { base: vec![name("crowd")], lifetimes: Rc::default(), created: Rc::default() };
     // Fewer names where each call is slow, or where the kernel stand-in scans all names for one to drop.
     let slow = plan.network.high_us > 1_000 || plan.forgetful > 0 || plan.disk_faults.fill_every.is_some();
     let count = if slow { 300 } else { [300, 1_000, 3_000][rng.below(3) as usize] };
-    let (own, outer) = (record.clone(), setting.clone());
-    setting.sched.spawn("the crowd", async move {
+    let (own, outer) = (record.clone(), env.clone());
+    env.sched.spawn("the crowd", async move {
         if let Err(Fail::Errno(errno)) = own.fill(&outer, count, &mut rng).await {
             outer.sched.fail(format!("the crowd cannot be made: {}", errno.name()));
         }
-        if !*own.begun.borrow() {
+        if !*own.created.borrow() {
             return;
         }
         for process in 0..4 {
@@ -76,96 +76,103 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, mut rng: Rng) -> Record {
     record
 }
 
-fn some(setting: &Setting, rng: &mut Rng) -> Sys<Kernel> {
-    rng.pick(&setting.mounts.living()).cloned().ok_or(Fail::Dead)
+fn some(env: &ProgramEnv, rng: &mut Rng) -> SysResult<Kernel> {
+    rng.pick(&env.mounts.living()).cloned().ok_or(Fail::Dead)
 }
 
-impl Record {
+impl CrowdRecord {
     fn path(&self, number: usize) -> Vec<Bytes> {
         self.base.iter().cloned().chain([name(&format!("{number}"))]).collect()
     }
 
-    async fn fill(&self, setting: &Setting, count: u64, rng: &mut Rng) -> Sys<()> {
-        let kernel = some(setting, rng)?;
+    async fn fill(&self, env: &ProgramEnv, count: u64, rng: &mut Rng) -> SysResult<()> {
+        let kernel = some(env, rng)?;
         kernel.mkdir(&root(), &self.base, 0o755, false).await?;
         for _ in 0..count {
-            self.make(setting, &kernel).await?;
+            self.make(env, &kernel).await?;
         }
-        *self.begun.borrow_mut() = true;
+        *self.created.borrow_mut() = true;
         Ok(())
     }
 
-    async fn make(&self, setting: &Setting, kernel: &Kernel) -> Sys<()> {
-        let asked = setting.sched.now();
-        let number = self.lives.borrow().len();
-        self.lives.borrow_mut().push(Life { asked, made: NEVER, doomed: NEVER, gone: NEVER });
+    async fn make(&self, env: &ProgramEnv, kernel: &Kernel) -> SysResult<()> {
+        let requested = env.sched.now();
+        let number = self.lifetimes.borrow().len();
+        self.lifetimes.borrow_mut().push(Lifetime {
+            requested,
+            created_by: NEVER,
+            removal_requested: NEVER,
+            removed_by: NEVER,
+        });
         kernel.mknod(&root(), &self.path(number), S_IFREG | 0o644, 0, false).await?;
-        self.lives.borrow_mut()[number].made = setting.sched.now();
+        self.lifetimes.borrow_mut()[number].created_by = env.sched.now();
         Ok(())
     }
 
-    async fn change(&self, setting: &Setting, rng: &mut Rng) -> Sys<()> {
+    async fn change(&self, env: &ProgramEnv, rng: &mut Rng) -> SysResult<()> {
         for _ in 0..CHANGES {
-            let kernel = some(setting, rng)?;
+            let kernel = some(env, rng)?;
             if rng.chance(1, 2) {
-                self.make(setting, &kernel).await?;
+                self.make(env, &kernel).await?;
                 continue;
             }
-            let number = rng.below(self.lives.borrow().len() as u64) as usize;
+            let number = rng.below(self.lifetimes.borrow().len() as u64) as usize;
             {
-                let life = &mut self.lives.borrow_mut()[number];
-                if life.made == NEVER || life.doomed != NEVER {
+                let lifetime = &mut self.lifetimes.borrow_mut()[number];
+                if lifetime.created_by == NEVER || lifetime.removal_requested != NEVER {
                     continue;
                 }
-                life.doomed = setting.sched.now();
+                lifetime.removal_requested = env.sched.now();
             }
             kernel.remove(&root(), &self.path(number), false, rng.chance(1, 4)).await?;
-            self.lives.borrow_mut()[number].gone = setting.sched.now();
+            self.lifetimes.borrow_mut()[number].removed_by = env.sched.now();
         }
         Ok(())
     }
 
-    async fn look(&self, setting: &Setting, rng: &mut Rng) -> Sys<()> {
-        for _ in 0..LOOKS {
-            let kernel = some(setting, rng)?;
+    async fn look(&self, env: &ProgramEnv, rng: &mut Rng) -> SysResult<()> {
+        for _ in 0..LISTINGS {
+            let kernel = some(env, rng)?;
             let (plus, bytes) = (rng.chance(1, 2), [1024, 4096, 64 << 10][rng.below(3) as usize]);
-            self.list(setting, &kernel, plus, bytes).await?;
+            self.list(env, &kernel, plus, bytes).await?;
         }
         Ok(())
     }
 
-    async fn list(&self, setting: &Setting, kernel: &Kernel, plus: bool, bytes: u32) -> Sys<()> {
-        let from = setting.sched.now();
+    async fn list(&self, env: &ProgramEnv, kernel: &Kernel, plus: bool, bytes: u32) -> SysResult<()> {
+        let from = env.sched.now();
         let entries = kernel.list(&root(), &self.base, plus, bytes).await?;
         let shown: Vec<Bytes> = entries.into_iter().map(|entry| entry.name).collect();
-        if let Some(what) = differs(&self.lives.borrow(), from, setting.sched.now(), &shown) {
+        if let Some(what) = differs(&self.lifetimes.borrow(), from, env.sched.now(), &shown) {
             let client = kernel.client();
-            setting.sched.fail(format!("a listing of the crowd through client {client} from {from:?} {what}"));
+            env.sched.fail(format!("a listing of the crowd through client {client} from {from:?} {what}"));
         }
         Ok(())
     }
 
     /// The last listing, after all processes have ended.
-    pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Sys<()> {
-        if *self.begun.borrow() { self.list(setting, kernel, false, 32 << 10).await } else { Ok(()) }
+    pub(crate) async fn observe(&self, env: &ProgramEnv, kernel: &Kernel) -> SysResult<()> {
+        if *self.created.borrow() { self.list(env, kernel, false, 32 << 10).await } else { Ok(()) }
     }
 }
 
 /// What is wrong with a listing that took from `from` to `to`.
-fn differs(lives: &[Life], from: Instant, to: Instant, shown: &[Bytes]) -> Option<String> {
+fn differs(lifetimes: &[Lifetime], from: Instant, to: Instant, shown: &[Bytes]) -> Option<String> {
     let mut seen = BTreeSet::new();
     for name in shown {
         let number = core::str::from_utf8(name).ok().and_then(|text| text.parse::<usize>().ok());
-        let life = number.and_then(|number| lives.get(number)).filter(|life| life.asked <= to && life.gone >= from);
-        if life.is_none() {
+        let lifetime = number
+            .and_then(|number| lifetimes.get(number))
+            .filter(|lifetime| lifetime.requested <= to && lifetime.removed_by >= from);
+        if lifetime.is_none() {
             return Some(format!("shows '{}', which did not exist", name.escape_ascii()));
         }
         if !seen.insert(number) {
             return Some(format!("shows '{}' twice", name.escape_ascii()));
         }
     }
-    let there = |life: &Life| life.made <= from && life.doomed > to;
-    let lacks = (0..lives.len()).find(|number| there(&lives[*number]) && !seen.contains(&Some(*number)));
+    let there = |lifetime: &Lifetime| lifetime.created_by <= from && lifetime.removal_requested > to;
+    let lacks = (0..lifetimes.len()).find(|number| there(&lifetimes[*number]) && !seen.contains(&Some(*number)));
     lacks.map(|number| format!("lacks '{number}', which was there all the time ({} names are shown)", shown.len()))
 }
 
@@ -174,19 +181,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_came_or_went_meanwhile_is_open() {
-        let life = |asked, made, doomed, gone| Life {
-            asked: Instant(asked),
-            made: Instant(made),
-            doomed: Instant(doomed),
-            gone: Instant(gone),
+    fn only_names_that_changed_meanwhile_are_open() {
+        let lifetime = |requested, created_by, removal_requested, removed_by| Lifetime {
+            requested: Instant(requested),
+            created_by: Instant(created_by),
+            removal_requested: Instant(removal_requested),
+            removed_by: Instant(removed_by),
         };
-        let (never, there) = (u64::MAX, life(1, 2, u64::MAX, u64::MAX));
-        let lives =
-            [there, life(1, 12, never, never), life(1, 2, 18, 30), life(1, 2, 3, 4), life(25, 26, never, never)];
+        let (never, there) = (u64::MAX, lifetime(1, 2, u64::MAX, u64::MAX));
+        let lifetimes = [
+            there,
+            lifetime(1, 12, never, never),
+            lifetime(1, 2, 18, 30),
+            lifetime(1, 2, 3, 4),
+            lifetime(25, 26, never, never),
+        ];
         let wrong = |shown: &[&str]| {
             let shown: Vec<Bytes> = shown.iter().map(|text| name(text)).collect();
-            differs(&lives, Instant(10), Instant(20), &shown).is_some()
+            differs(&lifetimes, Instant(10), Instant(20), &shown).is_some()
         };
         assert!(!wrong(&["0"]) && !wrong(&["0", "1"]) && !wrong(&["2", "0"]) && !wrong(&["0", "2", "1"]));
         assert!(wrong(&["1", "2"]), "an existing name is missing");

@@ -4,11 +4,11 @@ use client::api::SetTime;
 use proto::Bytes;
 use stdx::Rng;
 
-use crate::model::{Body, Id, Model, Op, Path, S_IFREG, Way};
+use crate::model::{Body, Id, Model, Op, Path, S_IFREG, WriteWay};
 
 /// The mix of a process's calls: weights and limits.
 #[derive(Clone, Debug)]
-pub(crate) struct Taste {
+pub(crate) struct CallMix {
     /// The weight of each kind of call, by its number in `of_kind`.
     weights: Vec<u64>,
     /// Largest file, in bytes.
@@ -25,9 +25,9 @@ pub(crate) struct Taste {
 
 const KINDS: usize = 28;
 
-impl Taste {
+impl CallMix {
     /// Draws weights: some calls are frequent in a run, some never occur.
-    pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Taste {
+    pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> CallMix {
         let weights = (0..KINDS)
             .map(|_| match rng.below(6) {
                 0 => 0,
@@ -37,25 +37,25 @@ impl Taste {
             .collect();
         let inodes_max = rng.range(8, 60) as usize;
         let syncs_percent = [0, 33, 60][rng.below(3) as usize];
-        Taste { weights, file_max, inodes_max, one_hash: false, striped: rng.chance(1, 3), syncs_percent }
+        CallMix { weights, file_max, inodes_max, one_hash: false, striped: rng.chance(1, 3), syncs_percent }
     }
 
     /// The same with names that share a hash, or without.
-    pub(crate) fn with_names(self, one_hash: bool) -> Taste {
-        Taste { one_hash, ..self }
+    pub(crate) fn with_names(self, one_hash: bool) -> CallMix {
+        CallMix { one_hash, ..self }
     }
 }
 
 const NAMES: [&[u8]; 9] = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b" sp\xff\n", b"..."];
 
 /// Generates calls for the present state of a model.
-pub(crate) struct Draw<'a> {
+pub(crate) struct CallGenerator<'a> {
     /// The state before the call.
     pub model: &'a Model,
     /// The source of randomness.
     pub rng: &'a mut Rng,
     /// The mix of calls.
-    pub taste: &'a Taste,
+    pub mix: &'a CallMix,
     /// The number of the call.
     pub serial: u64,
     /// The next number for an open file.
@@ -64,16 +64,16 @@ pub(crate) struct Draw<'a> {
     pub written: Option<u32>,
 }
 
-impl Draw<'_> {
+impl CallGenerator<'_> {
     /// Draws the next call.
     pub(crate) fn op(&mut self) -> Op {
         if let Some(fd) = self.written
-            && self.rng.chance(self.taste.syncs_percent, 100)
+            && self.rng.chance(self.mix.syncs_percent, 100)
         {
             return Op::Fsync { fd, data_only: self.rng.chance(1, 4) };
         }
         let paths = self.model.paths();
-        let full = paths.len() >= self.taste.inodes_max;
+        let full = paths.len() >= self.mix.inodes_max;
         for _ in 0..20 {
             let kind = self.kind(full);
             if let Some(op) = self.of_kind(kind, &paths) {
@@ -87,9 +87,9 @@ impl Draw<'_> {
         if full && self.rng.chance(1, 2) {
             return [4, 5][self.rng.below(2) as usize];
         }
-        let total: u64 = self.taste.weights.iter().sum::<u64>() + 1;
+        let total: u64 = self.mix.weights.iter().sum::<u64>() + 1;
         let mut left = self.rng.below(total);
-        for (kind, weight) in self.taste.weights.iter().enumerate() {
+        for (kind, weight) in self.mix.weights.iter().enumerate() {
             if left < *weight {
                 return kind;
             }
@@ -184,7 +184,7 @@ impl Draw<'_> {
         match self.rng.below(60) {
             0 => vec![b'n'; 255].into(),
             1 => vec![b'n'; 256].into(),
-            _ if self.taste.one_hash => super::collide::name(self.rng.below(super::collide::NAMES)),
+            _ if self.mix.one_hash => super::collide::name(self.rng.below(super::collide::NAMES)),
             _ => Bytes::from_static(NAMES[self.rng.below(NAMES.len() as u64) as usize]),
         }
     }
@@ -361,7 +361,7 @@ impl Draw<'_> {
     /// Offsets that matter: the start, the end, the edges of pages, of the size limit for data on the metadata target, and of
     /// stripes.
     fn offset(&mut self) -> u64 {
-        let max = self.taste.file_max;
+        let max = self.mix.file_max;
         let near = |rng: &mut Rng, point: u64| (point + rng.below(9)).saturating_sub(4);
         let offset = match self.rng.below(8) {
             0 => 0,
@@ -388,7 +388,7 @@ impl Draw<'_> {
             2 => 4096,
             3 => self.rng.range(1, 20_000),
             4 => 64 << 10,
-            5 => self.rng.range(1, self.taste.file_max),
+            5 => self.rng.range(1, self.mix.file_max),
             _ => self.rng.range(1, 5_000),
         };
         length.min(1 << 20) as u32
@@ -396,9 +396,9 @@ impl Draw<'_> {
 
     fn write(&mut self) -> Option<Op> {
         let fd = self.fd()?;
-        let way = if self.rng.chance(1, 6) { Way::Mapped } else { Way::Plain };
-        let length = u64::from(self.length()).min(self.taste.file_max);
-        let offset = self.offset().min(self.taste.file_max - length);
+        let way = if self.rng.chance(1, 6) { WriteWay::Mapped } else { WriteWay::Plain };
+        let length = u64::from(self.length()).min(self.mix.file_max);
+        let offset = self.offset().min(self.mix.file_max - length);
         Some(Op::Write { fd, way, offset, data: pattern(self.serial, length as usize) })
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use proto::msg::Cred;
 
-use crate::model::{Id, Model, Op, Path, When};
-use crate::sched::Lane;
+use crate::model::{Id, Model, Op, Path, TimeRange};
+use crate::sched::WriteBackProgress;
 
 /// A call that ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct EndedCall {
     /// The call.
     pub op: Op,
     /// The credentials.
     pub cred: Cred,
     /// The time range of the call.
-    pub when: When,
+    pub when: TimeRange,
     /// The client.
     pub client: usize,
     /// Whether it succeeded.
@@ -23,12 +23,12 @@ pub(crate) struct Step {
     /// The state after it.
     pub after: Model,
     /// The write-back progress of all clients when it started.
-    pub before: Vec<Lane>,
+    pub before: Vec<WriteBackProgress>,
     /// The write-back progress of its client when it ended.
-    pub lane: Lane,
+    pub progress: WriteBackProgress,
 }
 
-impl Step {
+impl EndedCall {
     /// Whether it made durable everything that its client and the servers knew of.
     fn is_sync(&self) -> bool {
         let syncs = matches!(self.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs);
@@ -38,17 +38,17 @@ impl Step {
 
 /// A call without a result.
 #[derive(Clone, Debug)]
-pub(crate) struct Doubt {
+pub(crate) struct UnansweredCall {
     /// The call.
     pub op: Op,
     /// The credentials.
     pub cred: Cred,
     /// The time range of the call.
-    pub when: When,
+    pub when: TimeRange,
     /// The client.
     pub client: usize,
     /// The write-back progress of all clients when it started.
-    pub before: Vec<Lane>,
+    pub before: Vec<WriteBackProgress>,
 }
 
 /// All calls of a process.
@@ -57,9 +57,9 @@ pub(crate) struct History {
     /// The state before the first.
     pub start: Model,
     /// The calls that ended.
-    pub steps: Vec<Step>,
+    pub steps: Vec<EndedCall>,
     /// A last call with an unknown outcome: it may have been the next step.
-    pub doubt: Option<Doubt>,
+    pub unanswered: Option<UnansweredCall>,
     /// Whether the process's directory is durable.
     pub base_durable: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) struct History {
 impl History {
     /// An empty history.
     pub(crate) fn new(start: Model) -> History {
-        History { start, steps: Vec::new(), doubt: None, base_durable: false }
+        History { start, steps: Vec::new(), unanswered: None, base_durable: false }
     }
 
     /// The state after this many steps.
@@ -106,36 +106,37 @@ impl History {
     /// The states of the tree after clients of the process died: of each client, some of the last changes without a covering sync
     /// may be lost if it `loses` them (servers crashed too, or had not received them); changes through other clients are not
     /// lost. Also returns whether these are all states: there may be too many.
-    pub(crate) fn without(&self, dead: &[usize], loses: impl Fn(&Step) -> bool) -> (Vec<Model>, bool) {
+    pub(crate) fn without(&self, dead: &[usize], loses: impl Fn(&EndedCall) -> bool) -> (Vec<Model>, bool) {
         let of = |client: usize| {
-            let own = |at: &usize| self.may_go(*at) && self.steps[*at].client == client && loses(&self.steps[*at]);
+            let own = |at: &usize| self.may_be_lost(*at) && self.steps[*at].client == client && loses(&self.steps[*at]);
             (0..self.steps.len()).filter(own).collect()
         };
         let tails: Vec<Vec<usize>> = dead.iter().map(|client| of(*client)).collect();
         let (losses, all) = ways_to_lose(&tails);
         let states = losses.iter().filter_map(|lost| self.replayed_without(lost));
-        (states.flat_map(|state| self.with_doubt(state)).collect(), all)
+        (states.flat_map(|state| self.with_unanswered(state)).collect(), all)
     }
 
     /// Whether a step is a change that no sync covers.
-    fn may_go(&self, at: usize) -> bool {
+    fn may_be_lost(&self, at: usize) -> bool {
         let step = &self.steps[at];
         // A client that syncs first sends all its changes.
-        let covers = |sync: &Step| sync.client == step.client || self.was_told(at, &sync.before);
+        let covers = |sync: &EndedCall| sync.client == step.client || self.was_acknowledged(at, &sync.before);
         step.succeeded && step.op.changes() && !self.steps[at..].iter().any(|sync| sync.is_sync() && covers(sync))
     }
 
     /// Whether the servers had acknowledged a step at this write-back progress.
-    fn was_told(&self, at: usize, lanes: &[Lane]) -> bool {
+    fn was_acknowledged(&self, at: usize, all_progress: &[WriteBackProgress]) -> bool {
         let step = &self.steps[at];
-        step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.told)
+        step.progress.made <= all_progress.get(step.client).map_or(0, |progress| progress.acknowledged)
     }
 
     /// The state after the history without these steps; `None` if the other steps could not have succeeded.
     fn replayed_without(&self, lost: &[usize]) -> Option<Model> {
         let mut model = self.start.clone();
         // A refused call changed nothing, even if it would succeed in this state.
-        let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at) && !self.was_idle(*at);
+        let happened =
+            |(at, step): &(usize, &EndedCall)| step.succeeded && !lost.contains(at) && !self.changed_nothing(*at);
         for (at, step) in self.steps.iter().enumerate().filter(happened) {
             model.follow(self.state(at), &step.after, at);
             let result = model.apply(&step.op, &step.cred, step.when);
@@ -149,9 +150,9 @@ impl History {
     }
 
     /// A state, and the states after the call with the unknown outcome.
-    fn with_doubt(&self, state: Model) -> Vec<Model> {
+    fn with_unanswered(&self, state: Model) -> Vec<Model> {
         let mut found = vec![state];
-        if let Some(Doubt { op, cred, when, .. }) = &self.doubt {
+        if let Some(UnansweredCall { op, cred, when, .. }) = &self.unanswered {
             // Its client may have resolved the call's paths before the losses: its requests have FIDs.
             let known = self.state(self.steps.len()).call_in(&found[0], op).filter(|known| known != op);
             for op in [Some(op.clone()), known].into_iter().flatten() {
@@ -166,8 +167,8 @@ impl History {
 
     /// Whether a step is a rename between two names of one object: it changed nothing, and depends on what it saw no more than a
     /// read does.
-    fn was_idle(&self, at: usize) -> bool {
-        let Step { op: Op::Rename { from, to, .. }, cred, .. } = &self.steps[at] else { return false };
+    fn changed_nothing(&self, at: usize) -> bool {
+        let EndedCall { op: Op::Rename { from, to, .. }, cred, .. } = &self.steps[at] else { return false };
         let id = |path| self.state(at).walk(cred, path).ok();
         id(from).is_some() && id(from) == id(to)
     }
@@ -183,26 +184,27 @@ impl History {
             found.extend(states);
             all &= complete;
         }
-        if let Some(doubt) = &self.doubt {
-            let (states, complete) = self.durable_at(end, Some((doubt.client, &doubt.before)));
+        if let Some(unanswered) = &self.unanswered {
+            let (states, complete) = self.durable_at(end, Some((unanswered.client, &unanswered.before)));
             // The states without the unanswered call are in the list already.
-            found.extend(states.into_iter().flat_map(|state| self.with_doubt(state).into_iter().skip(1)));
+            found.extend(states.into_iter().flat_map(|state| self.with_unanswered(state).into_iter().skip(1)));
             all &= complete;
         }
         (found, all)
     }
 
     /// The states after this many steps if the last one, made through this client at this write-back progress, is durable.
-    fn durable_at(&self, cut: usize, last: Option<(usize, &[Lane])>) -> (Vec<Model>, bool) {
+    fn durable_at(&self, cut: usize, last: Option<(usize, &[WriteBackProgress])>) -> (Vec<Model>, bool) {
         // The client of the last step had sent its earlier changes before.
-        let is_untold = |at: &usize| {
-            last.is_some_and(|(client, lanes)| {
-                self.steps[*at].client != client && self.may_go(*at) && !self.was_told(*at, lanes)
+        let is_unacknowledged = |at: &usize| {
+            last.is_some_and(|(client, all_progress)| {
+                self.steps[*at].client != client && self.may_be_lost(*at) && !self.was_acknowledged(*at, all_progress)
             })
         };
-        let untold: Vec<usize> = (0..cut).filter(is_untold).collect();
-        let clients: BTreeSet<usize> = untold.iter().map(|at| self.steps[*at].client).collect();
-        let of = |client: &usize| untold.iter().copied().filter(|at| self.steps[*at].client == *client).collect();
+        let unacknowledged: Vec<usize> = (0..cut).filter(is_unacknowledged).collect();
+        let clients: BTreeSet<usize> = unacknowledged.iter().map(|at| self.steps[*at].client).collect();
+        let of =
+            |client: &usize| unacknowledged.iter().copied().filter(|at| self.steps[*at].client == *client).collect();
         let (losses, all) = ways_to_lose(&clients.iter().map(of).collect::<Vec<_>>());
         let state = |lost: Vec<usize>| match lost.is_empty() {
             true => Some(self.state(cut).clone()),
@@ -212,8 +214,8 @@ impl History {
     }
 
     /// The states after the unanswered call.
-    pub(crate) fn doubted(&self) -> Vec<Model> {
-        self.with_doubt(self.state(self.steps.len()).clone()).into_iter().skip(1).collect()
+    pub(crate) fn states_with_unanswered(&self) -> Vec<Model> {
+        self.with_unanswered(self.state(self.steps.len()).clone()).into_iter().skip(1).collect()
     }
 }
 
@@ -240,27 +242,35 @@ mod tests {
     use super::*;
     use proto::Bytes;
 
-    fn step() -> Step {
-        Step {
+    fn step() -> EndedCall {
+        EndedCall {
             op: Op::Syncfs,
             cred: Cred::default(),
-            when: When::at(1),
+            when: TimeRange::at(1),
             client: 0,
             succeeded: true,
-            after: Model::new(0, 0, 0o755, When::at(0)),
+            after: Model::new(0, 0, 0o755, TimeRange::at(0)),
             before: Vec::new(),
-            lane: Lane::default(),
+            progress: WriteBackProgress::default(),
         }
     }
 
     #[test]
-    fn too_many_ways_to_lose_are_no_verdict() {
-        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+    fn too_many_possible_losses_are_undecided() {
+        let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
         let after = history.start.clone();
         let op = Op::Chmod { path: vec![], mode: 0o700 };
         for at in 0..80 {
-            let (cred, when, after) = (Cred::default(), When::at(1), after.clone());
-            history.steps.push(Step { op: op.clone(), cred, when, client: at % 2, succeeded: true, after, ..step() });
+            let (cred, when, after) = (Cred::default(), TimeRange::at(1), after.clone());
+            history.steps.push(EndedCall {
+                op: op.clone(),
+                cred,
+                when,
+                client: at % 2,
+                succeeded: true,
+                after,
+                ..step()
+            });
         }
         assert!(history.without(&[0], |_| true).1 && history.without(&[0, 1], |_| true).1);
         assert!(!history.without(&[0, 1, 0], |_| true).1);
@@ -269,16 +279,18 @@ mod tests {
     /// Client 0 makes a and b by metadata write-back, client 1 makes c and d by requests; the servers have acknowledged a before
     /// d starts.
     #[test]
-    fn what_a_client_has_not_told_may_be_lost_before_what_came_later() {
-        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+    fn unsent_changes_may_be_lost_while_later_ones_persist() {
+        let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
         let mut model = history.start.clone();
-        for (at, (client, name, told)) in [(0, "a", 0), (0, "b", 0), (1, "c", 0), (1, "d", 1)].into_iter().enumerate() {
+        for (at, (client, name, acknowledged)) in
+            [(0, "a", 0), (0, "b", 0), (1, "c", 0), (1, "d", 1)].into_iter().enumerate()
+        {
             let op = Op::Mkdir { path: vec![Bytes::from(name)], mode: 0o755 };
-            assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
+            assert!(model.apply(&op, &Cred::default(), TimeRange::at(1)).is_ok());
             let made = if client == 0 { at as u64 + 1 } else { 0 };
-            let before = vec![Lane { made: 2, told }, Lane::default()];
-            let lane = Lane { made, told: 0 };
-            history.steps.push(Step { op, client, after: model.clone(), before, lane, ..step() });
+            let before = vec![WriteBackProgress { made: 2, acknowledged }, WriteBackProgress::default()];
+            let progress = WriteBackProgress { made, acknowledged: 0 };
+            history.steps.push(EndedCall { op, client, after: model.clone(), before, progress, ..step() });
         }
         let names = |model: &Model| -> String {
             model.entries(crate::model::ROOT).keys().map(|name| char::from(name[0])).collect()
@@ -290,20 +302,21 @@ mod tests {
         let mut found: Vec<String> = {
             let mut history = History { steps: history.steps[..2].to_vec(), ..history.clone() };
             let op = Op::Mkdir { path: vec![Bytes::from("e")], mode: 0o755 };
-            let (cred, when, before) = (Cred::default(), When::at(1), vec![Lane { made: 2, told: 1 }]);
-            history.doubt = Some(Doubt { op, cred, when, client: 1, before });
+            let (cred, when, before) =
+                (Cred::default(), TimeRange::at(1), vec![WriteBackProgress { made: 2, acknowledged: 1 }]);
+            history.unanswered = Some(UnansweredCall { op, cred, when, client: 1, before });
             history.prefixes().0.iter().map(names).collect()
         };
         found.sort();
         assert_eq!(found, ["", "a", "ab", "abe", "ae"]);
         // The client dies alone: the servers have acknowledged its first change.
-        let found: Vec<String> = history.without(&[0], |step| step.lane.made > 1).0.iter().map(names).collect();
+        let found: Vec<String> = history.without(&[0], |step| step.progress.made > 1).0.iter().map(names).collect();
         assert_eq!(found, ["acd", "abcd"]);
         // A sync of the same client covers everything; another client's sync covers what was acknowledged before.
         for (client, at_least) in [(0, "abcd"), (1, "acd")] {
-            let before = vec![Lane { made: 2, told: 1 }, Lane::default()];
+            let before = vec![WriteBackProgress { made: 2, acknowledged: 1 }, WriteBackProgress::default()];
             let mut history = history.clone();
-            history.steps.push(Step { client, after: model.clone(), before, ..step() });
+            history.steps.push(EndedCall { client, after: model.clone(), before, ..step() });
             let mut found: Vec<String> = history.prefixes().0.iter().map(names).collect();
             found.sort_by_key(String::len);
             assert_eq!(found[0], at_least);
@@ -311,26 +324,26 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_that_did_nothing_stands_on_nothing() {
-        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+    fn a_rename_without_effect_depends_on_nothing() {
+        let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
         let mut model = history.start.clone();
         let path = vec![Bytes::from_static(b"b")];
         let mkdir = Op::Mkdir { path: path.clone(), mode: 0o755 };
         let rename = Op::Rename { from: path.clone(), to: path, flags: 0 };
         for (client, op) in [(0, mkdir), (1, rename)] {
-            assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
-            let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
-            history.steps.push(Step { op, cred, when, client, succeeded: true, after, ..step() });
+            assert!(model.apply(&op, &Cred::default(), TimeRange::at(1)).is_ok());
+            let (cred, when, after) = (Cred::default(), TimeRange::at(1), model.clone());
+            history.steps.push(EndedCall { op, cred, when, client, succeeded: true, after, ..step() });
         }
         let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the directory may be lost with the client that made it");
     }
 
     #[test]
-    fn a_call_in_doubt_is_about_what_its_names_led_to() {
+    fn an_unanswered_call_keeps_its_resolved_objects() {
         let name = |text: &'static str| vec![Bytes::from_static(text.as_bytes())];
         let file = |text| Op::Mknod { path: name(text), mode: 0o100_644, rdev: 0 };
-        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
         let mut model = history.start.clone();
         let steps = [
             (0, file("other")),
@@ -339,13 +352,13 @@ mod tests {
             (1, Op::Rename { from: name("old"), to: name("new"), flags: 0 }),
         ];
         for (client, op) in steps {
-            assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
-            let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
-            history.steps.push(Step { op, cred, when, client, succeeded: true, after, ..step() });
+            assert!(model.apply(&op, &Cred::default(), TimeRange::at(1)).is_ok());
+            let (cred, when, after) = (Cred::default(), TimeRange::at(1), model.clone());
+            history.steps.push(EndedCall { op, cred, when, client, succeeded: true, after, ..step() });
         }
         let link = Op::Link { from: name("new"), to: name("link") };
-        let (cred, when) = (Cred::default(), When::at(1));
-        history.doubt = Some(Doubt { op: link, cred, when, client: 0, before: Vec::new() });
+        let (cred, when) = (Cred::default(), TimeRange::at(1));
+        history.unanswered = Some(UnansweredCall { op: link, cred, when, client: 0, before: Vec::new() });
         let names = |model: &Model| model.paths().iter().skip(1).map(|(path, id)| (path[0].clone(), id.0)).collect();
         let mut found: Vec<Vec<(Bytes, u32)>> = history.without(&[1], |_| true).0.iter().map(names).collect();
         let mut want = Vec::new();
@@ -366,16 +379,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_not_done_where_its_obstacle_is_lost() {
-        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+    fn a_refused_call_stays_refused_if_its_obstacle_is_lost() {
+        let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
         let mut model = history.start.clone();
         let path = vec![Bytes::from_static(b"b")];
         let mkdir = Op::Mkdir { path: path.clone(), mode: 0o755 };
         let symlink = Op::Symlink { path, target: Bytes::from_static(b"t") };
         for (op, succeeded) in [(mkdir, true), (symlink, false)] {
-            assert_eq!(model.apply(&op, &Cred::default(), When::at(1)).is_ok(), succeeded);
-            let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
-            history.steps.push(Step { op, cred, when, client: 0, succeeded, after, ..step() });
+            assert_eq!(model.apply(&op, &Cred::default(), TimeRange::at(1)).is_ok(), succeeded);
+            let (cred, when, after) = (Cred::default(), TimeRange::at(1), model.clone());
+            history.steps.push(EndedCall { op, cred, when, client: 0, succeeded, after, ..step() });
         }
         let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the empty tree, and the one with a directory");

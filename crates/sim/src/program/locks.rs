@@ -17,8 +17,8 @@ use client::api::{Answer, Call, RecordLock, RecordLockKind};
 use proto::Errno;
 use stdx::{Instant, Rng};
 
-use super::{Setting, name, root};
-use crate::kernel::{Fd, Kernel, OpenHow, Sys};
+use super::{ProgramEnv, name, root};
+use crate::kernel::{Fd, Kernel, OpenHow, SysResult};
 use crate::plan::pick;
 use crate::sched::Fail;
 
@@ -59,14 +59,14 @@ struct Wait {
     /// The strength that its process possibly had on each part before.
     before: [u8; PARTS],
     /// Whether a cycle of waiting has included it since it started.
-    in_circle: bool,
+    in_cycle: bool,
 }
 
 type Table = Rc<RefCell<Vec<Holder>>>;
 
 /// The mix of calls in a group.
 #[derive(Clone, Copy)]
-struct Taste {
+struct CallMix {
     /// Of 8 calls, how many are `flock`.
     flock: u64,
     /// Of 8 lock calls, how many wait.
@@ -77,9 +77,9 @@ struct Taste {
     calls: u64,
 }
 
-impl Taste {
-    fn draw(rng: &mut Rng) -> Taste {
-        Taste {
+impl CallMix {
+    fn draw(rng: &mut Rng) -> CallMix {
+        CallMix {
             flock: pick(rng, &[(2, 1), (1, 6)]),
             wait: pick(rng, &[(1, 4), (1, 7)]),
             width: pick(rng, &[(1, 1), (1, 2), (2, HALF)]),
@@ -90,13 +90,13 @@ impl Taste {
 
 /// A thread.
 struct Process {
-    taste: Taste,
-    setting: Setting,
+    mix: CallMix,
+    env: ProgramEnv,
     kernel: Kernel,
     number: usize,
     thread: usize,
     /// Whether the process has two threads: then each has a half of the parts.
-    two: bool,
+    two_threads: bool,
     rng: Rng,
     table: Table,
     fd: Fd,
@@ -105,12 +105,12 @@ struct Process {
 }
 
 /// Starts a group of processes.
-pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
-    let (outer, title) = (setting.clone(), format!("lockers {number}"));
+pub(crate) fn start(env: &ProgramEnv, number: usize, mut rng: Rng) {
+    let (outer, title) = (env.clone(), format!("lockers {number}"));
     let path = vec![name(&format!("l{number}"))];
-    setting.sched.spawn(title.clone(), async move {
+    env.sched.spawn(title.clone(), async move {
         let table: Table = Rc::default();
-        let (count, taste) = (rng.range(2, 4), Taste::draw(&mut rng));
+        let (count, mix) = (rng.range(2, 4), CallMix::draw(&mut rng));
         for number in 0..count as usize {
             let Some(kernel) = rng.pick(&outer.mounts.living()).cloned() else { return };
             let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
@@ -124,13 +124,13 @@ pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: [None; 2] };
             table.borrow_mut().push(holder);
             // Processes with two threads do not use `flock`.
-            let two = taste.flock < 2 && rng.chance(1, 2);
-            let threads = Rc::new(Cell::new(if two { 2 } else { 1 }));
+            let two_threads = mix.flock < 2 && rng.chance(1, 2);
+            let threads = Rc::new(Cell::new(if two_threads { 2 } else { 1 }));
             for thread in 0..threads.get() as usize {
                 let mut process = Process {
-                    taste,
-                    two,
-                    setting: outer.clone(),
+                    mix,
+                    two_threads,
+                    env: outer.clone(),
                     kernel: kernel.clone(),
                     number: table.borrow().len() - 1,
                     thread,
@@ -141,7 +141,7 @@ pub(crate) fn start(setting: &Setting, number: usize, mut rng: Rng) {
                 };
                 outer.sched.spawn(format!("{title}, process {number}, thread {thread}"), async move {
                     // The death of a client is not a failure: the process ends with it.
-                    let _ = process.live(taste.calls).await;
+                    let _ = process.live(mix.calls).await;
                 });
             }
         }
@@ -161,9 +161,9 @@ fn conflict(one: u8, other: u8) -> bool {
 }
 
 impl Process {
-    async fn live(&mut self, calls: u64) -> Sys<()> {
+    async fn live(&mut self, calls: u64) -> SysResult<()> {
         for _ in 0..calls {
-            if self.setting.sched.has_failed() {
+            if self.env.sched.has_failed() {
                 return Ok(());
             }
             // The state of an evicted client's locks is unknown; the process releases what it may hold.
@@ -171,10 +171,10 @@ impl Process {
                 break;
             }
             let pause = Duration::from_micros(self.rng.below(2_000));
-            self.setting.sched.sleep(pause).await;
+            self.env.sched.sleep(pause).await;
             self.step().await?;
         }
-        let own = if self.two { self.thread * HALF..(self.thread + 1) * HALF } else { 0..PARTS };
+        let own = if self.two_threads { self.thread * HALF..(self.thread + 1) * HALF } else { 0..PARTS };
         self.set(own.start, own.end - 1, RecordLockKind::Unlock, false).await?;
         self.threads.set(self.threads.get() - 1);
         if self.threads.get() > 0 {
@@ -192,15 +192,16 @@ impl Process {
         self.table.borrow()[self.number].parts[parts].iter().any(|hold| hold.possible > 0)
     }
 
-    async fn step(&mut self) -> Sys<()> {
+    async fn step(&mut self) -> SysResult<()> {
         let kind = [RecordLockKind::Shared, RecordLockKind::Exclusive][self.rng.below(2) as usize];
-        let width = self.taste.width as u64;
-        let half = if self.two { self.thread as u64 } else { self.rng.below(2) };
+        let width = self.mix.width as u64;
+        let half = if self.two_threads { self.thread as u64 } else { self.rng.below(2) };
         let from = half * HALF as u64 + self.rng.below(width);
         // Possibly across both halves.
-        let last = if self.two || self.rng.chance(1, 2) { half * HALF as u64 + width - 1 } else { PARTS as u64 - 1 };
+        let last =
+            if self.two_threads || self.rng.chance(1, 2) { half * HALF as u64 + width - 1 } else { PARTS as u64 - 1 };
         let (from, to) = (from as usize, self.rng.range(from, last) as usize);
-        let wait = self.rng.chance(self.taste.wait, 8);
+        let wait = self.rng.chance(self.mix.wait, 8);
         // Deadlocks that involve `flock` are not detected: a process that holds one kind does not wait for the other.
         let either = wait && !self.holds(0..=PARTS - 1);
         if self.holds(FLOCK..=FLOCK) {
@@ -209,7 +210,7 @@ impl Process {
                 _ => self.set(FLOCK, FLOCK, RecordLockKind::Unlock, false).await,
             };
         }
-        if !self.two && self.rng.chance(self.taste.flock, 8) {
+        if !self.two_threads && self.rng.chance(self.mix.flock, 8) {
             return self.set(FLOCK, FLOCK, kind, either).await;
         }
         match self.rng.below(7) {
@@ -219,15 +220,15 @@ impl Process {
         }
     }
 
-    async fn set(&mut self, from: usize, to: usize, kind: RecordLockKind, wait: bool) -> Sys<()> {
-        let begun = self.setting.sched.now();
+    async fn set(&mut self, from: usize, to: usize, kind: RecordLockKind, wait: bool) -> SysResult<()> {
+        let begun = self.env.sched.now();
         let wanted = strength(kind);
         let old = self.table.borrow()[self.number].parts;
         {
             let mut table = self.table.borrow_mut();
             let mut before = [0; PARTS];
             before.iter_mut().zip(&old).for_each(|(before, old)| *before = old.possible);
-            let begins = Wait { from, to, strength: wanted, before, in_circle: false };
+            let begins = Wait { from, to, strength: wanted, before, in_cycle: false };
             // Cycles through `flock` are not detected.
             table[self.number].waits[self.thread] = (wait && from != FLOCK).then_some(begins);
             for hold in &mut table[self.number].parts[from..=to] {
@@ -236,18 +237,18 @@ impl Process {
                 hold.certain.0 = hold.certain.0.min(keeps);
                 hold.possible = hold.possible.max(wanted);
             }
-            look_for_circles(&mut table);
+            mark_cycles(&mut table);
         }
         let (start, end) = if from == FLOCK { (0, u64::MAX) } else { (from as u64 * 10, to as u64 * 10 + 9) };
         let lock = RecordLock { start, end, kind, pid: self.number as u32 };
         let call = Call::Setlk { fh: self.fd.fh, owner: self.owner(), lock, wait, flock: from == FLOCK };
         let what = format!("process {} thread {} {kind:?} {from} to {to}, wait {wait}", self.number, self.thread);
-        self.setting.sched.note(|| what.clone());
+        self.env.sched.note(|| what.clone());
         let result = match kind {
             RecordLockKind::Unlock => self.kernel.plain(&root(), call).await,
             _ => self.kernel.with_signals().plain(&root(), call).await,
         };
-        let now = self.setting.sched.now();
+        let now = self.env.sched.now();
         let errno = match result {
             Ok(_) => None,
             // Locks of a client that its server has given up are gone, whatever was granted before.
@@ -260,7 +261,7 @@ impl Process {
             Err(fail) => return Err(fail),
         };
         let mut table = self.table.borrow_mut();
-        let in_circle = table[self.number].waits[self.thread].take().is_some_and(|wait| wait.in_circle);
+        let in_cycle = table[self.number].waits[self.thread].take().is_some_and(|wait| wait.in_cycle);
         for (hold, old) in table[self.number].parts.iter_mut().zip(old).take(to + 1).skip(from) {
             let is = match errno {
                 None => wanted,
@@ -274,14 +275,17 @@ impl Process {
         drop(table);
         let wrong = match errno {
             None => self
-                .excuse(from, to, wanted, |hold, dead| if dead { 0 } else { hold.certain.0 })
+                .conflicting_process(from, to, wanted, |hold, dead| if dead { 0 } else { hold.certain.0 })
                 .map(|other| format!("{what} was granted although process {other} holds it")),
-            Some(Errno::EAGAIN) if !wait => match self.excuse(from, to, wanted, |hold, _| hold.possible_since(begun)) {
-                Some(_) => None,
-                None => Some(format!("{what} was refused although no process can hold it")),
-            },
-            Some(Errno::EDEADLK) if wait && from != FLOCK => (!in_circle)
-                .then(|| format!("{what} got EDEADLK, but was in no cycle of waiting")),
+            Some(Errno::EAGAIN) if !wait => {
+                match self.conflicting_process(from, to, wanted, |hold, _| hold.possible_since(begun)) {
+                    Some(_) => None,
+                    None => Some(format!("{what} was refused although no process can hold it")),
+                }
+            }
+            Some(Errno::EDEADLK) if wait && from != FLOCK => {
+                (!in_cycle).then(|| format!("{what} got EDEADLK, but was in no cycle of waiting"))
+            }
             // A signal: no lock was taken.
             Some(Errno::EINTR) if self.kernel.with_signals().was_interrupted(&Err::<(), _>(Errno::EINTR)) => None,
             Some(errno) => Some(format!("{what} failed with {}", errno.name())),
@@ -290,8 +294,8 @@ impl Process {
         Ok(())
     }
 
-    async fn test(&mut self, from: usize, to: usize, kind: RecordLockKind) -> Sys<()> {
-        let begun = self.setting.sched.now();
+    async fn test(&mut self, from: usize, to: usize, kind: RecordLockKind) -> SysResult<()> {
+        let begun = self.env.sched.now();
         let lock = RecordLock { start: from as u64 * 10, end: to as u64 * 10 + 9, kind, pid: self.number as u32 };
         let answer = self.kernel.plain(&root(), Call::Getlk { fh: self.fd.fh, owner: self.owner(), lock }).await?;
         let free = matches!(answer, Answer::Lock(RecordLock { kind: RecordLockKind::Unlock, .. }));
@@ -299,8 +303,10 @@ impl Process {
         let certain = |hold: &Hold, dead: bool| if !dead && hold.certain.1 <= begun { hold.certain.0 } else { 0 };
         let possible = |hold: &Hold, _: bool| hold.possible_since(begun);
         let wrong = match free {
-            true => self.excuse(from, to, wanted, certain).map(|other| format!("process {other} holds it, but the reply says that the range is free")),
-            false if self.excuse(from, to, wanted, possible).is_some() => None,
+            true => self
+                .conflicting_process(from, to, wanted, certain)
+                .map(|other| format!("process {other} holds it, but the reply says that the range is free")),
+            false if self.conflicting_process(from, to, wanted, possible).is_some() => None,
             false => Some(format!("{answer:?}, but no process can hold it")),
         };
         self.judge(wrong.map(|wrong| format!("process {} asked for {from} to {to}: {wrong}", self.number)));
@@ -308,21 +314,21 @@ impl Process {
     }
 
     fn is_evicted(&self) -> bool {
-        self.setting.sched.was_evicted_or_given_up(self.kernel.client())
+        self.env.sched.was_evicted_or_given_up(self.kernel.client())
     }
 
     fn judge(&self, wrong: Option<String>) {
         if let Some(wrong) = wrong.filter(|_| !self.is_evicted()) {
-            let sched = &self.setting.sched;
+            let sched = &self.env.sched;
             sched.fail(format!("locks: {wrong}; the table: {:?}", self.table.borrow()));
         }
     }
 
     /// Another process whose hold, evaluated by `of`, conflicts.
-    fn excuse(&self, from: usize, to: usize, wanted: u8, of: impl Fn(&Hold, bool) -> u8) -> Option<usize> {
+    fn conflicting_process(&self, from: usize, to: usize, wanted: u8, of: impl Fn(&Hold, bool) -> u8) -> Option<usize> {
         let table = self.table.borrow();
         table.iter().enumerate().find_map(|(number, holder)| {
-            let sched = &self.setting.sched;
+            let sched = &self.env.sched;
             let gone = sched.died_at(holder.client).is_some_and(|at| sched.now().since(at) > GIVEN_UP_MAX);
             let dead = sched.is_dead(holder.client)
                 || sched.is_retired(holder.client)
@@ -335,14 +341,14 @@ impl Process {
 }
 
 /// Marks the waits that are in a cycle now: a new cycle can only arise with a new request.
-fn look_for_circles(table: &mut [Holder]) {
+fn mark_cycles(table: &mut [Holder]) {
     for number in 0..table.len() {
         for thread in 0..table[number].waits.len() {
             if let Some(wait) = table[number].waits[thread]
-                && !wait.in_circle
+                && !wait.in_cycle
                 && is_deadlock(table, number, &wait)
             {
-                table[number].waits[thread] = Some(Wait { in_circle: true, ..wait });
+                table[number].waits[thread] = Some(Wait { in_cycle: true, ..wait });
             }
         }
     }
@@ -395,10 +401,9 @@ mod tests {
 
     /// A deadlock needs a cycle: it is not enough that one process waits while the refused one holds a lock.
     #[test]
-    fn a_deadlock_is_a_circle() {
+    fn a_deadlock_is_a_cycle() {
         let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
-        let wait =
-            |part: usize, strength| Wait { from: part, to: part, strength, before: [0; PARTS], in_circle: false };
+        let wait = |part: usize, strength| Wait { from: part, to: part, strength, before: [0; PARTS], in_cycle: false };
         let holder = |part: usize, waits: Option<usize>| {
             let mut parts = [none; PARTS + 1];
             parts[part].possible = 2;
@@ -415,9 +420,9 @@ mod tests {
 
     /// Two processes that wait for the same part do not hold it.
     #[test]
-    fn who_waits_for_a_part_has_not_got_it() {
+    fn a_waiting_process_does_not_hold_the_part() {
         let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
-        let wait = |from: usize| Wait { from, to: from, strength: 2, before: [0; PARTS], in_circle: false };
+        let wait = |from: usize| Wait { from, to: from, strength: 2, before: [0; PARTS], in_cycle: false };
         let waiter = |part: usize, thread: usize| {
             let mut holder = Holder { client: 0, parts: [none; PARTS + 1], waits: [None; 2] };
             holder.parts[part].possible = 2;
@@ -425,25 +430,21 @@ mod tests {
             holder
         };
         let mut table = [waiter(0, 0), waiter(0, 0)];
-        look_for_circles(&mut table);
-        assert!(
-            table.iter().all(|holder| holder.waits[0].is_some_and(|wait| !wait.in_circle)),
-            "both wait for a third"
-        );
+        mark_cycles(&mut table);
+        assert!(table.iter().all(|holder| holder.waits[0].is_some_and(|wait| !wait.in_cycle)), "both wait for a third");
         // The second thread of the first process may have got the lock that the other process waits for.
         table[0].waits[0] = None;
         table[0].waits[1] = Some(wait(5));
         table[1].parts[5].possible = 2;
-        look_for_circles(&mut table);
+        mark_cycles(&mut table);
         assert!(
-            table[0].waits[1].is_some_and(|wait| wait.in_circle)
-                && table[1].waits[0].is_some_and(|wait| wait.in_circle)
+            table[0].waits[1].is_some_and(|wait| wait.in_cycle) && table[1].waits[0].is_some_and(|wait| wait.in_cycle)
         );
     }
 
     /// A reply may be late: everything that was possible since the request counts, not only the last state.
     #[test]
-    fn what_was_possible_is_remembered() {
+    fn earlier_possible_holds_count() {
         let mut hold = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
         (hold.until[2], hold.until[1]) = (Instant(20), Instant(30));
         assert_eq!(hold.possible_since(Instant(10)), 2);

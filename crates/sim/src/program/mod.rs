@@ -58,9 +58,9 @@ impl Mounts {
 
 /// The client that is mounted read-only, if there is one.
 #[derive(Clone, Default)]
-pub(crate) struct Watcher(Rc<RefCell<Option<Kernel>>>);
+pub(crate) struct ReadOnlyMount(Rc<RefCell<Option<Kernel>>>);
 
-impl Watcher {
+impl ReadOnlyMount {
     /// Sets the client.
     pub(crate) fn set(&self, kernel: Kernel) {
         *self.0.borrow_mut() = Some(kernel);
@@ -74,13 +74,13 @@ impl Watcher {
 
 /// The environment of a program.
 #[derive(Clone)]
-pub(crate) struct Setting {
+pub(crate) struct ProgramEnv {
     /// The scheduler that runs it.
     pub sched: Sched,
     /// The clients.
     pub mounts: Mounts,
     /// The read-only client.
-    pub watcher: Watcher,
+    pub read_only_mount: ReadOnlyMount,
 }
 
 /// Root with all capabilities.

@@ -6,12 +6,12 @@ use client::api::{Answer, Call, SetStat, Whence};
 use proto::msg::{Cred, Layout};
 use proto::{Bytes, Errno};
 
-use crate::kernel::{Fd, Kernel, OpenHow, Sys, WriteKind};
-use crate::model::{Got, Op, Way};
+use crate::kernel::{Fd, Kernel, OpenHow, SysResult, WriteKind};
+use crate::model::{Op, Returned, WriteWay};
 use crate::sched::Fail;
 
 /// Executes calls: on a client, with paths relative to a directory, and with the process's open files.
-pub(crate) struct Hands<'a> {
+pub(crate) struct OpExecutor<'a> {
     /// The client.
     pub kernel: &'a Kernel,
     /// The directory that precedes every path.
@@ -22,17 +22,17 @@ pub(crate) struct Hands<'a> {
     pub blind: bool,
 }
 
-impl Hands<'_> {
+impl OpExecutor<'_> {
     fn full(&self, path: &[Bytes]) -> Vec<Bytes> {
         self.base.iter().chain(path).cloned().collect()
     }
 
-    fn fd(&self, fd: u32) -> Sys<Fd> {
+    fn fd(&self, fd: u32) -> SysResult<Fd> {
         self.files.get(&fd).cloned().ok_or(Fail::Errno(Errno::EBADF))
     }
 
     /// Executes a call.
-    pub(crate) async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
+    pub(crate) async fn perform(&mut self, op: &Op, cred: &Cred) -> SysResult<Returned> {
         let result = match self.call(op, cred).await {
             // The kernel may have answered from its caches, but its programs are dead, too.
             _ if self.kernel.is_dead() => Err(Fail::Dead),
@@ -48,16 +48,18 @@ impl Hands<'_> {
         result
     }
 
-    async fn call(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
+    async fn call(&mut self, op: &Op, cred: &Cred) -> SysResult<Returned> {
         let kernel = self.kernel.clone();
-        let done = |()| Got::Done;
+        let done = |()| Returned::Done;
         match op {
-            Op::Mkdir { path, mode } => kernel.mkdir(cred, &self.full(path), *mode, self.blind).await.map(Got::Stat),
+            Op::Mkdir { path, mode } => {
+                kernel.mkdir(cred, &self.full(path), *mode, self.blind).await.map(Returned::Stat)
+            }
             Op::Mknod { path, mode, rdev } => {
-                kernel.mknod(cred, &self.full(path), *mode, *rdev, self.blind).await.map(Got::Stat)
+                kernel.mknod(cred, &self.full(path), *mode, *rdev, self.blind).await.map(Returned::Stat)
             }
             Op::Symlink { path, target } => {
-                kernel.symlink(cred, &self.full(path), target, self.blind).await.map(Got::Stat)
+                kernel.symlink(cred, &self.full(path), target, self.blind).await.map(Returned::Stat)
             }
             Op::Link { from, to } => kernel.link(cred, &self.full(from), &self.full(to)).await.map(done),
             Op::Unlink { path } => kernel.remove(cred, &self.full(path), false, self.blind).await.map(done),
@@ -65,10 +67,10 @@ impl Hands<'_> {
             Op::Rename { from, to, flags } => {
                 kernel.rename(cred, &self.full(from), &self.full(to), *flags, self.blind).await.map(done)
             }
-            Op::Stat { path } => kernel.stat(cred, &self.full(path)).await.map(Got::Stat),
-            Op::Readlink { path } => kernel.readlink(cred, &self.full(path)).await.map(Got::Data),
+            Op::Stat { path } => kernel.stat(cred, &self.full(path)).await.map(Returned::Stat),
+            Op::Readlink { path } => kernel.readlink(cred, &self.full(path)).await.map(Returned::Data),
             Op::List { path, plus, bytes } => {
-                kernel.list(cred, &self.full(path), *plus, *bytes).await.map(Got::Entries)
+                kernel.list(cred, &self.full(path), *plus, *bytes).await.map(Returned::Entries)
             }
             Op::Chmod { path, mode } => {
                 let set = SetStat { mode: Some(*mode), ..SetStat::default() };
@@ -86,12 +88,13 @@ impl Hands<'_> {
                 let set = SetStat { size: Some(*size), ..SetStat::default() };
                 kernel.setattr(cred, &self.full(path), &set).await.map(done)
             }
-            Op::Access { path, mask } => {
-                kernel.about(cred, &self.full(path), |ino| Call::Access { ino, mask: *mask }).await.map(|_| Got::Done)
-            }
+            Op::Access { path, mask } => kernel
+                .about(cred, &self.full(path), |ino| Call::Access { ino, mask: *mask })
+                .await
+                .map(|_| Returned::Done),
             Op::Setxattr { path, name, value, flags } => {
                 let call = |ino| Call::Setxattr { ino, name: name.clone(), value: value.clone(), flags: *flags };
-                kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
+                kernel.about(cred, &self.full(path), call).await.map(|_| Returned::Done)
             }
             Op::Migrate { path, count, first } => {
                 let (want_count, want_first) = (*count, *first);
@@ -100,41 +103,43 @@ impl Hands<'_> {
                 match kernel.about(cred, &self.full(path), call).await {
                     // The file is constantly written, the wanted targets are away, or not all clients have reconnected.
                     Ok(_) | Err(Fail::Errno(Errno::EBUSY | Errno::ENXIO | Errno::ENOSPC | Errno::EOPNOTSUPP)) => {
-                        Ok(Got::Done)
+                        Ok(Returned::Done)
                     }
                     Err(other) => Err(other),
                 }
             }
             Op::Getxattr { path, name } => {
                 let call = |ino| Call::Getxattr { ino, name: name.clone() };
-                data(kernel.about(cred, &self.full(path), call).await?).map(Got::Data)
+                data(kernel.about(cred, &self.full(path), call).await?).map(Returned::Data)
             }
             Op::Listxattr { path } => {
-                data(kernel.about(cred, &self.full(path), |ino| Call::Listxattr { ino }).await?).map(Got::Names)
+                data(kernel.about(cred, &self.full(path), |ino| Call::Listxattr { ino }).await?).map(Returned::Names)
             }
             Op::Removexattr { path, name } => {
                 let call = |ino| Call::Removexattr { ino, name: name.clone() };
-                kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
+                kernel.about(cred, &self.full(path), call).await.map(|_| Returned::Done)
             }
             Op::Open { path, flags, mode, fd } => {
                 let how = OpenHow { flags: *flags, mode: *mode, blind: self.blind };
                 let file = kernel.open(cred, &self.full(path), how).await?;
                 let ino = file.ino;
                 self.files.insert(*fd, file);
-                Ok(Got::Opened(ino))
+                Ok(Returned::Opened(ino))
             }
             Op::Close { fd } => {
                 let file = self.fd(*fd)?;
                 self.files.remove(fd);
                 kernel.close(cred, &file, 1).await.map(done)
             }
-            Op::Read { fd, offset, length } => kernel.read(cred, &self.fd(*fd)?, *offset, *length).await.map(Got::Data),
+            Op::Read { fd, offset, length } => {
+                kernel.read(cred, &self.fd(*fd)?, *offset, *length).await.map(Returned::Data)
+            }
             Op::Write { fd, way, offset, data } => {
                 let kind = match way {
-                    Way::Plain => WriteKind::Plain,
-                    Way::Mapped => WriteKind::Mapped,
+                    WriteWay::Plain => WriteKind::Plain,
+                    WriteWay::Mapped => WriteKind::Mapped,
                 };
-                kernel.put(cred, &self.fd(*fd)?, kind, *offset, data).await.map(Got::Written)
+                kernel.put(cred, &self.fd(*fd)?, kind, *offset, data).await.map(Returned::Written)
             }
             Op::Ftruncate { fd, size } => kernel.truncate(cred, &self.fd(*fd)?, *size).await.map(done),
             Op::Fallocate { fd, mode, offset, length } => {
@@ -142,9 +147,9 @@ impl Hands<'_> {
             }
             Op::Seek { fd, offset, hole } => {
                 let whence = if *hole { Whence::Hole } else { Whence::Data };
-                kernel.seek(cred, &self.fd(*fd)?, *offset, whence).await.map(Got::Offset)
+                kernel.seek(cred, &self.fd(*fd)?, *offset, whence).await.map(Returned::Offset)
             }
-            Op::Fstat { fd } => kernel.fstat(cred, &self.fd(*fd)?).await.map(Got::Stat),
+            Op::Fstat { fd } => kernel.fstat(cred, &self.fd(*fd)?).await.map(Returned::Stat),
             Op::Fsync { fd, data_only } => kernel.sync(cred, &self.fd(*fd)?, *data_only).await.map(done),
             Op::Fsyncdir { path } => kernel.sync_directory(cred, &self.full(path)).await.map(done),
             Op::Syncfs => kernel.sync_all(cred).await.map(done),
@@ -155,21 +160,23 @@ impl Hands<'_> {
                 {
                     Err(Fail::Errno(Errno::EPROTO))
                 }
-                Ok(_) | Err(Fail::Errno(Errno::ETIMEDOUT)) => Ok(Got::Done),
+                Ok(_) | Err(Fail::Errno(Errno::ETIMEDOUT)) => Ok(Returned::Done),
                 Err(other) => Err(other),
             },
-            Op::PathToFid { path } => kernel.fid_of(cred, &self.full(path)).await.map(|fid| Got::Opened(fid.ino())),
+            Op::PathToFid { path } => {
+                kernel.fid_of(cred, &self.full(path)).await.map(|fid| Returned::Opened(fid.ino()))
+            }
             Op::SetStripe { path, size, count, first } => {
                 let (stripe_size, want_count, want_first) = (*size, *count, *first);
                 let wish = || Layout { stripe_size, want_count, want_first, ..Layout::default() };
                 let call = |ino| Call::SetLayout { ino, wish: wish() };
-                kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
+                kernel.about(cred, &self.full(path), call).await.map(|_| Returned::Done)
             }
         }
     }
 }
 
-fn data(answer: Answer) -> Sys<Bytes> {
+fn data(answer: Answer) -> SysResult<Bytes> {
     match answer {
         Answer::Data(data) => Ok(data),
         _ => Err(Fail::Errno(Errno::EPROTO)),
@@ -187,17 +194,17 @@ mod tests {
     use crate::sched::Sched;
 
     #[test]
-    fn a_program_hears_nothing_when_its_machine_is_gone() {
+    fn a_program_gets_no_result_after_its_machine_died() {
         let sched = Sched::new();
         let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
         let results = Rc::new(RefCell::new(Vec::new()));
         for _ in 0..2 {
-            let (here, results) = (kernel.clone(), results.clone());
+            let (own, results) = (kernel.clone(), results.clone());
             sched.spawn("a program", async move {
                 let mut files = BTreeMap::new();
-                let mut hands = Hands { kernel: &here, base: &[], files: &mut files, blind: false };
+                let mut executor = OpExecutor { kernel: &own, base: &[], files: &mut files, blind: false };
                 // The kernel answers this call itself.
-                let result = hands.perform(&Op::Fstat { fd: 1 }, &Cred::default()).await;
+                let result = executor.perform(&Op::Fstat { fd: 1 }, &Cred::default()).await;
                 results.borrow_mut().push(result.map(drop));
             });
             sched.run();

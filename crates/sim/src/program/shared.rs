@@ -17,11 +17,11 @@ use proto::{Bytes, Errno, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::draw::pattern;
-use super::perform::Hands;
-use super::{Setting, name, root, user};
-use crate::kernel::{Fd, Kernel, Sys};
-use crate::linear::{Death, Event, Lost, Verdict, search};
-use crate::model::{ACCESS, DEFAULT, Got, List, Model, Op, Path, S_IFREG, When};
+use super::perform::OpExecutor;
+use super::{ProgramEnv, name, root, user};
+use crate::kernel::{Fd, Kernel, SysResult};
+use crate::linear::{Death, Event, Excuses, Verdict, search};
+use crate::model::{ACCESS, DEFAULT, List, Model, Op, Path, Returned, S_IFREG, TimeRange};
 use crate::plan::{Plan, SharedCalls, Span};
 use crate::sched::{Fail, Sched};
 
@@ -35,23 +35,23 @@ type Moment = (Instant, TargetKind);
 
 /// The record of a group.
 #[derive(Clone)]
-pub(crate) struct Record {
+pub(crate) struct GroupRecord {
     base: Path,
     /// The directories exist.
-    begun: Rc<RefCell<bool>>,
+    created: Rc<RefCell<bool>>,
     histories: Rc<RefCell<Vec<Vec<Event>>>>,
     serial: Rc<RefCell<u32>>,
     /// Permission bits of the permanent directories.
     modes: [u32; 2],
     /// Whether extended attributes are checked at the end.
-    looks_at_attributes: bool,
+    reads_attributes: bool,
 }
 
 struct Process {
-    setting: Setting,
+    env: ProgramEnv,
     number: usize,
     rng: Rng,
-    record: Record,
+    record: GroupRecord,
     files: BTreeMap<u32, Fd>,
     /// The credentials of the opener, by file.
     creds: BTreeMap<u32, Rc<Cred>>,
@@ -63,23 +63,23 @@ struct Process {
 }
 
 /// Starts a group and returns its record.
-pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
-    let record = Record {
+pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) -> GroupRecord {
+    let record = GroupRecord {
         base: vec![name(&format!("g{number}"))],
-        begun: Rc::default(),
+        created: Rc::default(),
         histories: Rc::default(),
         serial: Rc::new(RefCell::new(100)),
         modes: if plan.shared.user_percent > 0 { OPEN_TO_ALL } else { [0o755; 2] },
-        looks_at_attributes: plan.shared.xattrs || plan.shared.lists,
+        reads_attributes: plan.shared.xattrs || plan.shared.lists,
     };
     let count = rng.range(2, 4) as usize;
     let calls = rng.range(8, 50);
     let bulky = rng.chance(1, 3);
-    let (outer, own) = (setting.clone(), record.clone());
+    let (outer, own) = (env.clone(), record.clone());
     let think = (plan.think_percent, plan.think);
     let (shared, clocks) = (plan.shared, plan.disturbances.clocks.is_some());
     let title = format!("group {number}");
-    setting.sched.spawn(title.clone(), async move {
+    env.sched.spawn(title.clone(), async move {
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
         if let Err(fail) = own.make(&kernel).await {
             if let Fail::Errno(errno) = fail
@@ -89,11 +89,11 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
             }
             return;
         }
-        *own.begun.borrow_mut() = true;
+        *own.created.borrow_mut() = true;
         *own.histories.borrow_mut() = vec![Vec::new(); count];
         for number in 0..count {
             let mut process = Process {
-                setting: outer.clone(),
+                env: outer.clone(),
                 number,
                 rng: rng.fork(),
                 record: own.clone(),
@@ -127,7 +127,7 @@ fn other_user() -> Cred {
 }
 
 /// Calls that are also made through a read-only mount: reads, and some that the mount refuses after it has resolved the path.
-fn is_for_watcher(op: &Op, cred: &Cred) -> bool {
+fn is_for_read_only(op: &Op, cred: &Cred) -> bool {
     match op {
         Op::Stat { .. } | Op::Readlink { .. } | Op::List { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } => true,
         // For other users Linux checks permissions after it has refused the change.
@@ -138,7 +138,7 @@ fn is_for_watcher(op: &Op, cred: &Cred) -> bool {
 }
 
 /// All calls that read the extended attributes of an object.
-fn looks_at_attributes(at: &Path) -> Vec<Op> {
+fn reads_attributes(at: &Path) -> Vec<Op> {
     let get = |of: &str| Op::Getxattr { path: at.clone(), name: name(of) };
     ATTRIBUTES.iter().map(|of| get(of)).chain([Op::Listxattr { path: at.clone() }]).collect()
 }
@@ -147,8 +147,8 @@ fn path(parts: &[&str]) -> Path {
     parts.iter().map(|part| name(part)).collect()
 }
 
-impl Record {
-    async fn make(&self, kernel: &Kernel) -> Sys<()> {
+impl GroupRecord {
+    async fn make(&self, kernel: &Kernel) -> SysResult<()> {
         kernel.mkdir(&root(), &self.base, 0o755, false).await?;
         for (dir, mode) in OUTER.iter().zip(self.modes) {
             let whole: Path = self.base.iter().cloned().chain([name(dir)]).collect();
@@ -162,11 +162,11 @@ impl Record {
 
     /// The initial state.
     fn begin(&self) -> Model {
-        let mut model = Model::new(0, 0, 0o755, When::ANY);
+        let mut model = Model::new(0, 0, 0o755, TimeRange::ANY);
         for (dir, mode) in OUTER.iter().zip(self.modes) {
             // Neither call can fail: the directory is empty and the caller is root.
-            let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), When::ANY);
-            let _ = model.apply(&Op::Chmod { path: path(&[dir]), mode }, &root(), When::ANY);
+            let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), TimeRange::ANY);
+            let _ = model.apply(&Op::Chmod { path: path(&[dir]), mode }, &root(), TimeRange::ANY);
         }
         model
     }
@@ -179,24 +179,27 @@ impl Record {
     /// Makes a call and records it. `None` if its client died.
     async fn perform(
         &self,
-        setting: &Setting,
+        env: &ProgramEnv,
         process: usize,
         kernel: &Kernel,
         (op, cred): (Op, &Rc<Cred>),
         files: &mut BTreeMap<u32, Fd>,
         blind: bool,
-    ) -> Option<Result<Got, Errno>> {
-        let sched = &setting.sched;
+    ) -> Option<Result<Returned, Errno>> {
+        let sched = &env.sched;
         sched.note(|| format!("{} process {process} on client {}: {}", self.name(), kernel.client(), op.show()));
         let event = Event {
             op: op.clone(),
             cred: cred.clone(),
             serial: self.next_serial(),
             client: kernel.client(),
-            read_only: setting.watcher.living().is_some_and(|watcher| watcher.client() == kernel.client()),
+            read_only: env
+                .read_only_mount
+                .living()
+                .is_some_and(|read_only_mount| read_only_mount.client() == kernel.client()),
             from: sched.now(),
             end: None,
-            glimpses: BTreeSet::new(),
+            seen_undone: BTreeSet::new(),
             made: u64::MAX,
             at_risk: false,
         };
@@ -205,13 +208,13 @@ impl Record {
             histories[process].push(event);
             histories[process].len() - 1
         };
-        let mut hands = Hands { kernel, base: &self.base, files, blind };
+        let mut executor = OpExecutor { kernel, base: &self.base, files, blind };
         let result = match &op {
             Op::List { path, plus, .. } => {
                 let whole: Path = self.base.iter().chain(path).cloned().collect();
-                kernel.list_at_once(cred, &whole, *plus).await.map(Got::Entries)
+                kernel.list_at_once(cred, &whole, *plus).await.map(Returned::Entries)
             }
-            _ => hands.perform(&op, cred).await,
+            _ => executor.perform(&op, cred).await,
         };
         let result = match result {
             Ok(got) => Ok(got),
@@ -227,7 +230,7 @@ impl Record {
         };
         let result = match kernel.was_interrupted(&result) {
             // An interrupted close still closes the file.
-            true if matches!(op, Op::Close { .. }) => Ok(Got::Done),
+            true if matches!(op, Op::Close { .. }) => Ok(Returned::Done),
             true => {
                 self.histories.borrow_mut()[process].pop();
                 return Some(result);
@@ -236,15 +239,15 @@ impl Record {
         };
         let event = &mut self.histories.borrow_mut()[process][at];
         event.end = Some((sched.now(), result.clone()));
-        event.made = sched.lanes().get(event.client).map_or(0, |lane| lane.made);
-        kernel.as_done(&mut event.op, &result);
+        event.made = sched.all_progress().get(event.client).map_or(0, |progress| progress.made);
+        kernel.adjust_to_result(&mut event.op, &result);
         sched.note(|| format!("{} process {process}: {}", self.name(), event.show()));
         Some(result)
     }
 
     /// Reads the whole tree after all processes have ended, recorded as the calls of a further process.
-    pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
-        if !*self.begun.borrow() {
+    pub(crate) async fn observe(&self, env: &ProgramEnv, kernel: &Kernel) -> Option<()> {
+        if !*self.created.borrow() {
             return Some(());
         }
         let process = self.histories.borrow().len();
@@ -254,25 +257,25 @@ impl Record {
         let mut todo: Vec<Path> = vec![path(&[OUTER[0]]), path(&[OUTER[1]])];
         while let Some(dir) = todo.pop() {
             let list = Op::List { path: dir.clone(), plus: true, bytes: 0 };
-            let listed = self.perform(setting, process, kernel, (list, &root), &mut files, false).await?;
-            let Ok(Got::Entries(entries)) = listed else { continue };
+            let listed = self.perform(env, process, kernel, (list, &root), &mut files, false).await?;
+            let Ok(Returned::Entries(entries)) = listed else { continue };
             for entry in entries {
                 let at: Path = dir.iter().cloned().chain([entry.name.clone()]).collect();
-                self.perform(setting, process, kernel, (Op::Stat { path: at.clone() }, &root), &mut files, false)
+                self.perform(env, process, kernel, (Op::Stat { path: at.clone() }, &root), &mut files, false)
                     .await?
                     .ok();
-                for look in looks_at_attributes(&at).into_iter().filter(|_| self.looks_at_attributes) {
-                    self.perform(setting, process, kernel, (look, &root), &mut files, false).await?.ok();
+                for look in reads_attributes(&at).into_iter().filter(|_| self.reads_attributes) {
+                    self.perform(env, process, kernel, (look, &root), &mut files, false).await?.ok();
                 }
                 match entry.kind {
                     4 => todo.push(at),
                     8 => {
                         let fd = self.next_serial();
                         let open = Op::Open { path: at, flags: 0, mode: 0, fd };
-                        if self.perform(setting, process, kernel, (open, &root), &mut files, false).await?.is_ok() {
+                        if self.perform(env, process, kernel, (open, &root), &mut files, false).await?.is_ok() {
                             let read = Op::Read { fd, offset: 0, length: 16 << 20 };
-                            self.perform(setting, process, kernel, (read, &root), &mut files, false).await?.ok();
-                            self.perform(setting, process, kernel, (Op::Close { fd }, &root), &mut files, false)
+                            self.perform(env, process, kernel, (read, &root), &mut files, false).await?.ok();
+                            self.perform(env, process, kernel, (Op::Close { fd }, &root), &mut files, false)
                                 .await?
                                 .ok();
                         }
@@ -291,13 +294,13 @@ impl Record {
     pub(crate) fn check(&self, sched: &Sched, crashes: &[Moment], recovered: &[Moment]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
         if let Some(eviction) = sched.first_eviction() {
-            cut(&mut histories, eviction);
+            discard_after(&mut histories, eviction);
         }
-        doubt(&mut histories, crashes);
-        let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
-        let deaths = risk(&mut histories, &sched.deaths(), &told, crashes, recovered);
+        note_seen_undone(&mut histories, crashes);
+        let acknowledged: Vec<u64> = sched.all_progress().iter().map(|progress| progress.acknowledged).collect();
+        let deaths = mark_at_risk(&mut histories, &sched.deaths(), &acknowledged, crashes, recovered);
         let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
-        let verdict = search(&self.begin(), &histories, &Lost { deaths, given_up, ..Lost::default() }, STEPS_MAX);
+        let verdict = search(&self.begin(), &histories, &Excuses { deaths, given_up, ..Excuses::default() }, STEPS_MAX);
         match verdict {
             Verdict::Bad(what) => {
                 Err(format!("the calls in '{}' did not happen one after another: {what}", self.name()))
@@ -313,7 +316,7 @@ impl Record {
 
 /// Discards everything after the first eviction: changes that the evicted client had not sent may be lost, and the client
 /// continues.
-fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
+fn discard_after(histories: &mut [Vec<Event>], eviction: Instant) {
     for events in histories {
         events.retain(|event| event.from < eviction);
         for event in events {
@@ -327,11 +330,11 @@ fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
 /// of different processes were concurrent, they may be made again in the other order: others may have seen the first order from
 /// the start of one of them until the crash. (*Changes* of others on top of them were acknowledged only when both were durable;
 /// but the object that a name led to can be changed whatever became of the name.)
-fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
+fn note_seen_undone(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
-        let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && lies_on(&event.op, *kind);
+        let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && affects(&event.op, *kind);
         let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
         zones.extend(last.map(|last| (process, event.serial, event.from, last)));
     }
@@ -344,7 +347,7 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
         for event in events {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
             let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
-            event.glimpses = zones
+            event.seen_undone = zones
                 .iter()
                 .filter(|(of, _, from, last)| meets(*of, *from, *last))
                 .map(|(_, serial, ..)| *serial)
@@ -355,7 +358,7 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
 
 /// Whether a crash of a target of this kind can undo a call: object targets hold bytes and sizes only, the management target
 /// nothing.
-fn lies_on(op: &Op, kind: TargetKind) -> bool {
+fn affects(op: &Op, kind: TargetKind) -> bool {
     match kind {
         TargetKind::Mgt => false,
         TargetKind::Mdt => op.changes(),
@@ -366,10 +369,10 @@ fn lies_on(op: &Op, kind: TargetKind) -> bool {
 /// Marks the changes that may be lost with dead clients: those without a covering sync of the same client, if a crash undid them
 /// (of a target that had not made them durable), or if they had not reached the servers. If the client was still alive at the end
 /// of a recovery, it has made its metadata changes again. Returns the deaths with which changes may be lost.
-fn risk(
+fn mark_at_risk(
     histories: &mut [Vec<Event>],
     deaths: &[(usize, Instant)],
-    told: &[u64],
+    acknowledged: &[u64],
     crashes: &[Moment],
     recovered: &[Moment],
 ) -> Vec<Death> {
@@ -383,7 +386,7 @@ fn risk(
             .collect();
         let mut from: Option<Instant> = None;
         for event in histories.iter_mut().flatten().filter(|event| event.client == client && event.op.changes()) {
-            let data = lies_on(&event.op, TargetKind::Ost);
+            let data = affects(&event.op, TargetKind::Ost);
             let covers = |sync: &Event| match sync.op {
                 Op::Fsync { fd, data_only } => {
                     (!data && !data_only) || (event.op.fd().is_some() && event.op.fd() == Some(fd))
@@ -398,10 +401,10 @@ fn risk(
                 let over = |(at, kind): &Moment| *kind == TargetKind::Mdt && crash < *at && *at < died;
                 !data && recovered.iter().any(over)
             };
-            let hits = |(at, kind): &&Moment| *at >= event.from && lies_on(&event.op, *kind) && !again(*at);
+            let hits = |(at, kind): &&Moment| *at >= event.from && affects(&event.op, *kind) && !again(*at);
             let crash = crashes.iter().filter(hits).map(|(at, _)| *at);
-            let untold = data || event.made > told.get(client).copied().unwrap_or(0);
-            let first = crash.chain(untold.then_some(died)).min();
+            let unacknowledged = data || event.made > acknowledged.get(client).copied().unwrap_or(0);
+            let first = crash.chain(unacknowledged.then_some(died)).min();
             event.at_risk = first.is_some();
             from = from.into_iter().chain(first.map(|first| first.min(died))).min();
         }
@@ -417,12 +420,12 @@ fn is_sync(op: &Op) -> bool {
 impl Process {
     async fn live(&mut self, calls: u64) -> Option<()> {
         for _ in 0..calls {
-            if self.setting.sched.has_failed() {
+            if self.env.sched.has_failed() {
                 return None;
             }
             if self.rng.chance(self.think.0, 100) {
                 let pause = self.think.1.draw(&mut self.rng);
-                self.setting.sched.sleep(pause).await;
+                self.env.sched.sleep(pause).await;
             }
             let op = self.draw();
             self.call(op).await?;
@@ -435,15 +438,15 @@ impl Process {
 
     async fn call(&mut self, op: Op) -> Option<()> {
         let client = op.fd().and_then(|fd| self.files.get(&fd)).map(|fd| fd.client);
-        let mut living = self.setting.mounts.living();
+        let mut living = self.env.mounts.living();
         living.retain(|kernel| client.is_none_or(|client| client == kernel.client()));
         let mut kernel = self.rng.pick(&living)?.with_signals();
         let cred = op.fd().and_then(|fd| self.creds.get(&fd).cloned()).unwrap_or_else(|| Rc::new(self.cred()));
-        if let Some(watcher) = self.setting.watcher.living()
-            && is_for_watcher(&op, &cred)
+        if let Some(read_only_mount) = self.env.read_only_mount.living()
+            && is_for_read_only(&op, &cred)
             && self.rng.chance(1, 3)
         {
-            kernel = watcher.with_signals();
+            kernel = read_only_mount.with_signals();
         }
         let blind = self.rng.chance(1, 4);
         if let Op::Open { fd, .. } = &op {
@@ -451,8 +454,8 @@ impl Process {
         }
         let mut files = core::mem::take(&mut self.files);
         let record = self.record.clone();
-        let setting = self.setting.clone();
-        let result = record.perform(&setting, self.number, &kernel, (op, &cred), &mut files, blind).await;
+        let env = self.env.clone();
+        let result = record.perform(&env, self.number, &kernel, (op, &cred), &mut files, blind).await;
         self.files = files;
         result.map(drop)
     }
@@ -551,7 +554,7 @@ impl Process {
                     length += 40_000;
                 }
                 let data = pattern(u64::from(self.record.next_serial()), length as usize);
-                Op::Write { fd, way: crate::model::Way::Plain, offset: 0, data }
+                Op::Write { fd, way: crate::model::WriteWay::Plain, offset: 0, data }
             }
             27 => Op::Read { fd: self.fd()?, offset: 0, length: 1 << 20 },
             28 => Op::Fstat { fd: self.fd()? },
@@ -646,29 +649,33 @@ mod tests {
     use super::*;
 
     fn event(serial: u32, from: u64, to: u64, op: Op) -> Event {
-        Event { serial, from: Instant(from), end: Some((Instant(to), Ok(Got::Done))), ..Event::of(op) }
+        Event { serial, from: Instant(from), end: Some((Instant(to), Ok(Returned::Done))), ..Event::of(op) }
     }
 
     /// Changes of a dead client are safe if they had reached the servers and no crash undid them, or if a sync of the same client
     /// covers them.
     #[test]
-    fn what_is_at_risk_no_sync_covers_and_nobody_was_told_or_forgot() {
+    fn unsynced_changes_are_at_risk_unless_a_server_kept_them() {
         let mkdir = |serial, from, to, made| Event {
             made,
             ..event(serial, from, to, Op::Mkdir { path: path(&["x"]), mode: 0o755 })
         };
-        let marked_after = |sync: Option<u64>, told, crash: Option<u64>, over: Option<u64>| {
+        let marked_after = |sync: Option<u64>, acknowledged, crash: Option<u64>, over: Option<u64>| {
             let fsync = sync.map(|at| event(102, at, at + 1, Op::Fsync { fd: 1, data_only: false }));
             let mut histories = [vec![mkdir(100, 10, 12, 1), mkdir(101, 20, 22, 2)], fsync.into_iter().collect()];
             let crashes: Vec<_> = crash.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
             let over: Vec<_> = over.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
-            let deaths = risk(&mut histories, &[(0, Instant(50))], &[told], &crashes, &over);
+            let deaths = mark_at_risk(&mut histories, &[(0, Instant(50))], &[acknowledged], &crashes, &over);
             let from = deaths.first().map(|death| death.from.0);
             (histories[0].iter().map(|event| event.at_risk).collect::<Vec<_>>(), from)
         };
-        let marked = |sync, told, crash| marked_after(sync, told, crash, None);
+        let marked = |sync, acknowledged, crash| marked_after(sync, acknowledged, crash, None);
         assert_eq!(marked_after(None, 2, Some(30), Some(40)), (vec![false, false], None), "made again");
-        assert_eq!(marked_after(None, 2, Some(30), Some(60)), (vec![true, true], Some(30)), "the client was dead by then");
+        assert_eq!(
+            marked_after(None, 2, Some(30), Some(60)),
+            (vec![true, true], Some(30)),
+            "the client was dead by then"
+        );
         assert_eq!(marked(None, 2, None), (vec![false, false], None));
         assert_eq!(marked(None, 1, None), (vec![false, true], Some(50)));
         assert_eq!(marked(None, 2, Some(15)), (vec![true, false], Some(15)), "the second change came after the crash");
@@ -680,16 +687,16 @@ mod tests {
     /// A crash can only undo changes that its target holds, and only calls between the start of the change and the crash can have
     /// seen them. A single undone change is made again before any other call.
     #[test]
-    fn a_doubt_lies_on_what_a_crash_can_undo() {
+    fn only_changes_that_a_crash_can_undo_may_be_seen_undone() {
         let seen = |op: Op, kind, from, to| {
             let look = event(101, from, to, Op::Stat { path: path(&["x"]) });
             let mut alone = [vec![event(100, 10, 30, op.clone())], vec![look.clone()]];
-            doubt(&mut alone, &[(Instant(20), kind)]);
-            assert!(alone[0][0].glimpses.is_empty() && alone[1][0].glimpses.is_empty());
+            note_seen_undone(&mut alone, &[(Instant(20), kind)]);
+            assert!(alone[0][0].seen_undone.is_empty() && alone[1][0].seen_undone.is_empty());
             let mut two = [vec![event(100, 10, 30, op.clone())], vec![look], vec![event(102, 10, 30, op)]];
-            doubt(&mut two, &[(Instant(20), kind)]);
-            assert!(!two[0][0].glimpses.contains(&100));
-            two[1][0].glimpses.contains(&100)
+            note_seen_undone(&mut two, &[(Instant(20), kind)]);
+            assert!(!two[0][0].seen_undone.contains(&100));
+            two[1][0].seen_undone.contains(&100)
         };
         let rename = || Op::Rename { from: path(&["x"]), to: path(&["y"]), flags: 0 };
         let cut = || Op::Truncate { path: path(&["x"]), size: 0 };

@@ -15,15 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::Bytes;
 
-use super::history::{History, Step};
-use crate::model::{Id, Inode, Instead, Model, Op, When};
+use super::history::{EndedCall, History};
+use crate::model::{Id, Inode, Model, Op, Substitutes, TimeRange};
 
 /// The smallest stripe, in bytes.
 const STRIPE: usize = 64 << 10;
 
 /// The possible contents of one file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Synced {
+pub(crate) struct SyncedFile {
     /// Its bytes at the last sync that covered all of it, and after each later change.
     states: Vec<Vec<u8>>,
     /// By byte: the index of the state from which on it is certain.
@@ -33,7 +33,7 @@ pub(crate) struct Synced {
     /// Clients that changed it since that sync.
     by: BTreeSet<usize>,
     /// Its modification times at that sync and after each later change.
-    times: Vec<When>,
+    times: Vec<TimeRange>,
     /// Bytes that a call without a result may have appended, wherever the file ended then.
     appended: Bytes,
 }
@@ -45,11 +45,11 @@ fn keep_last<T>(all: &mut Vec<T>) {
     all.extend(last);
 }
 
-impl Synced {
+impl SyncedFile {
     /// A file of which nothing is certain.
-    fn new(before: Option<&Inode>, after: &Inode) -> Synced {
+    fn new(before: Option<&Inode>, after: &Inode) -> SyncedFile {
         let times = before.into_iter().chain([after]).map(|inode| inode.mtime).collect();
-        Synced { states: vec![Vec::new()], times, ..Synced::default() }
+        SyncedFile { states: vec![Vec::new()], times, ..SyncedFile::default() }
     }
 
     fn change(&mut self, before: &[u8], after: &[u8], client: usize) {
@@ -80,7 +80,7 @@ impl Synced {
     }
 
     /// A call without a result may have changed the file; `appended` are the bytes that it appended.
-    fn doubt(&mut self, after: &[u8], appended: Bytes) {
+    fn maybe_change(&mut self, after: &[u8], appended: Bytes) {
         self.appended = appended;
         self.states.push(after.to_vec());
         self.certain.resize(after.len().max(self.certain.len()), None);
@@ -93,7 +93,7 @@ impl Synced {
     }
 
     /// Whether the file can have this modification time, where a state of the history has `when`.
-    pub(crate) fn may_be_of(&self, mtime_ns: i64, when: When) -> bool {
+    pub(crate) fn may_be_of(&self, mtime_ns: i64, when: TimeRange) -> bool {
         when.holds(mtime_ns) || !self.is_clean() && self.times.iter().any(|time| time.holds(mtime_ns))
     }
 
@@ -120,13 +120,13 @@ impl Synced {
     }
 
     /// How the bytes of the file differ from the possible ones.
-    pub(crate) fn differs(&self, got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
+    pub(crate) fn differs(&self, got: &[u8], lost: &[Range<u64>], substitutes: &Substitutes<'_>) -> Option<String> {
         let (least, most) = self.sizes(lost);
         if !(least..=most).contains(&(got.len() as u64)) {
             return Some(format!("{} bytes, expected {least} to {most}", got.len()));
         }
         let start_of = |end: &[u8]| got.len() - if got.ends_with(end) { end.len() } else { 0 };
-        let (tail, doubtful) = (start_of(&instead.appended), start_of(&self.appended));
+        let (tail, doubtful) = (start_of(&substitutes.appended), start_of(&self.appended));
         for (at, byte) in got.iter().enumerate() {
             let certain = self.certain.get(at).copied().flatten();
             let since = &self.states[certain.unwrap_or(0)..];
@@ -137,7 +137,7 @@ impl Synced {
             // Truncated and extended again, or never written.
             let zero = *byte == 0 && (certain.is_none() || since.iter().any(|state| state.len() <= at));
             let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
-            let older = || at >= tail || *byte == 0 || instead.older.iter().any(|data| data.get(at) == Some(byte));
+            let older = || at >= tail || *byte == 0 || substitutes.older.iter().any(|data| data.get(at) == Some(byte));
             let appended = !lost.is_empty() && at >= tail && least <= tail as u64;
             // Other clients' bytes before it are lost, so the append starts where the file ended without them.
             let in_doubt = at >= doubtful && least <= doubtful as u64;
@@ -153,8 +153,8 @@ impl Synced {
 
 impl History {
     /// All files with what is certain of each. Clients that are `safe` lose nothing.
-    pub(crate) fn synced_files(&self, safe: &dyn Fn(usize) -> bool) -> BTreeMap<Id, Synced> {
-        let mut files = BTreeMap::<Id, Synced>::new();
+    pub(crate) fn synced_files(&self, safe: &dyn Fn(usize) -> bool) -> BTreeMap<Id, SyncedFile> {
+        let mut files = BTreeMap::<Id, SyncedFile>::new();
         let mut before = &self.start;
         for step in &self.steps {
             for (id, file) in &mut files {
@@ -162,7 +162,7 @@ impl History {
             }
             for id in changed(before, &step.after, &step.op) {
                 let (old, new) = (before.get(id), step.after.inode(id));
-                let file = files.entry(id).or_insert_with(|| Synced::new(old, new));
+                let file = files.entry(id).or_insert_with(|| SyncedFile::new(old, new));
                 file.change(old.map_or(&[], Inode::data), new.data(), step.client);
                 file.sync(&safe);
             }
@@ -177,16 +177,19 @@ impl History {
             }
             before = &step.after;
         }
-        let doubted = self.doubt.iter().flat_map(|doubt| self.doubted().into_iter().map(|done| (&doubt.op, done)));
+        let doubted = self
+            .unanswered
+            .iter()
+            .flat_map(|call| self.states_with_unanswered().into_iter().map(|done| (&call.op, done)));
         for (op, done) in doubted {
             for id in changed(before, &done, op) {
                 let new = done.inode(id);
-                let file = files.entry(id).or_insert_with(|| Synced::new(before.get(id), new));
+                let file = files.entry(id).or_insert_with(|| SyncedFile::new(before.get(id), new));
                 let appended = match op {
                     Op::Write { data, .. } if before.appends_to(op) == Some(id) => data.clone(),
                     _ => Bytes::new(),
                 };
-                file.doubt(new.data(), appended);
+                file.maybe_change(new.data(), appended);
                 file.times.push(new.mtime);
             }
         }
@@ -195,7 +198,7 @@ impl History {
 }
 
 /// The file that a step has synced.
-fn synced(step: &Step) -> Option<Id> {
+fn synced(step: &EndedCall) -> Option<Id> {
     match &step.op {
         Op::Fsync { fd, .. } => step.after.open_files().get(fd).map(|file| file.id),
         _ => None,
@@ -220,21 +223,21 @@ mod tests {
     use client::api::SetTime;
     use proto::msg::Cred;
 
-    use crate::model::Way;
-    use crate::program::history::Doubt;
-    use crate::sched::Lane;
+    use crate::model::WriteWay;
+    use crate::program::history::UnansweredCall;
+    use crate::sched::WriteBackProgress;
 
-    fn file() -> Synced {
-        Synced { states: vec![Vec::new()], ..Synced::default() }
+    fn file() -> SyncedFile {
+        SyncedFile { states: vec![Vec::new()], ..SyncedFile::default() }
     }
 
-    fn differs(file: &Synced, got: &[u8]) -> bool {
-        file.differs(got, &[], &Instead::default()).is_some()
+    fn differs(file: &SyncedFile, got: &[u8]) -> bool {
+        file.differs(got, &[], &Substitutes::default()).is_some()
     }
 
     /// One client writes, syncs, and writes more; then the power fails.
     #[test]
-    fn what_was_synced_is_there_also_if_the_file_grew_later() {
+    fn synced_bytes_persist_even_if_the_file_grew_later() {
         let mut file = file();
         file.change(b"", b"abcd", 0);
         file.sync(&|client| client == 0);
@@ -255,11 +258,11 @@ mod tests {
     /// Zeros are written over zeros after the sync: the object target may keep the time of that write, and the metadata target
     /// lose earlier changes.
     #[test]
-    fn a_change_that_leaves_the_bytes_as_they_were_has_a_time() {
-        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+    fn a_change_with_equal_bytes_has_a_time() {
+        let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
         let mut model = history.start.clone();
         let (path, fd) = (vec![Bytes::from_static(b"a")], 1);
-        let zeros = Op::Write { fd, way: Way::Plain, offset: 0, data: Bytes::from_static(&[0; 4]) };
+        let zeros = Op::Write { fd, way: WriteWay::Plain, offset: 0, data: Bytes::from_static(&[0; 4]) };
         let steps = [
             Op::Open { path: path.clone(), flags: 0o102, mode: 0o644, fd },
             zeros.clone(),
@@ -268,27 +271,24 @@ mod tests {
             zeros,
         ];
         for (at, op) in (1..).zip(steps) {
-            let (cred, when) = (Cred::default(), When::at(at));
+            let (cred, when) = (Cred::default(), TimeRange::at(at));
             assert!(model.apply(&op, &cred, when).is_ok());
-            let (after, before, lane) = (model.clone(), Vec::new(), Lane::default());
-            history.steps.push(Step { op, cred, when, client: 0, succeeded: true, after, before, lane });
+            let (after, before, progress) = (model.clone(), Vec::new(), WriteBackProgress::default());
+            history.steps.push(EndedCall { op, cred, when, client: 0, succeeded: true, after, before, progress });
         }
-        let may_be_of = |files: BTreeMap<Id, Synced>| -> Vec<i64> {
+        let may_be_of = |files: BTreeMap<Id, SyncedFile>| -> Vec<i64> {
             assert!(files.values().all(|file| !differs(file, &[0; 4]) && differs(file, &[0; 3])));
-            let synced = When::at(2);
+            let synced = TimeRange::at(2);
             (0..100).filter(|ns| files.values().all(|file| file.may_be_of(*ns, synced))).collect()
         };
         assert_eq!(may_be_of(history.synced_files(&|_| false)), [2, 5, 77]);
         assert_eq!(may_be_of(history.synced_files(&|_| true)), [2], "no client has lost anything");
-        history.doubt = history.steps.pop().map(|Step { op, cred, when, client, before, .. }| Doubt {
-            op,
-            cred,
-            when,
-            client,
-            before,
-        });
+        history.unanswered = history
+            .steps
+            .pop()
+            .map(|EndedCall { op, cred, when, client, before, .. }| UnansweredCall { op, cred, when, client, before });
         assert_eq!(may_be_of(history.synced_files(&|_| false)), [2, 5, 77]);
-        history.doubt = None;
+        history.unanswered = None;
         assert_eq!(
             may_be_of(history.synced_files(&|_| false)),
             [2],
@@ -298,29 +298,33 @@ mod tests {
 
     /// An append waits for a lock whose holder dies with unsynced bytes: the file then ends earlier than any client has seen.
     #[test]
-    fn an_append_beside_a_death_lies_where_the_file_ends() {
+    fn an_append_beside_a_death_starts_where_the_file_ends() {
         let with = |flags| {
-            let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+            let mut history = History::new(Model::new(0, 0, 0o755, TimeRange::at(0)));
             let mut model = history.start.clone();
             let path = vec![Bytes::from_static(b"a")];
-            let write =
-                |fd, data: &'static [u8]| Op::Write { fd, way: Way::Plain, offset: 0, data: Bytes::from_static(data) };
+            let write = |fd, data: &'static [u8]| Op::Write {
+                fd,
+                way: WriteWay::Plain,
+                offset: 0,
+                data: Bytes::from_static(data),
+            };
             let steps = [
                 (0, Op::Open { path: path.clone(), flags: 0o102, mode: 0o644, fd: 1 }),
                 (0, write(1, b"ab")),
                 (0, Op::Fsync { fd: 1, data_only: false }),
-                (0, Op::Write { fd: 1, way: Way::Plain, offset: 2, data: Bytes::from_static(b"cdef") }),
+                (0, Op::Write { fd: 1, way: WriteWay::Plain, offset: 2, data: Bytes::from_static(b"cdef") }),
                 (1, Op::Open { path, flags, mode: 0, fd: 2 }),
             ];
-            let (cred, lane) = (Cred::default(), Lane::default());
+            let (cred, progress) = (Cred::default(), WriteBackProgress::default());
             for (at, (client, op)) in (1..).zip(steps) {
-                let (cred, when) = (cred.clone(), When::at(at));
+                let (cred, when) = (cred.clone(), TimeRange::at(at));
                 assert!(model.apply(&op, &cred, when).is_ok());
                 let (after, before) = (model.clone(), Vec::new());
-                history.steps.push(Step { op, cred, when, client, succeeded: true, after, before, lane });
+                history.steps.push(EndedCall { op, cred, when, client, succeeded: true, after, before, progress });
             }
-            let (op, when, before) = (write(2, b"12"), When::at(9), Vec::new());
-            history.doubt = Some(Doubt { op, cred, when, client: 1, before });
+            let (op, when, before) = (write(2, b"12"), TimeRange::at(9), Vec::new());
+            history.unanswered = Some(UnansweredCall { op, cred, when, client: 1, before });
             history.synced_files(&|client| client != 0).into_values().next().unwrap()
         };
         let append = with(0o2002);
@@ -336,7 +340,7 @@ mod tests {
 
     /// Two clients have written; one of them syncs.
     #[test]
-    fn a_sync_covers_what_its_own_client_wrote() {
+    fn a_sync_covers_writes_of_the_same_client() {
         let mut file = file();
         file.change(b"", b"aaaa", 0);
         file.change(b"aaaa", b"aabb", 1);
@@ -352,7 +356,7 @@ mod tests {
 
     /// The file was truncated after the sync: either length is possible, and bytes that reappear are zero or the old ones.
     #[test]
-    fn a_cut_after_a_sync_may_have_been_done() {
+    fn a_truncation_after_a_sync_may_have_been_done() {
         let mut file = file();
         file.change(b"", b"abcd", 0);
         file.sync(&|_| true);
@@ -366,7 +370,7 @@ mod tests {
 
     /// The end was on a target that has made the truncation durable, the hole before it on one that has not.
     #[test]
-    fn a_hole_in_front_of_a_cut_goes_with_what_was_behind_it() {
+    fn a_hole_before_a_truncation_may_be_lost() {
         let mut file = file();
         file.change(b"", &[0; STRIPE + 4], 0);
         file.sync(&|_| true);
@@ -386,7 +390,7 @@ mod tests {
 
     /// No sync covers the bytes; still only bytes of this file may appear.
     #[test]
-    fn what_no_sync_covers_is_what_it_once_was_or_zero() {
+    fn unsynced_bytes_are_earlier_values_or_zero() {
         let mut file = file();
         file.change(b"", b"abcd", 0);
         assert!(!differs(&file, b"") && !differs(&file, b"a\0\0d") && !differs(&file, b"abcd"));

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use proto::{Bytes, Errno};
 
-use super::perform::Hands;
+use super::perform::OpExecutor;
 use super::root;
-use super::synced::Synced;
-use crate::kernel::{Kernel, Sys};
-use crate::model::{Body, Expect, Got, Id, Instead, Model, Op, content_differs, differs};
+use super::synced::SyncedFile;
+use crate::kernel::{Kernel, SysResult};
+use crate::model::{Body, Expected, Id, Model, Op, Returned, Substitutes, content_differs, differs};
 use crate::sched::Fail;
 
 /// The parts of the tree to compare.
@@ -25,7 +25,7 @@ pub(crate) struct Depth {
 pub(crate) const FULL: Depth = Depth { times: true, data: true };
 
 /// The possible substitutes for given-up bytes of each file.
-pub(crate) type InsteadOf<'a> = &'a dyn Fn(Id) -> Instead<'a>;
+pub(crate) type SubstitutesOf<'a> = &'a dyn Fn(Id) -> Substitutes<'a>;
 
 /// How the tree below `base` differs from the model; `None` if it does not.
 pub(crate) async fn tree(
@@ -33,8 +33,8 @@ pub(crate) async fn tree(
     base: &[Bytes],
     model: &Model,
     depth: Depth,
-    instead: InsteadOf<'_>,
-) -> Sys<Option<String>> {
+    substitutes: SubstitutesOf<'_>,
+) -> SysResult<Option<String>> {
     let mut model = model.clone();
     for (path, id) in model.paths() {
         let shown = Op::Stat { path: path.clone() }.show();
@@ -70,13 +70,13 @@ pub(crate) async fn tree(
         }
         for op in checks {
             let mut files = BTreeMap::new();
-            let mut hands = Hands { kernel, base, files: &mut files, blind: false };
-            let got = errno(hands.perform(&op, &root()).await)?;
-            let when = crate::model::When::at(0);
+            let mut executor = OpExecutor { kernel, base, files: &mut files, blind: false };
+            let got = errno(executor.perform(&op, &root()).await)?;
+            let when = crate::model::TimeRange::at(0);
             let expect = model.clone().apply(&op, &root(), when);
             let what = match (&expect, &got) {
                 // The model does not know numbers of inodes that the process never saw.
-                (Ok(Expect::Entries(want)), Ok(Got::Entries(entries))) => {
+                (Ok(Expected::Entries(want)), Ok(Returned::Entries(entries))) => {
                     let mut have: Vec<&Bytes> = entries.iter().map(|entry| &entry.name).collect();
                     have.sort();
                     let want: Vec<&Bytes> = want.iter().map(|(name, _)| name).collect();
@@ -90,7 +90,7 @@ pub(crate) async fn tree(
         }
         if depth.data
             && let Body::File(data) = &model.inode(id).body
-            && let Some(what) = bytes(kernel, base, &path, data, model.lost(id), &instead(id)).await?
+            && let Some(what) = bytes(kernel, base, &path, data, model.lost(id), &substitutes(id)).await?
         {
             return Ok(Some(format!("{shown}: {what}")));
         }
@@ -98,23 +98,23 @@ pub(crate) async fn tree(
     Ok(None)
 }
 
-/// How a file's bytes differ from `want`. For ranges in `lost`, `instead` has what may stand there.
+/// How a file's bytes differ from `want`. For ranges in `lost`, `substitutes` has what may stand there.
 pub(crate) async fn bytes(
     kernel: &Kernel,
     base: &[Bytes],
     path: &[Bytes],
     want: &[u8],
     lost: &[Range<u64>],
-    instead: &Instead<'_>,
-) -> Sys<Option<String>> {
+    substitutes: &Substitutes<'_>,
+) -> SysResult<Option<String>> {
     Ok(match read(kernel, base, path).await? {
-        Ok(have) => content_differs(want, &have, lost, instead),
+        Ok(have) => content_differs(want, &have, lost, substitutes),
         Err(what) => Some(what),
     })
 }
 
 /// All bytes of a file, or why it cannot be read.
-pub(crate) async fn read(kernel: &Kernel, base: &[Bytes], path: &[Bytes]) -> Sys<Result<Vec<u8>, String>> {
+pub(crate) async fn read(kernel: &Kernel, base: &[Bytes], path: &[Bytes]) -> SysResult<Result<Vec<u8>, String>> {
     let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
     let file = match kernel.open(&root(), &full(base, path), how).await {
         Ok(file) => file,
@@ -138,7 +138,7 @@ fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {
 }
 
 /// Turns errors that a program sees into results; a dead client ends the check.
-pub(crate) fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
+pub(crate) fn errno<T>(result: SysResult<T>) -> SysResult<Result<T, Errno>> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(Fail::Errno(errno)) => Ok(Err(errno)),
@@ -147,7 +147,7 @@ pub(crate) fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
 }
 
 /// What is wrong with the directory of a process that stopped before that was durable: it may exist, and must be empty.
-pub(crate) async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>> {
+pub(crate) async fn begun(kernel: &Kernel, base: &[Bytes]) -> SysResult<Option<String>> {
     let stat = match kernel.stat(&root(), base).await {
         Ok(stat) => stat,
         Err(Fail::Errno(Errno::ENOENT)) => return Ok(None),
@@ -161,11 +161,11 @@ pub(crate) async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>
 }
 
 /// A tree as it was read.
-pub(crate) type Observed = BTreeMap<Vec<Bytes>, Seen>;
+pub(crate) type ObservedTree = BTreeMap<Vec<Bytes>, ObservedObject>;
 
 /// An object of the tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedObject {
     /// Attributes.
     pub stat: client::api::Stat,
     /// The target of a symbolic link.
@@ -175,14 +175,14 @@ pub(crate) struct Seen {
 }
 
 /// Reads a tree without the bytes of files.
-pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
-    let mut found = Observed::new();
+pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> SysResult<ObservedTree> {
+    let mut found = ObservedTree::new();
     let mut todo = vec![Vec::new()];
     while let Some(path) = todo.pop() {
         let whole = full(base, &path);
         let stat = kernel.stat(&root(), &whole).await?;
         let kind = kernel.kind_of(&stat);
-        let mut seen = Seen { stat, target: Bytes::new(), xattrs: BTreeMap::new() };
+        let mut seen = ObservedObject { stat, target: Bytes::new(), xattrs: BTreeMap::new() };
         if kind == crate::model::S_IFLNK {
             seen.target = kernel.readlink(&root(), &whole).await?;
         }
@@ -193,12 +193,12 @@ pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
         }
         if matches!(kind, crate::model::S_IFDIR | crate::model::S_IFREG) {
             let mut files = BTreeMap::new();
-            let mut hands = Hands { kernel, base, files: &mut files, blind: false };
-            if let Got::Names(names) = hands.perform(&Op::Listxattr { path: path.clone() }, &root()).await? {
+            let mut executor = OpExecutor { kernel, base, files: &mut files, blind: false };
+            if let Returned::Names(names) = executor.perform(&Op::Listxattr { path: path.clone() }, &root()).await? {
                 for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
                     let name = Bytes::copy_from_slice(name);
                     let op = Op::Getxattr { path: path.clone(), name: name.clone() };
-                    if let Got::Data(value) = hands.perform(&op, &root()).await? {
+                    if let Returned::Data(value) = executor.perform(&op, &root()).await? {
                         seen.xattrs.insert(name, value);
                     }
                 }
@@ -213,9 +213,9 @@ pub(crate) async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
 /// is certain of a file's times. Set-id bits count only if no client has changed the file since a sync. Times are ignored if the
 /// clocks of clients differ, because the newest change determines them.
 pub(crate) fn observed_differs<'a>(
-    observed: &Observed,
+    observed: &ObservedTree,
     model: &Model,
-    synced: &dyn Fn(Id) -> Option<&'a Synced>,
+    synced: &dyn Fn(Id) -> Option<&'a SyncedFile>,
     times: bool,
 ) -> Option<String> {
     let paths = model.paths();
@@ -233,7 +233,7 @@ pub(crate) fn observed_differs<'a>(
             _ => {}
         }
         // A lost write or truncation leaves the set-id bits that it would have cleared.
-        if inode.is_file() && !synced(id).is_some_and(Synced::is_clean) {
+        if inode.is_file() && !synced(id).is_some_and(SyncedFile::is_clean) {
             stat.mode = stat.mode & !0o6000 | inode.mode & 0o6000;
         }
         if times && inode.is_file() && synced(id).is_some_and(|file| !file.may_be_of(stat.mtime_ns, inode.mtime)) {

@@ -22,10 +22,10 @@ use proto::{Bytes, Errno};
 use stdx::{Instant, Rng};
 
 use self::pieces::Pieces;
-use super::perform::Hands;
-use super::{Setting, name, root};
-use crate::kernel::{Fd, Kernel, OpenHow, Sys};
-use crate::model::{Got, Op, Path, Way};
+use super::perform::OpExecutor;
+use super::{ProgramEnv, name, root};
+use crate::kernel::{Fd, Kernel, OpenHow, SysResult};
+use crate::model::{Op, Path, Returned, WriteWay};
 use crate::plan::{Plan, Span};
 use crate::sched::{Fail, Loss};
 
@@ -41,7 +41,7 @@ const O_TRUNC: u32 = 0o1000;
 
 /// The effect of a call on the file, or what it saw.
 #[derive(Clone, Debug)]
-enum Did {
+enum Effect {
     /// Wrote a stamp; `certain` bytes of it for certain.
     Write { serial: u64, range: Range<u64>, certain: u64 },
     /// Wrote zeros or punched a hole.
@@ -64,13 +64,13 @@ enum Did {
 
 /// A call.
 #[derive(Clone, Debug)]
-struct Entry {
+struct CallRecord {
     client: usize,
     what: String,
     from: Instant,
     /// When it ended; `None` if it has no result.
     to: Option<Instant>,
-    did: Did,
+    effect: Effect,
     /// The wall clock when it started.
     wall_ns: i64,
     /// The file's ctime and mtime, as the call saw them.
@@ -79,29 +79,29 @@ struct Entry {
 
 /// The file at the end.
 #[derive(Clone, Debug)]
-struct Left {
+struct FinalFile {
     size: u64,
     data: Vec<u8>,
 }
 
 /// The record of a group.
 #[derive(Clone)]
-pub(crate) struct Record {
+pub(crate) struct WritersRecord {
     base: Path,
     /// The file's inode, once its creation is durable.
     ino: Rc<Cell<Option<u64>>>,
     /// Whether it has several stripes, or may get them.
     striped: Rc<Cell<bool>>,
-    entries: Rc<RefCell<Vec<Vec<Entry>>>>,
+    entries: Rc<RefCell<Vec<Vec<CallRecord>>>>,
     serial: Rc<Cell<u64>>,
     /// Since when nothing is certain: a client was evicted with its locks because others died.
-    over: Rc<Cell<Option<Instant>>>,
-    left: Rc<RefCell<Option<Left>>>,
+    uncertain_from: Rc<Cell<Option<Instant>>>,
+    left: Rc<RefCell<Option<FinalFile>>>,
 }
 
 /// The mix of calls in a group.
 #[derive(Clone, Debug)]
-struct Taste {
+struct CallMix {
     pages: Vec<u64>,
     direct: u64,
     mapped: u64,
@@ -113,12 +113,12 @@ struct Taste {
 }
 
 struct Process {
-    setting: Setting,
-    record: Record,
+    env: ProgramEnv,
+    record: WritersRecord,
     kernel: Kernel,
     number: usize,
     rng: Rng,
-    taste: Taste,
+    mix: CallMix,
     /// The page that it uses most.
     home: u64,
     /// The number of processes in the group.
@@ -141,18 +141,18 @@ fn stamp(serial: u64, range: &Range<u64>) -> Bytes {
 }
 
 /// Starts a group and returns its record.
-pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
-    let record = Record {
+pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) -> WritersRecord {
+    let record = WritersRecord {
         base: vec![name(&format!("w{number}"))],
         ino: Rc::default(),
         striped: Rc::default(),
         entries: Rc::default(),
         serial: Rc::default(),
-        over: Rc::default(),
+        uncertain_from: Rc::default(),
         left: Rc::default(),
     };
     let percent = |rng: &mut Rng, of: &[u64]| rng.pick(of).copied().unwrap_or(0);
-    let mut taste = Taste {
+    let mut mix = CallMix {
         pages: (0..rng.range(3, 8)).map(|_| near_an_edge(&mut rng)).collect(),
         direct: percent(&mut rng, &[0, 20, 60]),
         mapped: percent(&mut rng, &[0, 0, 20]),
@@ -162,17 +162,17 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
         moves: rng.chance(1, 4),
         think: (plan.think_percent, plan.think),
     };
-    if taste.mapped > 0 {
+    if mix.mapped > 0 {
         // A page that was modified through a mapping is written back as a whole, and the kernel does not announce the
         // modification: changes of others to the rest of the page are lost. So each process modifies its own pages.
-        (taste.direct, taste.cuts, taste.holes) = (0, 0, 0);
+        (mix.direct, mix.cuts, mix.holes) = (0, 0, 0);
     }
     let (count, calls) = (rng.range(3, 4) as usize, rng.range(10, 60));
     let stripes = [None, Some(-1), Some(2), Some(1)][rng.below(4) as usize];
-    record.striped.set(plan.osts > 1 && (taste.moves || matches!(stripes, Some(-1 | 2))));
-    let (outer, own) = (setting.clone(), record.clone());
+    record.striped.set(plan.osts > 1 && (mix.moves || matches!(stripes, Some(-1 | 2))));
+    let (outer, own) = (env.clone(), record.clone());
     let title = format!("writers {number}");
-    setting.sched.spawn(title.clone(), async move {
+    env.sched.spawn(title.clone(), async move {
         let mut kernels = outer.mounts.living();
         let Some(kernel) = kernels.first().cloned() else { return };
         *own.entries.borrow_mut() = vec![Vec::new(); count + 1];
@@ -191,14 +191,14 @@ pub(crate) fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng)
             }
             let kernel = kernels.swap_remove(rng.below(kernels.len() as u64) as usize);
             let mut process = Process {
-                setting: outer.clone(),
+                env: outer.clone(),
                 record: own.clone(),
                 kernel,
                 number,
                 count,
-                home: rng.pick(&taste.pages).copied().unwrap_or(0),
+                home: rng.pick(&mix.pages).copied().unwrap_or(0),
                 rng: rng.fork(),
-                taste: taste.clone(),
+                mix: mix.clone(),
                 files: BTreeMap::new(),
                 plain: 0,
                 direct: 0,
@@ -221,20 +221,20 @@ fn near_an_edge(rng: &mut Rng) -> u64 {
     }
 }
 
-impl Record {
+impl WritersRecord {
     fn path() -> Path {
         vec![name("f")]
     }
 
     fn whole(&self) -> Path {
-        self.base.iter().cloned().chain(Record::path()).collect()
+        self.base.iter().cloned().chain(WritersRecord::path()).collect()
     }
 
     fn title(&self) -> String {
         self.base[0].escape_ascii().to_string()
     }
 
-    async fn make(&self, setting: &Setting, kernel: &Kernel, stripes: Option<i32>, maker: usize) -> Sys<()> {
+    async fn make(&self, env: &ProgramEnv, kernel: &Kernel, stripes: Option<i32>, maker: usize) -> SysResult<()> {
         kernel.mkdir(&root(), &self.base, 0o755, false).await?;
         if let Some(want_count) = stripes {
             let wish = || Layout { stripe_size: 64 << 10, want_count, want_first: -1, ..Layout::default() };
@@ -246,8 +246,8 @@ impl Record {
         let mut files = BTreeMap::from([(fd, file.clone())]);
         if stripes.is_some() {
             for at in 0..3 {
-                let op = self.write_op(fd, Way::Plain, at * (64 << 10)..(at + 1) * (64 << 10));
-                if self.perform(setting, kernel, maker, op, &mut files).await.is_none() {
+                let op = self.write_op(fd, WriteWay::Plain, at * (64 << 10)..(at + 1) * (64 << 10));
+                if self.perform(env, kernel, maker, op, &mut files).await.is_none() {
                     return Err(Fail::Dead);
                 }
             }
@@ -264,43 +264,43 @@ impl Record {
     }
 
     /// A write with the stamp of the next call.
-    fn write_op(&self, fd: u32, way: Way, range: Range<u64>) -> Op {
+    fn write_op(&self, fd: u32, way: WriteWay, range: Range<u64>) -> Op {
         Op::Write { fd, way, offset: range.start, data: stamp(self.serial.get() + 1, &range) }
     }
 
     /// Handles an unexpected error of a call.
-    fn refused(&self, setting: &Setting, client: usize, what: &str, errno: Errno) {
-        let lost = matches!(errno, Errno::EIO | Errno::ESTALE) && setting.sched.first_death().is_some();
+    fn refused(&self, env: &ProgramEnv, client: usize, what: &str, errno: Errno) {
+        let lost = matches!(errno, Errno::EIO | Errno::ESTALE) && env.sched.first_death().is_some();
         // An evicted client may show stale data until it learns of the eviction.
-        if lost || setting.sched.was_evicted_or_given_up(client) {
-            let now = setting.sched.now();
-            self.over.set(self.over.get().or(Some(now)));
+        if lost || env.sched.was_evicted_or_given_up(client) {
+            let now = env.sched.now();
+            self.uncertain_from.set(self.uncertain_from.get().or(Some(now)));
         } else {
-            setting.sched.fail(format!("the writers of '{}': {what}: {}", self.title(), errno.name()));
+            env.sched.fail(format!("the writers of '{}': {what}: {}", self.title(), errno.name()));
         }
     }
 
     /// Makes a call and records it. `None` if its client died or the call failed.
     async fn perform(
         &self,
-        setting: &Setting,
+        env: &ProgramEnv,
         kernel: &Kernel,
         process: usize,
         mut op: Op,
         files: &mut BTreeMap<u32, Fd>,
-    ) -> Option<Got> {
-        let sched = &setting.sched;
+    ) -> Option<Returned> {
+        let sched = &env.sched;
         let serial = self.next_serial();
         let what = op.show();
         sched.note(|| format!("writers {} process {process} on client {}: {what}", self.title(), kernel.client()));
         let asked = op.clone();
-        let begun = did(serial, &asked, None);
-        let entry = Entry {
+        let begun = effect(serial, &asked, None);
+        let entry = CallRecord {
             client: kernel.client(),
             what: what.clone(),
             from: sched.now(),
             to: None,
-            did: begun,
+            effect: begun,
             wall_ns: sched.wall_ns(),
             times: None,
         };
@@ -309,12 +309,12 @@ impl Record {
             entries[process].push(entry);
             entries[process].len() - 1
         };
-        let mut hands = Hands { kernel, base: &self.base, files, blind: false };
+        let mut executor = OpExecutor { kernel, base: &self.base, files, blind: false };
         let result = loop {
-            match hands.perform(&op, &root()).await {
+            match executor.perform(&op, &root()).await {
                 Ok(got) => break Ok(got),
                 // An interrupted close still closes the file; every other call is repeated.
-                Err(Fail::Errno(Errno::EINTR)) if matches!(op, Op::Close { .. }) => break Ok(Got::Done),
+                Err(Fail::Errno(Errno::EINTR)) if matches!(op, Op::Close { .. }) => break Ok(Returned::Done),
                 Err(Fail::Errno(Errno::EINTR)) => {}
                 Err(Fail::Errno(errno)) => break Err(errno),
                 Err(Fail::Dead) => return None,
@@ -326,27 +326,27 @@ impl Record {
                 }
             }
         };
-        kernel.as_done(&mut op, &result);
+        kernel.adjust_to_result(&mut op, &result);
         match result {
             Ok(got) => {
                 let entry = &mut self.entries.borrow_mut()[process][at];
                 entry.to = Some(sched.now());
-                entry.did = did(serial, &asked, Some(&got));
-                if let Got::Stat(stat) = &got {
+                entry.effect = effect(serial, &asked, Some(&got));
+                if let Returned::Stat(stat) = &got {
                     entry.times = Some((stat.ctime_ns, stat.mtime_ns));
                 }
                 Some(got)
             }
             Err(errno) => {
                 let client = kernel.client();
-                self.refused(setting, client, &format!("process {process} on client {client}: {what}"), errno);
+                self.refused(env, client, &format!("process {process} on client {client}: {what}"), errno);
                 None
             }
         }
     }
 
     /// Reads the whole file after all processes have ended.
-    pub(crate) async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
+    pub(crate) async fn observe(&self, env: &ProgramEnv, kernel: &Kernel) -> Option<()> {
         if self.ino.get().is_none() {
             return Some(());
         }
@@ -354,21 +354,21 @@ impl Record {
         self.entries.borrow_mut().push(Vec::new());
         let mut files = BTreeMap::new();
         let fd = self.next_serial() as u32;
-        let open = Op::Open { path: Record::path(), flags: 0, mode: 0, fd };
-        self.perform(setting, kernel, process, open, &mut files).await?;
-        let got = self.perform(setting, kernel, process, Op::Fstat { fd }, &mut files).await?;
-        let size = if let Got::Stat(Stat { size, .. }) = got { size } else { 0 };
+        let open = Op::Open { path: WritersRecord::path(), flags: 0, mode: 0, fd };
+        self.perform(env, kernel, process, open, &mut files).await?;
+        let got = self.perform(env, kernel, process, Op::Fstat { fd }, &mut files).await?;
+        let size = if let Returned::Stat(Stat { size, .. }) = got { size } else { 0 };
         let mut data = Vec::new();
         loop {
             let read = Op::Read { fd, offset: data.len() as u64, length: 128 << 10 };
-            let Got::Data(more) = self.perform(setting, kernel, process, read, &mut files).await? else { break };
+            let Returned::Data(more) = self.perform(env, kernel, process, read, &mut files).await? else { break };
             if more.is_empty() {
                 break;
             }
             data.extend_from_slice(&more);
         }
-        self.perform(setting, kernel, process, Op::Close { fd }, &mut files).await?;
-        *self.left.borrow_mut() = Some(Left { size, data });
+        self.perform(env, kernel, process, Op::Close { fd }, &mut files).await?;
+        *self.left.borrow_mut() = Some(FinalFile { size, data });
         Some(())
     }
 
@@ -383,7 +383,7 @@ impl Record {
         let pieces = Pieces::of(&all, self.striped.get());
         let wrong = |what: String| Err(format!("the file of the writers '{}': {what}", self.title()));
         let mut processes = all.clone();
-        if let Some(cut) = death.into_iter().chain(lost).chain(self.over.get()).min() {
+        if let Some(cut) = death.into_iter().chain(lost).chain(self.uncertain_from.get()).min() {
             for entries in &mut processes {
                 entries.retain(|entry| entry.from < cut);
                 for entry in entries {
@@ -408,17 +408,17 @@ impl Record {
 
 /// No call sets the times of the file, so a call never sees times older than those that another call saw before it, or, if all
 /// clocks are equal, older than a write that ended before it.
-fn times_differ(processes: &[Vec<Entry>], same_clock: bool) -> Option<String> {
-    let changes = |did: &Did| matches!(did, Did::Write { certain: 1.., .. });
-    let ended = |entry: &&Entry| entry.to.is_some();
-    let mut looks: Vec<&Entry> =
+fn times_differ(processes: &[Vec<CallRecord>], same_clock: bool) -> Option<String> {
+    let changes = |effect: &Effect| matches!(effect, Effect::Write { certain: 1.., .. });
+    let ended = |entry: &&CallRecord| entry.to.is_some();
+    let mut looks: Vec<&CallRecord> =
         processes.iter().flatten().filter(ended).filter(|entry| entry.times.is_some()).collect();
-    let writes = processes.iter().flatten().filter(ended).filter(|entry| same_clock && changes(&entry.did));
-    let floor = |entry: &Entry| entry.times.unwrap_or((entry.wall_ns, entry.wall_ns));
-    let mut before: Vec<&Entry> = looks.iter().copied().chain(writes).collect();
+    let writes = processes.iter().flatten().filter(ended).filter(|entry| same_clock && changes(&entry.effect));
+    let floor = |entry: &CallRecord| entry.times.unwrap_or((entry.wall_ns, entry.wall_ns));
+    let mut before: Vec<&CallRecord> = looks.iter().copied().chain(writes).collect();
     looks.sort_by_key(|entry| entry.from);
     before.sort_by_key(|entry| entry.to);
-    let (mut next, mut least): (_, [Option<&Entry>; 2]) = (0, [None, None]);
+    let (mut next, mut least): (_, [Option<&CallRecord>; 2]) = (0, [None, None]);
     for look in looks {
         while let Some(entry) = before.get(next).filter(|entry| entry.to < Some(look.from)) {
             if least[0].is_none_or(|known| floor(known).0 < floor(entry).0) {
@@ -449,27 +449,27 @@ fn times_differ(processes: &[Vec<Entry>], same_clock: bool) -> Option<String> {
 }
 
 /// The effect of a call; `got` is its result.
-fn did(serial: u64, op: &Op, got: Option<&Got>) -> Did {
+fn effect(serial: u64, op: &Op, got: Option<&Returned>) -> Effect {
     match (op, got) {
         (Op::Write { offset, data, .. }, _) => {
-            let certain = if let Some(Got::Written(count)) = got { u64::from(*count) } else { 0 };
-            Did::Write { serial, range: *offset..offset + data.len() as u64, certain }
+            let certain = if let Some(Returned::Written(count)) = got { u64::from(*count) } else { 0 };
+            Effect::Write { serial, range: *offset..offset + data.len() as u64, certain }
         }
         (Op::Fallocate { mode, offset, length, .. }, _) if mode & 0x12 != 0 => {
-            Did::Zero { range: *offset..offset + length }
+            Effect::Zero { range: *offset..offset + length }
         }
         (Op::Fallocate { mode, offset, length, .. }, _) if mode & 1 == 0 => {
-            Did::Reach { range: *offset..offset + length }
+            Effect::Reach { range: *offset..offset + length }
         }
-        (Op::Fallocate { offset, length, .. }, _) => Did::Settle { range: *offset..offset + length },
-        (Op::Ftruncate { size, .. } | Op::Truncate { size, .. }, _) => Did::Cut { size: *size },
-        (Op::Open { flags, .. }, _) if flags & O_TRUNC != 0 => Did::Cut { size: 0 },
-        (Op::Read { offset, length, .. }, Some(Got::Data(data))) => {
-            Did::Read { offset: *offset, length: u64::from(*length), data: data.clone() }
+        (Op::Fallocate { offset, length, .. }, _) => Effect::Settle { range: *offset..offset + length },
+        (Op::Ftruncate { size, .. } | Op::Truncate { size, .. }, _) => Effect::Cut { size: *size },
+        (Op::Open { flags, .. }, _) if flags & O_TRUNC != 0 => Effect::Cut { size: 0 },
+        (Op::Read { offset, length, .. }, Some(Returned::Data(data))) => {
+            Effect::Read { offset: *offset, length: u64::from(*length), data: data.clone() }
         }
-        (_, Some(Got::Stat(stat))) => Did::Size { size: stat.size },
-        (Op::Fsync { .. }, Some(_)) => Did::Sync,
-        _ => Did::Nothing,
+        (_, Some(Returned::Stat(stat))) => Effect::Size { size: stat.size },
+        (Op::Fsync { .. }, Some(_)) => Effect::Sync,
+        _ => Effect::Nothing,
     }
 }
 
@@ -478,12 +478,12 @@ impl Process {
         self.open(false, 0).await?;
         self.open(true, 0).await?;
         for _ in 0..calls {
-            if self.setting.sched.has_failed() || self.record.over.get().is_some() {
+            if self.env.sched.has_failed() || self.record.uncertain_from.get().is_some() {
                 return None;
             }
-            if self.rng.chance(self.taste.think.0, 100) {
-                let pause = self.taste.think.1.draw(&mut self.rng);
-                self.setting.sched.sleep(pause).await;
+            if self.rng.chance(self.mix.think.0, 100) {
+                let pause = self.mix.think.1.draw(&mut self.rng);
+                self.env.sched.sleep(pause).await;
             }
             self.step().await?;
         }
@@ -493,15 +493,15 @@ impl Process {
         Some(())
     }
 
-    async fn call(&mut self, op: Op) -> Option<Got> {
-        let (record, setting, kernel) = (self.record.clone(), self.setting.clone(), self.kernel.with_signals());
-        record.perform(&setting, &kernel, self.number, op, &mut self.files).await
+    async fn call(&mut self, op: Op) -> Option<Returned> {
+        let (record, env, kernel) = (self.record.clone(), self.env.clone(), self.kernel.with_signals());
+        record.perform(&env, &kernel, self.number, op, &mut self.files).await
     }
 
     async fn open(&mut self, direct: bool, more: u32) -> Option<()> {
         let fd = self.record.next_serial() as u32;
         let flags = 2 | more | if direct { O_DIRECT } else { 0 };
-        self.call(Op::Open { path: Record::path(), flags, mode: 0, fd }).await?;
+        self.call(Op::Open { path: WritersRecord::path(), flags, mode: 0, fd }).await?;
         if direct {
             self.direct = fd;
         } else {
@@ -513,7 +513,7 @@ impl Process {
     fn range(&mut self) -> Range<u64> {
         let page = match self.rng.below(8) {
             0..4 => self.home,
-            4..7 => self.rng.pick(&self.taste.pages).copied().unwrap_or(0),
+            4..7 => self.rng.pick(&self.mix.pages).copied().unwrap_or(0),
             _ => self.rng.below(SIZE_MAX / PAGE),
         };
         let start = page * PAGE;
@@ -539,15 +539,15 @@ impl Process {
     }
 
     fn fd(&mut self) -> u32 {
-        if self.rng.chance(self.taste.direct, 100) { self.direct } else { self.plain }
+        if self.rng.chance(self.mix.direct, 100) { self.direct } else { self.plain }
     }
 
     async fn step(&mut self) -> Option<()> {
         let fd = self.fd();
         let range = self.range();
-        let range = if self.taste.mapped > 0 { self.own(range) } else { range };
+        let range = if self.mix.mapped > 0 { self.own(range) } else { range };
         let (offset, length) = (range.start, range.end - range.start);
-        let Taste { mapped, cuts, holes, syncs, moves, .. } = self.taste;
+        let CallMix { mapped, cuts, holes, syncs, moves, .. } = self.mix;
         let size = [offset, offset + length, offset, 0, SIZE_MAX][self.rng.below(5) as usize];
         let weights = [30, 30, 12, cuts, holes, syncs, 2, u64::from(moves)];
         let mut left = self.rng.below(weights.iter().sum());
@@ -557,15 +557,15 @@ impl Process {
             chosen
         });
         let op = match kind {
-            Some(0) if self.rng.chance(mapped, 100) => self.record.write_op(self.plain, Way::Mapped, range),
-            Some(0) => self.record.write_op(fd, Way::Plain, range),
+            Some(0) if self.rng.chance(mapped, 100) => self.record.write_op(self.plain, WriteWay::Mapped, range),
+            Some(0) => self.record.write_op(fd, WriteWay::Plain, range),
             Some(1) => {
                 let Range { start, end } = self.range();
                 Op::Read { fd, offset: start, length: (end - start) as u32 }
             }
             Some(2) if self.rng.chance(1, 2) => Op::Fstat { fd },
-            Some(2) => Op::Stat { path: Record::path() },
-            Some(3) if self.rng.chance(1, 2) => Op::Truncate { path: Record::path(), size },
+            Some(2) => Op::Stat { path: WritersRecord::path() },
+            Some(3) if self.rng.chance(1, 2) => Op::Truncate { path: WritersRecord::path(), size },
             Some(3) => Op::Ftruncate { fd, size },
             Some(4) => {
                 let mode = [0, 1, 3, 3, 0x11][self.rng.below(5) as usize];
@@ -575,10 +575,10 @@ impl Process {
             Some(6) => {
                 let direct = fd == self.direct;
                 self.call(Op::Close { fd }).await?;
-                let more = if self.taste.cuts > 0 && self.rng.chance(1, 3) { O_TRUNC } else { 0 };
+                let more = if self.mix.cuts > 0 && self.rng.chance(1, 3) { O_TRUNC } else { 0 };
                 return self.open(direct, more).await;
             }
-            _ => Op::Migrate { path: Record::path(), count: [1, 2, -1][self.rng.below(3) as usize], first: -1 },
+            _ => Op::Migrate { path: WritersRecord::path(), count: [1, 2, -1][self.rng.below(3) as usize], first: -1 },
         };
         self.call(op).await.map(drop)
     }

@@ -9,12 +9,12 @@ use schema::{Inode, Record as _};
 use stdx::faults::{ONCE, sites};
 
 use super::Act::{
-    Barrier, Begin, Crash, Damage, Die, Do, Evict, Fail, Fails, Fill, Free, Hit, Join, KillPrograms, Left, Mark,
-    Meanwhile, Planned, Power, Repair, Set, Shrink, Try, Wait,
+    AssumeDone, Barrier, Begin, Crash, Damage, Die, Do, Evict, FailLoc, Fails, Fill, Free, Hit, Join, JoinAny,
+    KillPrograms, Mark, Planned, Power, Repair, Set, Shrink, Try, Wait,
 };
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
-use crate::model::{Op, S_IFREG, Way};
+use crate::model::{Op, S_IFREG, WriteWay};
 use crate::plan::Plan;
 use crate::program::draw::pattern;
 use crate::world::net::Node;
@@ -143,7 +143,7 @@ fn behind_promised() -> Vec<Act> {
     acts.extend([Fill(MDT, 0, RESERVE), Wait(2_000_000), Act::Pause(Node::Server(MDT), 300_000)]);
     let count = 300;
     acts.extend((0..count).map(|number| Begin(1, op_mknod(&format!("d/n{number}")))));
-    acts.extend((0..count).map(|_| Left));
+    acts.extend((0..count).map(|_| JoinAny));
     acts.extend([Free(MDT), Wait(3_000_000), mknod(1, "d/last"), stat(0, "d/last")]);
     acts
 }
@@ -175,7 +175,7 @@ fn behind_refused() -> Vec<Act> {
         mknod(1, "d/f"),
         SETTLE,
         Repair(MDT),
-        Meanwhile(op_unlink("d/f")),
+        AssumeDone(op_unlink("d/f")),
         Fails(1, op_mknod("d/g"), Errno::EIO),
         stat(1, "d/f"),
         stat(0, "d/f"),
@@ -204,7 +204,7 @@ fn behind_in_part() -> Vec<Act> {
     acts.extend([
         Wait(500_000),
         Repair(MDT),
-        Meanwhile(op_unlink("e/f")),
+        AssumeDone(op_unlink("e/f")),
         Fails(1, op_mknod("e/g"), Errno::EIO),
         Crash(MDT),
         Wait(3_000_000),
@@ -265,7 +265,7 @@ fn opened_meanwhile() -> Vec<Act> {
     let mut acts = known_here(200_000);
     acts.extend([
         Mark,
-        Fail(MDT, u32::from(sites::MDS_REINT_NET.0) | ONCE),
+        FailLoc(MDT, u32::from(sites::MDS_REINT_NET.0) | ONCE),
         Begin(0, op_unlink("d/f")),
         Hit(MDT),
         // The request is lost and resent. Linux would let another program continue meanwhile.
@@ -273,7 +273,7 @@ fn opened_meanwhile() -> Vec<Act> {
         Wait(1_000),
         open(0, "d/f", 0, 2),
         Wait(20_000_000),
-        Meanwhile(op_unlink("d/f")),
+        AssumeDone(op_unlink("d/f")),
         stat(1, "d/f"),
         read(0, 2),
         close_fd(0, 2),
@@ -373,8 +373,12 @@ fn lost_bytes() -> Vec<Act> {
 fn full_at_once() -> Vec<Act> {
     const PIECE: u64 = 1 << 20;
     let both = [OST, OST + 1];
-    let piece =
-        |number| Op::Write { fd: 1, way: Way::Plain, offset: number * PIECE, data: pattern(number, PIECE as usize) };
+    let piece = |number| Op::Write {
+        fd: 1,
+        way: WriteWay::Plain,
+        offset: number * PIECE,
+        data: pattern(number, PIECE as usize),
+    };
     let mut acts = vec![open(0, "f", CREATE, 1), Do(0, piece(0)), fsync(0, 1)];
     // As much space is left as was promised to this client, and no more.
     acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));
@@ -400,7 +404,7 @@ fn overwritten_ahead() -> Vec<Act> {
         acts.extend([
             Begin(0, Op::Read { fd: 2, offset: number * PIECE, length: PIECE as u32 }),
             Wait(number % 20),
-            Begin(0, Op::Write { fd: 1, way: Way::Plain, offset: ahead, data }),
+            Begin(0, Op::Write { fd: 1, way: WriteWay::Plain, offset: ahead, data }),
             Join,
             Join,
         ]);
@@ -415,12 +419,12 @@ fn killed_rename() -> Vec<Act> {
     acts.extend([
         Do(0, Op::List { path: path("d"), plus: true, bytes: 4096 }),
         Mark,
-        Fail(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
+        FailLoc(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
         Begin(0, rename()),
         Hit(MDT),
         KillPrograms(0),
         Wait(1_000),
-        Meanwhile(rename()),
+        AssumeDone(rename()),
         stat(1, "d/g"),
         Shrink(0),
         stat(0, "d/f"),
@@ -454,7 +458,7 @@ fn rebuilt() -> Vec<Act> {
         acts.extend(looks());
         // The change is on disk, and its reply is lost with the server that could have sent it again.
         acts.extend([
-            Fail(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
+            FailLoc(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
             Begin(0, change),
             Hit(MDT),
             SETTLE,
@@ -491,9 +495,9 @@ fn undone_open() -> Vec<Act> {
         Die(0),
         Crash(MDT),
         GIVEN_UP,
-        Meanwhile(op_unlink("d/f")),
+        AssumeDone(op_unlink("d/f")),
         stat(1, "d/f"),
-        Fails(1, Op::Write { fd: 1, way: Way::Plain, offset: 0, data: pattern(1, 10) }, Errno::EIO),
+        Fails(1, Op::Write { fd: 1, way: WriteWay::Plain, offset: 0, data: pattern(1, 10) }, Errno::EIO),
         Fails(1, Op::Fsync { fd: 1, data_only: false }, Errno::EIO),
     ]
 }
@@ -502,7 +506,7 @@ fn size_in_doubt() -> Vec<Act> {
     const DIRECT: u32 = 0o40000;
     const FAR: u64 = 20 << 20;
     let both = [OST, OST + 1];
-    let large = || Op::Write { fd: 2, way: Way::Plain, offset: 1 << 20, data: pattern(3, 18 << 20) };
+    let large = || Op::Write { fd: 2, way: WriteWay::Plain, offset: 1 << 20, data: pattern(3, 18 << 20) };
     let mut acts = vec![Planned(|plan| plan.write_back_after = Duration::from_secs(5))];
     acts.extend([open(0, "f", CREATE, 1), write(0, 1, 0, 200_000), fsync(0, 1), open(0, "f", 2 | DIRECT, 2)]);
     acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));

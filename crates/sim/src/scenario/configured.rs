@@ -9,7 +9,7 @@ use proto::msg::{
 use proto::{Errno, Opcode};
 
 use super::Act::{Ask, Crash, Do, Expect, Wait};
-use super::raw::{Hand, Outcome, Peer};
+use super::raw::{Outcome, Peer, RawContext};
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, read, stat, write};
 use super::{Act, MDT, MGT, OST, Story};
 use crate::model::Op;
@@ -22,34 +22,32 @@ pub(super) const STORIES: &[Story] = &[
     story(
         "configured",
         "pools and parameters persist after a crash of the management target, and removed ones stay removed",
-        || vec![Act::Raw(|hand| Box::pin(configured(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(configured(cx)))],
     ),
     story(
         "registered",
         "older copies of a target, other stores under its name and replacements of a running target are refused",
-        || vec![Act::Raw(|hand| Box::pin(registered(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(registered(cx)))],
     ),
-    story(
-        "told-durably",
-        "no client sees a configuration that a crash of the management target may undo",
-        || vec![Act::Raw(|hand| Box::pin(told_durably(hand)))],
-    ),
+    story("told-durably", "no client sees a configuration that a crash of the management target may undo", || {
+        vec![Act::Raw(|cx| Box::pin(told_durably(cx)))]
+    }),
     story(
         "told-when-there",
         "a client that asks for a file system before its first target has registered is notified when it has",
-        || vec![Act::Raw(|hand| Box::pin(told_when_there(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(told_when_there(cx)))],
     ),
     story(
         "ranges",
         "no range of sequences is given twice, over crashes and when an older copy of the management target is accepted",
-        || vec![Act::Raw(|hand| Box::pin(ranges(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(ranges(cx)))],
     ),
     story(
         "older-configuration",
         "clients still follow the management target after an older copy of it was accepted",
         || {
             vec![
-                Act::Raw(|hand| Box::pin(older_configuration(hand))),
+                Act::Raw(|cx| Box::pin(older_configuration(cx))),
                 Act::Wait(1_000_000),
                 Act::Expect(Node::Client(0), "llite.*.max_read_ahead_mb", "3".to_owned()),
                 Act::Expect(Node::Client(1), "llite.*.max_read_ahead_mb", "3".to_owned()),
@@ -68,8 +66,8 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
 }
 
 /// A session with the management target, as an administrator's program has.
-async fn administrator(hand: &Hand) -> Result<Peer, String> {
-    let peer = hand.peer(MGT);
+async fn administrator(cx: &RawContext) -> Result<Peer, String> {
+    let peer = cx.peer(MGT);
     peer.connected(|_, request| request.lightweight = true).await?;
     Ok(peer)
 }
@@ -88,8 +86,8 @@ fn param(path: &str, value: &str, delete: bool) -> SetParamReq {
 }
 
 /// Exactly the acknowledged changes persist after a crash.
-async fn configured(hand: Hand) -> Outcome {
-    let peer = administrator(&hand).await?;
+async fn configured(cx: RawContext) -> Outcome {
+    let peer = administrator(&cx).await?;
     let (set, pools) = (Opcode::MgsSetParam, Opcode::MgsSetPool);
     let (cache, sharing) = ("llite.*.max_cached_mb", "mdt.*.commit_on_sharing");
     peer.done::<Empty>(set, &param(cache, "64", false)).await?;
@@ -99,8 +97,8 @@ async fn configured(hand: Hand) -> Outcome {
     peer.refused(pools, &pool(SetPoolKind::Add, &[7]), Errno::ENOENT).await?;
     peer.refused(pools, &pool(SetPoolKind::Destroy, &[]), Errno::ENOTEMPTY).await?;
     let before = config(&peer).await?;
-    hand.crash(MGT).await;
-    let peer = administrator(&hand).await?;
+    cx.crash(MGT).await;
+    let peer = administrator(&cx).await?;
     let after = config(&peer).await?;
     let flash = Pool { name: "flash".to_owned(), osts: vec![0, 1] };
     if after != before || after.params.len() != 2 || after.pools != [flash] {
@@ -110,8 +108,8 @@ async fn configured(hand: Hand) -> Outcome {
     peer.done::<Empty>(set, &param(sharing, "", true)).await?;
     peer.done::<Empty>(pools, &pool(SetPoolKind::Remove, &[0, 1])).await?;
     peer.done::<Empty>(pools, &pool(SetPoolKind::Destroy, &[])).await?;
-    hand.crash(MGT).await;
-    let after = config(&administrator(&hand).await?).await?;
+    cx.crash(MGT).await;
+    let after = config(&administrator(&cx).await?).await?;
     if !after.params.is_empty() || !after.pools.is_empty() {
         return Err(format!("removed settings are back: {after:?}"));
     }
@@ -131,8 +129,8 @@ fn target(name: &str, store: u8, instance: u64, start: u64) -> RegisterReq {
     }
 }
 
-async fn registered(hand: Hand) -> Outcome {
-    let peer = administrator(&hand).await?;
+async fn registered(cx: RawContext) -> Outcome {
+    let peer = administrator(&cx).await?;
     let register = Opcode::MgsRegister;
     let other = |instance, start| target("other-OST0000", 7, instance, start);
     peer.done::<RegisterRep>(register, &RegisterReq { first: true, ..other(4, 44) }).await?;
@@ -142,11 +140,11 @@ async fn registered(hand: Hand) -> Outcome {
     peer.done::<RegisterRep>(register, &other(4, 44)).await?;
     // Another store under the same name, and a replacement of a running target.
     peer.refused(register, &target("other-OST0000", 8, 1, 1), Errno::EADDRINUSE).await?;
-    let running = target(&hand.name(OST), 8, 1, 1);
+    let running = target(&cx.name(OST), 8, 1, 1);
     peer.refused(register, &running, Errno::EADDRINUSE).await?;
     peer.refused(register, &RegisterReq { replace: true, ..running }, Errno::EADDRINUSE).await?;
-    hand.crash(MGT).await;
-    let peer = administrator(&hand).await?;
+    cx.crash(MGT).await;
+    let peer = administrator(&cx).await?;
     peer.refused(register, &other(3, 33), Errno::ESTALE).await?;
     peer.done::<RegisterRep>(register, &other(5, 55)).await?;
     Ok(())
@@ -155,13 +153,13 @@ async fn registered(hand: Hand) -> Outcome {
 /// Longer than any request without a broken disk.
 const SOON: Duration = Duration::from_secs(1);
 
-async fn told_durably(hand: Hand) -> Outcome {
-    let (peer, watcher, late) = (administrator(&hand).await?, administrator(&hand).await?, administrator(&hand).await?);
+async fn told_durably(cx: RawContext) -> Outcome {
+    let (peer, watcher, late) = (administrator(&cx).await?, administrator(&cx).await?, administrator(&cx).await?);
     let before = config(&watcher).await?;
     // Another change is being committed when the disk stops; this change never reaches it.
-    let first = peer.send(peer.request(Opcode::MgsSeqRange, &SeqRangeReq { target: hand.name(MDT) }));
-    hand.wait(Duration::from_micros(150)).await;
-    hand.withhold(MGT).await;
+    let first = peer.send(peer.request(Opcode::MgsSeqRange, &SeqRangeReq { target: cx.name(MDT) }));
+    cx.wait(Duration::from_micros(150)).await;
+    cx.withhold(MGT).await;
     let second = peer.send(peer.request(Opcode::MgsSetParam, &param("llite.*.max_cached_mb", "65", false)));
     peer.answer(first).await?;
     peer.unanswered(second, SOON).await?;
@@ -169,66 +167,71 @@ async fn told_durably(hand: Hand) -> Outcome {
     // A new request must not be shown the change either.
     let asked = late.send(late.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() }));
     late.unanswered(asked, SOON).await?;
-    hand.crash(MGT).await;
-    let after = config(&administrator(&hand).await?).await?;
+    cx.crash(MGT).await;
+    let after = config(&administrator(&cx).await?).await?;
     if after != before {
-        return Err(format!("a change that never reached the disk is there after a crash: {after:?}, before {before:?}"));
+        return Err(format!(
+            "a change that never reached the disk is there after a crash: {after:?}, before {before:?}"
+        ));
     }
     Ok(())
 }
 
-async fn told_when_there(hand: Hand) -> Outcome {
-    let (early, peer) = (administrator(&hand).await?, administrator(&hand).await?);
+async fn told_when_there(cx: RawContext) -> Outcome {
+    let (early, peer) = (administrator(&cx).await?, administrator(&cx).await?);
     early.refused(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }, Errno::ENOENT).await?;
     peer.done::<RegisterRep>(Opcode::MgsRegister, &target("later-MDT0000", 9, 1, 1)).await?;
-    let told: Config = early.noticed(Opcode::MgsConfigChanged, SOON).await?;
-    if told.fsname != "later" {
-        return Err(format!("a peer that waits for 'later' is notified of '{}'", told.fsname));
+    let notified: Config = early.noticed(Opcode::MgsConfigChanged, SOON).await?;
+    if notified.fsname != "later" {
+        return Err(format!("a peer that waits for 'later' is notified of '{}'", notified.fsname));
     }
     let found: Config = early.done(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }).await?;
-    if found.version != told.version || found.targets.len() != 1 {
-        return Err(format!("version {} was announced, and there is {found:?}", told.version));
+    if found.version != notified.version || found.targets.len() != 1 {
+        return Err(format!("version {} was announced, and there is {found:?}", notified.version));
     }
     Ok(())
 }
 
-async fn ranges(hand: Hand) -> Outcome {
-    let ask = SeqRangeReq { target: hand.name(MDT) };
-    let mut behind = 0;
-    hand.command(Command::Copy(MGT)).await;
+async fn ranges(cx: RawContext) -> Outcome {
+    let ask = SeqRangeReq { target: cx.name(MDT) };
+    let mut granted_to = 0;
+    cx.command(Command::Copy(MGT)).await;
     for round in 0..4 {
-        let peer = administrator(&hand).await?;
+        let peer = administrator(&cx).await?;
         for _ in 0..2 {
             let range: SeqRangeRep = peer.done(Opcode::MgsSeqRange, &ask).await?;
-            if range.start < behind || range.end <= range.start {
+            if range.start < granted_to || range.end <= range.start {
                 return Err(format!("sequences from {:x} on are granted a second time: {range:?}", range.start));
             }
-            behind = range.end;
+            granted_to = range.end;
         }
         match round {
-            2 => hand.command(Command::PutBack(MGT, true)).await,
-            _ => hand.crash(MGT).await,
+            2 => cx.command(Command::PutBack(MGT, true)).await,
+            _ => cx.crash(MGT).await,
         }
     }
     Ok(())
 }
 
-async fn older_configuration(hand: Hand) -> Outcome {
-    let peer = administrator(&hand).await?;
+async fn older_configuration(cx: RawContext) -> Outcome {
+    let peer = administrator(&cx).await?;
     let ahead = |value| param("llite.*.max_read_ahead_mb", value, false);
-    hand.command(Command::Copy(MGT)).await;
+    cx.command(Command::Copy(MGT)).await;
     for value in ["5", "6", "7", "8"] {
         peer.done::<Empty>(Opcode::MgsSetParam, &ahead(value)).await?;
     }
-    let told = config(&peer).await?;
-    hand.command(Command::PutBack(MGT, true)).await;
-    let peer = administrator(&hand).await?;
+    let notified = config(&peer).await?;
+    cx.command(Command::PutBack(MGT, true)).await;
+    let peer = administrator(&cx).await?;
     let now = config(&peer).await?;
-    if now.version <= told.version {
-        return Err(format!("version {} was read before the restore, and version {} after it", told.version, now.version));
+    if now.version <= notified.version {
+        return Err(format!(
+            "version {} was read before the restore, and version {} after it",
+            notified.version, now.version
+        ));
     }
     // The clients have reconnected by now.
-    hand.wait(Duration::from_secs(60)).await;
+    cx.wait(Duration::from_secs(60)).await;
     peer.done::<Empty>(Opcode::MgsSetParam, &ahead("3")).await.map(drop)
 }
 

@@ -14,7 +14,7 @@ use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, Tag, Xid};
 use stdx::faults::{ONCE, sites};
 
 use super::Act::{Begin, Do, Wait};
-use super::raw::{Hand, Outcome, Peer};
+use super::raw::{Outcome, Peer, RawContext};
 use super::stories::{mknod, path, stat};
 use super::{Act, MDT, OST, Story};
 use crate::kernel::S_IFREG;
@@ -25,43 +25,37 @@ use crate::world::session::superuser;
 
 /// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    story("in-line", "a stream of readers does not starve a writer", || {
-        vec![Act::Raw(|hand| Box::pin(in_line(hand)))]
-    }),
+    story("in-line", "a stream of readers does not starve a writer", || vec![Act::Raw(|cx| Box::pin(in_line(cx)))]),
     story("side-by-side", "writers at different places of an object hold their locks concurrently", || {
-        vec![Act::Raw(|hand| Box::pin(side_by_side(hand)))]
+        vec![Act::Raw(|cx| Box::pin(side_by_side(cx)))]
     }),
     story("asked-back", "a waiting request is granted as soon as no lock conflicts, whatever the conflict was", || {
-        vec![Act::Raw(|hand| Box::pin(asked_back(hand)))]
-    }),
-    story("removed", "a request that waits for a lock on a file continues when another client removes the file", || {
-        vec![Act::Raw(|hand| Box::pin(removed(hand)))]
+        vec![Act::Raw(|cx| Box::pin(asked_back(cx)))]
     }),
     story(
-        "sent-again",
-        "a resent or cancelled lock request is answered although its first copy waits",
-        || vec![mknod(0, "f"), Act::Raw(|hand| Box::pin(sent_again(hand)))],
+        "removed",
+        "a request that waits for a lock on a file continues when another client removes the file",
+        || vec![Act::Raw(|cx| Box::pin(removed(cx)))],
     ),
+    story("sent-again", "a resent or cancelled lock request is answered although its first copy waits", || {
+        vec![mknod(0, "f"), Act::Raw(|cx| Box::pin(sent_again(cx)))]
+    }),
     story("sizes-asked", "a size in a reply is as new as the request", || {
-        vec![Act::Raw(|hand| Box::pin(sizes_asked(hand)))]
+        vec![Act::Raw(|cx| Box::pin(sizes_asked(cx)))]
     }),
     story("slow-writer", "a client that writes back after a callback may take its time", || {
         vec![
             Act::Set(Node::Server(OST), "ldlm_timeout", "5"),
-            Act::Raw(|hand| Box::pin(slow_writer(hand))),
+            Act::Raw(|cx| Box::pin(slow_writer(cx))),
             Act::Expect(Node::Server(OST), "*.*.eviction_count", "0".to_owned()),
         ]
     }),
     story(
         "claimed-anew",
         "of two clients that replay one lock after a crash one gets it, in the mode that it states last",
-        || vec![Act::Raw(|hand| Box::pin(claimed_anew(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(claimed_anew(cx)))],
     ),
-    story(
-        "grant-lost",
-        "a lock whose grant was lost with the reply blocks no other client",
-        grant_lost,
-    ),
+    story("grant-lost", "a lock whose grant was lost with the reply blocks no other client", grant_lost),
     story(
         "cleared-in-recovery",
         "locks that a client cancels while it replays them are gone afterwards, at the client and at the target",
@@ -70,7 +64,7 @@ pub(super) const STORIES: &[Story] = &[
     story(
         "record-locks",
         "a deadlock is detected whichever request closes the cycle; an unlocked range or a refused request stays so",
-        || vec![mknod(0, "f"), mknod(0, "g"), Act::Raw(|hand| Box::pin(record_locks(hand)))],
+        || vec![mknod(0, "f"), mknod(0, "g"), Act::Raw(|cx| Box::pin(record_locks(cx)))],
     ),
 ];
 
@@ -90,8 +84,8 @@ fn object(number: u32) -> ObjectId {
     ObjectId { fid: Fid::new(SEQUENCE, number), stripe: 0 }
 }
 
-async fn clients<const N: usize>(hand: &Hand, server: usize) -> Result<[Peer; N], String> {
-    let peers = core::array::from_fn(|_| hand.peer(server));
+async fn clients<const N: usize>(cx: &RawContext, server: usize) -> Result<[Peer; N], String> {
+    let peers = core::array::from_fn(|_| cx.peer(server));
     for peer in &peers {
         peer.connected(|_, _| ()).await?;
     }
@@ -157,8 +151,8 @@ async fn gives_back(peer: &Peer, grants: &[&LockGrant]) -> Outcome {
 }
 
 /// A later reader waits behind the writer, even while another reader holds a lock.
-async fn in_line(hand: Hand) -> Outcome {
-    let [first, writer, second] = clients(&hand, OST).await?;
+async fn in_line(cx: RawContext) -> Outcome {
+    let [first, writer, second] = clients(&cx, OST).await?;
     let reads = locks(&first, &whole(1, LockMode::Pr, 1)).await?;
     let writes = asks(&writer, &whole(1, LockMode::Pw, 1));
     is_asked_for(&first, &reads).await?;
@@ -172,8 +166,8 @@ async fn in_line(hand: Hand) -> Outcome {
 }
 
 /// An extent beyond the requested one ends where another client's extent starts, whether that is granted or requested.
-async fn side_by_side(hand: Hand) -> Outcome {
-    let [before, low, high] = clients(&hand, OST).await?;
+async fn side_by_side(cx: RawContext) -> Outcome {
+    let [before, low, high] = clients(&cx, OST).await?;
     let all = locks(&before, &pages(1, LockMode::Pw, 0, 1, 1)).await?;
     if extent(&all) != Extent::ALL {
         return Err(before.wrong(format!("has no competitor, and only gets {all:?}")));
@@ -200,8 +194,8 @@ async fn side_by_side(hand: Hand) -> Outcome {
 }
 
 /// The conflicting lock is released, joined by another one, downgraded, or lost with its client.
-async fn asked_back(hand: Hand) -> Outcome {
-    let [holder, waiter, reader] = clients(&hand, OST).await?;
+async fn asked_back(cx: RawContext) -> Outcome {
+    let [holder, waiter, reader] = clients(&cx, OST).await?;
     // The holder needs another lock before it can release the first one; both get callbacks.
     let first = locks(&holder, &whole(1, LockMode::Pr, 1)).await?;
     let writes = asks(&waiter, &whole(1, LockMode::Pw, 1));
@@ -232,9 +226,9 @@ async fn asked_back(hand: Hand) -> Outcome {
 }
 
 /// The file is outside the story's own tree, which must match its model.
-async fn removed(hand: Hand) -> Outcome {
-    let [remover, waiter] = clients(&hand, MDT).await?;
-    let kernel = &hand.kernels[0];
+async fn removed(cx: RawContext) -> Outcome {
+    let [remover, waiter] = clients(&cx, MDT).await?;
+    let kernel = &cx.kernels[0];
     let dir = [name("aside")];
     let path = [name("aside"), name("f")];
     let made = async {
@@ -260,9 +254,9 @@ async fn removed(hand: Hand) -> Outcome {
 }
 
 /// With another xid: after a reconnect the target may have forgotten the request, but the lock manager has not.
-async fn sent_again(hand: Hand) -> Outcome {
-    let fid = hand.fid(0, "f").await?;
-    let [holder, waiter] = clients(&hand, OST).await?;
+async fn sent_again(cx: RawContext) -> Outcome {
+    let fid = cx.fid(0, "f").await?;
+    let [holder, waiter] = clients(&cx, OST).await?;
     let holds = locks(&holder, &whole(1, LockMode::Pw, 1)).await?;
     let wanted = whole(1, LockMode::Pw, 1);
     asks(&waiter, &wanted);
@@ -273,7 +267,7 @@ async fn sent_again(hand: Hand) -> Outcome {
     let has = gets(&waiter, again).await?;
     gives_back(&waiter, &[&has]).await?;
     // The same for record locks, which a signal can also cancel.
-    let [holder, waiter] = clients(&hand, MDT).await?;
+    let [holder, waiter] = clients(&cx, MDT).await?;
     locks(&holder, &range(fid, LockMode::Pw, 1, 0, 1)).await?;
     let wanted = range(fid, LockMode::Pw, 1, 0, 1);
     asks(&waiter, &wanted);
@@ -307,8 +301,8 @@ async fn sees(peer: &Peer, question: Xid, size: u64) -> Outcome {
     }
 }
 
-async fn sizes_asked(hand: Hand) -> Outcome {
-    let [low, high, early, late] = clients(&hand, OST).await?;
+async fn sizes_asked(cx: RawContext) -> Outcome {
+    let [low, high, early, late] = clients(&cx, OST).await?;
     let question = |number| EnqueueReq { glimpse: true, ..whole(number, LockMode::Pr, 0) };
     let same = LockMode::Unset;
     // One client asks after the reply to another's glimpse has left the holder, which has written since.
@@ -344,14 +338,14 @@ async fn sizes_asked(hand: Hand) -> Outcome {
 }
 
 /// Writes a page every few seconds, for much longer than the lock timeout, without being evicted.
-async fn slow_writer(hand: Hand) -> Outcome {
-    let [writer, waiter] = clients(&hand, OST).await?;
+async fn slow_writer(cx: RawContext) -> Outcome {
+    let [writer, waiter] = clients(&cx, OST).await?;
     let holds = locks(&writer, &whole(4, LockMode::Pw, 1)).await?;
     let waits = asks(&waiter, &pages(4, LockMode::Pr, 0, 1, 1));
     is_asked_for(&writer, &holds).await?;
     let bytes = Bytes::from(vec![b'x'; PAGE as usize]);
     for page in 0..10 {
-        hand.wait(Duration::from_secs(3)).await;
+        cx.wait(Duration::from_secs(3)).await;
         let write = WriteReq { object: object(4), offset: page * PAGE, lock: holds.handle, ..WriteReq::default() };
         let frame = Frame { bulk: bytes.clone(), ..writer.request(Opcode::ObjWrite, &write) };
         let reply = writer.call(frame).await?;
@@ -359,7 +353,7 @@ async fn slow_writer(hand: Hand) -> Outcome {
     }
     gives_back(&writer, &[&holds]).await?;
     gets(&waiter, waits).await?;
-    let remover = hand.peer(OST);
+    let remover = cx.peer(OST);
     remover.connected(|_, request| request.lightweight = true).await?;
     let destroy = asks_destroy(&remover, 4);
     let reads: BlCallback = waiter.noticed(Opcode::LdlmBlCallback, SOON).await?;
@@ -392,12 +386,12 @@ fn is_through(peer: &Peer, step: u32) -> Xid {
     peer.send(Frame { header: Header { flags: plain.header.flags | step, ..plain.header }, ..plain })
 }
 
-async fn claimed_anew(hand: Hand) -> Outcome {
-    let [first, second] = clients(&hand, OST).await?;
+async fn claimed_anew(cx: RawContext) -> Outcome {
+    let [first, second] = clients(&cx, OST).await?;
     let held = locks(&first, &whole(1, LockMode::Pw, 1)).await?;
     let other = locks(&first, &whole(2, LockMode::Pw, 2)).await?;
-    hand.crash(OST).await;
-    hand.wait(A_WHILE).await;
+    cx.crash(OST).await;
+    cx.wait(A_WHILE).await;
     for peer in [&first, &second] {
         peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
     }
@@ -415,7 +409,9 @@ async fn claimed_anew(hand: Hand) -> Outcome {
     let claimed = claims(&second, &[false_claim, beside]).await?;
     let refused: Vec<(u32, i32)> = claimed.failed.iter().map(|failed| (failed.index, failed.errno)).collect();
     if !has.failed.is_empty() || refused != [(0, Errno::ESTALE.raw())] {
-        return Err(second.wrong(format!("replays a lock that another holds, and gets {claimed:?}; the other: {has:?}")));
+        return Err(
+            second.wrong(format!("replays a lock that another holds, and gets {claimed:?}; the other: {has:?}"))
+        );
     }
     for peer in [&first, &second] {
         is_through(peer, flags::LOCK_REPLAY_DONE);
@@ -439,10 +435,10 @@ fn grant_lost() -> Vec<Act> {
         stat(0, "f"),
         chmod(0o600),
         Wait(50_000),
-        Act::Fail(MDT, u32::from(sites::LDLM_REPLY.0) | ONCE),
+        Act::FailLoc(MDT, u32::from(sites::LDLM_REPLY.0) | ONCE),
         Begin(0, Op::Stat { path: path("f") }),
         Act::Hit(MDT),
-        Act::Fail(MDT, sites::LDLM_ENQUEUE_NET.0.into()),
+        Act::FailLoc(MDT, sites::LDLM_ENQUEUE_NET.0.into()),
         // It has reconnected and resent the request.
         Wait(12_000_000),
         Act::Waiting(1),
@@ -450,7 +446,7 @@ fn grant_lost() -> Vec<Act> {
         chmod(0o640),
         Act::Within(1_000_000),
         Act::Waiting(1),
-        Act::Fail(MDT, 0),
+        Act::FailLoc(MDT, 0),
         Act::Join,
     ]
 }
@@ -463,7 +459,7 @@ fn cleared_in_recovery() -> Vec<Act> {
         acts.extend([
             Wait(50_000),
             Act::Crash(MDT),
-            // The target starts and hears who was there.
+            // The target starts and learns which clients were connected.
             Wait(1_000 + round * 40),
             Act::Set(Node::Client(0), LRU, "clear"),
             Wait(1_000_000),
@@ -494,9 +490,9 @@ async fn is_refused(peer: &Peer, wanted: &EnqueueReq) -> Outcome {
     peer.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EAGAIN))
 }
 
-async fn record_locks(hand: Hand) -> Outcome {
-    let (file, other) = (hand.fid(0, "f").await?, hand.fid(0, "g").await?);
-    let [first, second, third] = clients(&hand, MDT).await?;
+async fn record_locks(cx: RawContext) -> Outcome {
+    let (file, other) = (cx.fid(0, "f").await?, cx.fid(0, "g").await?);
+    let [first, second, third] = clients(&cx, MDT).await?;
     // One thread of the first process waits for the second process, which waits for the third, as does another thread of the
     // first: that thread gets the lock that both wait for, and this closes the cycle.
     locks(&second, &range(file, LockMode::Pw, 1, 0, 1)).await?;

@@ -5,8 +5,8 @@ use schema::{Object, Record};
 use stdx::faults::sites;
 
 use super::Act::{
-    As, Barrier, Begin, Crash, Damage, Die, Do, Evict, Expect, Fail, Fill, Free, Join, Lack, Left, Mark, Mount,
-    Refused, Repair, Set, Wait, Within,
+    As, Barrier, Begin, Crash, Damage, Die, Do, Evict, Expect, ExpectNot, FailLoc, Fill, Free, Join, JoinAny, Mark,
+    Mount, Refused, Repair, Set, Wait, Within,
 };
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
@@ -17,19 +17,11 @@ use crate::world::server::RESERVE;
 
 /// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    story(
-        "removal-lost",
-        "a removal that is lost with its client and its server has removed no bytes",
-        removal_lost,
-    ),
+    story("removal-lost", "a removal that is lost with its client and its server has removed no bytes", removal_lost),
     story("lists", "access lists permit named users, follow the mode, and are inherited", lists),
     story("capability", "an executable that gets another owner loses its capabilities", capability),
     story("many-links", "a file gets more names than its inode records, and loses them again", many_links),
-    story(
-        "leased",
-        "other clients see changes of metadata write-back at once, whatever they had cached",
-        leased,
-    ),
+    story("leased", "other clients see changes of metadata write-back at once, whatever they had cached", leased),
     story("destroy-again", "the destroy of objects is retried if an object target cannot execute it", destroy_again),
     story(
         "copy-of-dead",
@@ -59,7 +51,11 @@ pub(super) const STORIES: &[Story] = &[
         room_for_all,
     ),
     story("room-for-data", "promised room for data stays available, whatever others write", room_for_data),
-    story("one-hash", "a directory has more names of one hash than a chain holds, and they are added and removed", one_hash),
+    story(
+        "one-hash",
+        "a directory has more names of one hash than a chain holds, and they are added and removed",
+        one_hash,
+    ),
 ];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
@@ -239,7 +235,7 @@ fn leased() -> Vec<Act> {
         });
         acts.extend([stat(1, &at("a")), list(1, "d", true)]);
     }
-    acts.push(Lack(Node::Client(2), "mdc.*.metadata_write_back", "changes: 1 ".to_owned()));
+    acts.push(ExpectNot(Node::Client(2), "mdc.*.metadata_write_back", "changes: 1 ".to_owned()));
     acts
 }
 
@@ -289,14 +285,19 @@ fn move_of_dead() -> Vec<Act> {
         fsync(1, 1),
         Do(1, Op::Syncfs),
         SETTLE,
-        Fail(MDT, sites::MDS_REINT_MULTI_NET.0.into()),
+        FailLoc(MDT, sites::MDS_REINT_MULTI_NET.0.into()),
         Begin(
             1,
-            Op::Write { fd: 1, way: crate::model::Way::Plain, offset: 5_000, data: Bytes::from(vec![b'x'; 300_000]) },
+            Op::Write {
+                fd: 1,
+                way: crate::model::WriteWay::Plain,
+                offset: 5_000,
+                data: Bytes::from(vec![b'x'; 300_000]),
+            },
         ),
         Wait(3_000_000),
         Die(1),
-        Fail(MDT, 0),
+        FailLoc(MDT, 0),
         RECOVERED,
         stat(0, "f"),
         Do(0, unlink("f")),
@@ -340,14 +341,14 @@ fn promised() -> Vec<Act> {
         room(3, "1024"),
         Fill(MDT, 32 << 20, RESERVE),
         Wait(2_000_000),
-        // Any request tells a client that it was evicted.
+        // A client learns of its eviction with its next request.
         Evict(MDT, 3),
         Begin(3, Op::Statfs),
-        Left,
+        JoinAny,
         room(3, "0"),
         Evict(MDT, 2),
         Begin(2, Op::Statfs),
-        Left,
+        JoinAny,
         room(2, "42"),
         // Unused room is given back, and granted again with the next change that the server makes.
         BACK,
@@ -434,7 +435,7 @@ fn group_waits() -> Vec<Act> {
 fn room_for_all() -> Vec<Act> {
     let mut acts = promised_little(400_000);
     acts.extend([Do(0, Op::Syncfs), Fill(MDT, 1_000_000, LITTLE), Wait(2_000_000)]);
-    acts.extend(many(0, 1_300).flat_map(|(client, op)| [Begin(client, op), Left]));
+    acts.extend(many(0, 1_300).flat_map(|(client, op)| [Begin(client, op), JoinAny]));
     acts.extend([Mark, Do(0, Op::Syncfs), Within(1_000_000), Free(MDT)]);
     acts
 }
@@ -451,7 +452,7 @@ fn room_for_data() -> Vec<Act> {
     acts.extend([Fill(OST, 0, 0), Fill(OST + 1, 0, 0), Wait(2_000_000)]);
     let target = Bytes::from(vec![b't'; 4_000]);
     let links = (0..4_500).map(|number| Op::Symlink { path: path(&format!("d/{number}")), target: target.clone() });
-    acts.extend(links.flat_map(|op| [Begin(0, op), Left]));
+    acts.extend(links.flat_map(|op| [Begin(0, op), JoinAny]));
     for (fd, _) in files() {
         acts.extend([write(1, fd, 0, 60_000), fsync(1, fd)]);
     }

@@ -36,10 +36,10 @@ use stdx::faults::FAILED;
 use stdx::{Faults, Instant};
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Got, Instead, Model, Op, Path, When, differs};
+use crate::model::{Model, Op, Path, Returned, Substitutes, TimeRange, differs};
 use crate::plan::Plan;
-use crate::program::perform::Hands;
-use crate::program::{Mounts, Setting, Watcher, name, root, user, verify};
+use crate::program::perform::OpExecutor;
+use crate::program::{Mounts, ProgramEnv, ReadOnlyMount, name, root, user, verify};
 use crate::rest;
 use crate::sched::{Command, Fail};
 use crate::trace::Keep;
@@ -84,30 +84,30 @@ pub enum Act {
     /// Waits for the oldest call in the background and checks its result.
     Join,
     /// The same with any result. If the call succeeds, it takes effect in the model now.
-    Left,
+    JoinAny,
     /// Makes a call as a user other than root.
     As(usize, Op),
-    /// A call that would be in order fails with this all the same, and changes nothing.
+    /// Makes a call that the model would allow; it must fail with this error and change nothing.
     Refused(usize, Op, Errno),
-    /// A call that may fail, or write less than was asked for. Otherwise it gives what it should.
+    /// Makes a call that may fail, or write less than requested. Otherwise its result is checked.
     Try(usize, Op),
-    /// This has happened, and no call says so.
-    Meanwhile(Op),
-    /// Programs that wait for a client are killed.
+    /// Applies a call to the model that no other act reports.
+    AssumeDone(Op),
+    /// Kills the programs that wait for a client.
     KillPrograms(usize),
-    /// The kernel of a client keeps nothing that no program uses.
+    /// Makes a client's kernel drop everything that no program uses.
     Shrink(usize),
-    /// A server gives up a client.
+    /// A server evicts a client: server, client.
     Evict(usize, usize),
-    /// Time is measured from here on.
+    /// Starts the stopwatch.
     Mark,
-    /// Since then no more time has passed, in microseconds.
+    /// Checks that no more than this many microseconds have passed since `Mark`.
     Within(u64),
-    /// Through a client, something was read since then for the last time.
+    /// Checks that the access time of a file, seen through a client, is not before `Mark`.
     ReadSince(usize, Path),
-    /// So many of the calls that were begun have no answer.
+    /// Checks how many calls in the background have no result yet.
     Waiting(usize),
-    /// Steps count from here on.
+    /// Starts to count steps for the fault.
     Arm,
     /// A further client (the third or a later one) mounts; it writes metadata back.
     Mount,
@@ -118,7 +118,7 @@ pub enum Act {
     /// Waits this many microseconds.
     Wait(u64),
     /// Sets a server's `fail_loc`.
-    Fail(usize, u32),
+    FailLoc(usize, u32),
     /// Waits until the site of a server's `fail_loc` is hit.
     Hit(usize),
     /// From now on nothing that a server writes reaches its disk.
@@ -144,11 +144,11 @@ pub enum Act {
     /// Checks that a parameter contains this text, with words compared as a whole.
     Expect(Node, &'static str, String),
     /// Checks that a parameter does not contain this text.
-    Lack(Node, &'static str, String),
+    ExpectNot(Node, &'static str, String),
     /// Sends any other command to the world.
     Ask(Command),
     /// Runs a program of peers that are not clients.
-    Raw(fn(raw::Hand) -> raw::Doing),
+    Raw(fn(raw::RawContext) -> raw::RunningPart),
     /// Makes a call that must fail with this error.
     Fails(usize, Op, Errno),
     /// Arms a site of a node: `fail_loc` and `fail_val`.
@@ -160,7 +160,7 @@ pub enum Act {
     /// A server's disk is lost, and an empty new target takes its place.
     Replace(usize),
     /// Checks the number of lines with this text in a node's log.
-    Said(Node, &'static str, usize),
+    Logged(Node, &'static str, usize),
 }
 
 /// A story, and the faults that strike in it.
@@ -177,7 +177,7 @@ pub struct Story {
 
 /// The counts of a story's runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct StoryCounts {
     /// Number of runs.
     pub times: u64,
     /// Number of events in all runs.
@@ -186,12 +186,12 @@ pub struct Told {
 
 /// A failed run of a story.
 #[derive(Clone, Debug)]
-pub struct Wrong {
-    /// Which fault at which step; `None`: without one.
+pub struct StoryFailure {
+    /// The fault and its step; `None` if the run had no fault.
     pub trap: Option<(Strike, u64)>,
-    /// What is wrong.
+    /// What went wrong.
     pub what: String,
-    /// The last lines of the run.
+    /// The last lines of the trace.
     pub lines: Vec<String>,
 }
 
@@ -207,17 +207,17 @@ impl Story {
     ///
     /// # Errors
     /// The first run that failed.
-    pub fn tell(&self, stride: u64) -> Result<Told, Box<Wrong>> {
-        let mut told = Told::default();
-        self.once(None, &mut told)?;
+    pub fn tell(&self, stride: u64) -> Result<StoryCounts, Box<StoryFailure>> {
+        let mut counts = StoryCounts::default();
+        self.once(None, &mut counts)?;
         for &strike in self.strikes {
             for step in (0..STEPS_MAX).step_by(stride.max(1) as usize) {
-                if !self.once(Some((strike, step)), &mut told)? {
+                if !self.once(Some((strike, step)), &mut counts)? {
                     break;
                 }
             }
         }
-        Ok(told)
+        Ok(counts)
     }
 
     /// Prints the trace of a run without a fault.
@@ -227,15 +227,15 @@ impl Story {
     }
 
     /// Runs the story once. Returns whether the fault struck.
-    fn once(&self, trap: Option<(Strike, u64)>, told: &mut Told) -> Result<bool, Box<Wrong>> {
+    fn once(&self, trap: Option<(Strike, u64)>, counts: &mut StoryCounts) -> Result<bool, Box<StoryFailure>> {
         let (sprung, events, failure, _) = self.run(trap, Keep::Nothing);
-        told.times += 1;
-        told.events += events;
+        counts.times += 1;
+        counts.events += events;
         match failure {
             None => Ok(sprung),
             Some(what) => {
                 let (.., lines) = self.run(trap, Keep::Last(400));
-                Err(Box::new(Wrong { trap, what, lines }))
+                Err(Box::new(StoryFailure { trap, what, lines }))
             }
         }
     }
@@ -251,7 +251,7 @@ impl Story {
         let mut world = World::new(plan, keep);
         world.servers.iter_mut().for_each(|server| server.faults = Faults::allowed(1));
         world.trap = trap.map(|(strike, step)| Trap::new(strike, step));
-        let failure = Telling { world: &mut world }.all(acts).err();
+        let failure = StoryRun { world: &mut world }.all(acts).err();
         let sprung = world.trap.is_some_and(|trap| trap.sprung);
         let lines = world.trace.lines().map(str::to_owned).collect();
         world.sched.clear();
@@ -259,47 +259,50 @@ impl Story {
     }
 }
 
-struct Telling<'w> {
+struct StoryRun<'w> {
     world: &'w mut World,
 }
 
-impl Telling<'_> {
+impl StoryRun<'_> {
     fn all(&mut self, acts: Vec<Act>) -> Result<(), String> {
         for server in 0..self.world.servers.len() {
             self.world.start_server(server, Duration::ZERO);
         }
         self.bounded("the targets do not come up", World::all_serve)?;
-        let setting =
-            Setting { sched: self.world.sched.clone(), mounts: Mounts::default(), watcher: Watcher::default() };
+        let env = ProgramEnv {
+            sched: self.world.sched.clone(),
+            mounts: Mounts::default(),
+            read_only_mount: ReadOnlyMount::default(),
+        };
         for _ in 0..self.world.plan.clients {
             let client = self.world.add_client();
-            setting.mounts.add(self.world.mounts[client].kernel.clone());
+            env.mounts.add(self.world.mounts[client].kernel.clone());
         }
         self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
-        self.world.administrator.programs = setting.mounts.clone();
-        let hand = raw::Hand::of(self.world);
+        self.world.administrator.programs = env.mounts.clone();
+        let cx = raw::RawContext::of(self.world);
         self.world.raw.expect_lies();
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
-            let hand = raw::Hand { kernels: setting.mounts.living(), base: place.clone(), ..hand };
+            let cx = raw::RawContext { kernels: env.mounts.living(), base: place.clone(), ..cx };
             let mut actor = Actor {
-                hand,
-                kernels: setting.mounts.living(),
-                setting: setting.clone(),
-                model: Model::new(0, 0, 0o755, When::at(0)),
+                cx,
+                kernels: env.mounts.living(),
+                env: env.clone(),
+                model: Model::new(0, 0, 0o755, TimeRange::at(0)),
                 base: place,
                 files: BTreeMap::new(),
-                begun: VecDeque::new(),
+                background: VecDeque::new(),
                 marked: Instant::ZERO,
                 marked_wall: 0,
                 faults,
             };
             match actor.play(acts).await {
                 Ok(()) => *out.borrow_mut() = Some(actor.model),
-                Err(what) => setting.sched.fail(what),
+                Err(what) => env.sched.fail(what),
             }
         });
         self.bounded("the story does not end", |world| world.sched.is_idle())?;
@@ -316,7 +319,7 @@ impl Telling<'_> {
         let kernel = self.world.mounts[client].kernel.clone();
         let sched = self.world.sched.clone();
         self.world.sched.spawn("the check", async move {
-            match verify::tree(&kernel, &base, &model, verify::FULL, &|_| Instead::default()).await {
+            match verify::tree(&kernel, &base, &model, verify::FULL, &|_| Substitutes::default()).await {
                 Ok(None) => {}
                 Ok(Some(what)) => sched.fail(format!("the tree is wrong at the end: {what}")),
                 Err(fail) => sched.fail(format!("the check met {fail:?}")),
@@ -336,13 +339,13 @@ impl Telling<'_> {
 
 /// Executes the acts.
 struct Actor {
-    hand: raw::Hand,
-    setting: Setting,
+    cx: raw::RawContext,
+    env: ProgramEnv,
     kernels: Vec<Kernel>,
     model: Model,
     base: Vec<Bytes>,
     files: BTreeMap<u32, Fd>,
-    begun: VecDeque<Begun>,
+    background: VecDeque<BackgroundCall>,
     marked: Instant,
     marked_wall: i64,
     /// Fault injection of the servers.
@@ -350,39 +353,39 @@ struct Actor {
 }
 
 /// A call in the background, and its result once it has ended.
-struct Begun {
+struct BackgroundCall {
     op: Op,
     from: i64,
     result: Rc<RefCell<Option<Outcome>>>,
 }
 
 /// When a call ended, and its result.
-type Outcome = (i64, Result<Got, Fail>);
+type Outcome = (i64, Result<Returned, Fail>);
 
 impl Actor {
     async fn play(&mut self, acts: Vec<Act>) -> Result<(), String> {
         let kernel = self.kernels[0].clone();
-        let from = self.setting.sched.wall_ns();
+        let from = self.env.sched.wall_ns();
         let made = async {
             kernel.mkdir(&root(), &self.base, 0o755, false).await?;
             kernel.sync_all(&root()).await
         };
         made.await.map_err(|fail| format!("the story's directory: {fail:?}"))?;
-        self.model = Model::new(0, 0, 0o755, When { from, to: self.setting.sched.wall_ns() });
+        self.model = Model::new(0, 0, 0o755, TimeRange { from, to: self.env.sched.wall_ns() });
         for act in acts {
             self.act(act).await?;
         }
-        self.hand.leave().await;
-        self.setting.sched.command(Command::Disarm);
+        self.cx.leave().await;
+        self.env.sched.command(Command::Disarm);
         Ok(())
     }
 
     async fn act(&mut self, act: Act) -> Result<(), String> {
-        let sched = self.setting.sched.clone();
+        let sched = self.env.sched.clone();
         match act {
             Act::Planned(_) => {}
             Act::Arm => sched.command(Command::Arm),
-            Act::Fail(server, loc) => {
+            Act::FailLoc(server, loc) => {
                 sched.note(|| format!("fail_loc={loc:#x} on server {server}"));
                 self.faults[server].set_loc(loc);
             }
@@ -392,7 +395,7 @@ impl Actor {
                 }
             }
             Act::Waiting(count) => {
-                let waiting = self.begun.iter().filter(|begun| begun.result.borrow().is_none()).count();
+                let waiting = self.background.iter().filter(|background| background.result.borrow().is_none()).count();
                 if waiting != count {
                     return Err(format!("{waiting} calls wait, not {count}"));
                 }
@@ -408,13 +411,14 @@ impl Actor {
             Act::Set(node, name, value) => sched.command(Command::Set(node, name, value, Ok(()))),
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
-            Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
+            Act::ExpectNot(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
             Act::Ask(command) => sched.command(command),
-            Act::Raw(part) => part(self.hand.clone()).await?,
+            Act::Raw(part) => part(self.cx.clone()).await?,
             Act::Fails(client, op, errno) => {
                 let kernel = self.kernels[client].clone();
-                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
-                let result = hands.perform(&op, &root()).await;
+                let mut executor =
+                    OpExecutor { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = executor.perform(&op, &root()).await;
                 if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
                     return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
                 }
@@ -423,7 +427,7 @@ impl Actor {
             Act::Slow(server, us) => sched.command(Command::Slow(server, Duration::from_micros(us))),
             Act::FailSync(server) => sched.command(Command::FailSync(server)),
             Act::Replace(server) => sched.command(Command::Replace(server)),
-            Act::Said(node, text, times) => sched.command(Command::Said(node, text, times)),
+            Act::Logged(node, text, times) => sched.command(Command::Logged(node, text, times)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));
@@ -433,10 +437,10 @@ impl Actor {
             }
             Act::Mount => {
                 sched.command(Command::Mount);
-                while self.kernels.len() == self.setting.mounts.count() {
+                while self.kernels.len() == self.env.mounts.count() {
                     sched.sleep(Duration::from_millis(1)).await;
                 }
-                self.kernels.extend(self.setting.mounts.living().pop());
+                self.kernels.extend(self.env.mounts.living().pop());
             }
             Act::Die(client) => {
                 sched.command(Command::Kill(client));
@@ -466,16 +470,16 @@ impl Actor {
             Act::Try(client, mut op) => {
                 let from = sched.wall_ns();
                 let result = self.made(client, &op, &root()).await;
-                if let (Op::Write { data, .. }, Ok(Got::Written(count))) = (&mut op, &result) {
+                if let (Op::Write { data, .. }, Ok(Returned::Written(count))) = (&mut op, &result) {
                     data.truncate(*count as usize);
                 }
                 if !matches!(result, Err(Fail::Errno(_))) {
-                    self.compare(&op, &root(), When { from, to: sched.wall_ns() }, result)?;
+                    self.compare(&op, &root(), TimeRange { from, to: sched.wall_ns() }, result)?;
                 }
             }
-            Act::Meanwhile(op) => {
+            Act::AssumeDone(op) => {
                 let now = sched.wall_ns();
-                if let Err(errno) = self.model.apply(&op, &root(), When { from: self.marked_wall, to: now }) {
+                if let Err(errno) = self.model.apply(&op, &root(), TimeRange { from: self.marked_wall, to: now }) {
                     return Err(format!("{} is impossible in the model: {}", op.show(), errno.name()));
                 }
             }
@@ -493,23 +497,27 @@ impl Actor {
                 sched.note(|| format!("client {client} begins: {}", op.show()));
                 let kernel = self.kernels[client].clone();
                 let result = Rc::new(RefCell::new(None));
-                self.begun.push_back(Begun { op: op.clone(), from: sched.wall_ns(), result: result.clone() });
+                self.background.push_back(BackgroundCall {
+                    op: op.clone(),
+                    from: sched.wall_ns(),
+                    result: result.clone(),
+                });
                 let (base, mut files) = (self.base.clone(), self.files.clone());
                 let clock = sched.clone();
                 sched.spawn("a call in the background", async move {
-                    let mut hands = Hands { kernel: &kernel, base: &base, files: &mut files, blind: false };
-                    let got = hands.perform(&op, &root()).await;
+                    let mut executor = OpExecutor { kernel: &kernel, base: &base, files: &mut files, blind: false };
+                    let got = executor.perform(&op, &root()).await;
                     *result.borrow_mut() = Some((clock.wall_ns(), got));
                 });
             }
             Act::Join => {
-                let (begun, (to, result)) = self.ended().await?;
-                self.compare(&begun.op, &root(), When { from: begun.from, to }, result)?;
+                let (background, (to, result)) = self.ended().await?;
+                self.compare(&background.op, &root(), TimeRange { from: background.from, to }, result)?;
             }
-            Act::Left => {
-                let (begun, (to, result)) = self.ended().await?;
+            Act::JoinAny => {
+                let (background, (to, result)) = self.ended().await?;
                 if result.is_ok() {
-                    let _ = self.model.apply(&begun.op, &root(), When { from: begun.from, to });
+                    let _ = self.model.apply(&background.op, &root(), TimeRange { from: background.from, to });
                 }
             }
         }
@@ -517,30 +525,32 @@ impl Actor {
     }
 
     async fn call(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<(), String> {
-        let sched = self.setting.sched.clone();
+        let sched = self.env.sched.clone();
         let from = sched.wall_ns();
         let result = self.made(client, op, cred).await;
-        self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
+        self.compare(op, cred, TimeRange { from, to: sched.wall_ns() }, result)
     }
 
-    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Got, Fail> {
-        self.setting.sched.note(|| format!("client {client}: {}", op.show()));
+    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Returned, Fail> {
+        self.env.sched.note(|| format!("client {client}: {}", op.show()));
         let kernel = self.kernels[client].clone();
-        Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
+        OpExecutor { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
     }
 
     /// Waits for the oldest call in the background.
-    async fn ended(&mut self) -> Result<(Begun, Outcome), String> {
-        let sched = self.setting.sched.clone();
-        let Some(begun) = self.begun.pop_front() else { return Err("no call is in the background".to_owned()) };
-        while begun.result.borrow().is_none() {
+    async fn ended(&mut self) -> Result<(BackgroundCall, Outcome), String> {
+        let sched = self.env.sched.clone();
+        let Some(background) = self.background.pop_front() else {
+            return Err("no call is in the background".to_owned());
+        };
+        while background.result.borrow().is_none() {
             sched.sleep(Duration::from_micros(100)).await;
         }
-        let ended = begun.result.borrow_mut().take();
-        Ok((begun, ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)))))
+        let ended = background.result.borrow_mut().take();
+        Ok((background, ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)))))
     }
 
-    fn compare(&mut self, op: &Op, cred: &Cred, when: When, result: Result<Got, Fail>) -> Result<(), String> {
+    fn compare(&mut self, op: &Op, cred: &Cred, when: TimeRange, result: Result<Returned, Fail>) -> Result<(), String> {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),

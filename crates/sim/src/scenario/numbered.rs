@@ -5,7 +5,7 @@ use proto::Errno;
 use stdx::Site;
 use stdx::faults::{ONCE, sites};
 
-use super::Act::{Barrier, Begin, Crash, Do, Expect, Fail, Hit, Join, Lack, Refuse, Set, Wait, Waiting};
+use super::Act::{Barrier, Begin, Crash, Do, Expect, ExpectNot, FailLoc, Hit, Join, Refuse, Set, Wait, Waiting};
 use super::stories::{close_fd, mkdir, mknod, open, path, stat};
 use super::{Act, MDT, Story};
 use crate::model::{Op, S_IFREG};
@@ -40,12 +40,13 @@ pub(super) const STORIES: &[Story] = &[
     }),
     story("replay-single-102a", "all slots are taken by changes whose requests are lost", || {
         let modes = Changes::modes("d", 7);
-        [modes.lost(sites::MDS_REINT_MULTI_NET), vec![Fail(MDT, 0)], modes.ended(), vec![done(7), rebuilt(0)]].concat()
+        [modes.lost(sites::MDS_REINT_MULTI_NET), vec![FailLoc(MDT, 0)], modes.ended(), vec![done(7), rebuilt(0)]]
+            .concat()
     }),
     story("replay-single-102b", "all slots are taken by changes whose answers are lost", in_memory),
     story("replay-single-102c", "the same, and the server is killed before they are on disk", || {
-        let (modes, crash) = (Changes::modes("d", 7), vec![Fail(MDT, 0), Crash(MDT)]);
-        let lost = modes.lost_behind(&[SETTLE, Barrier(MDT)], sites::MDS_REINT_MULTI_NET_REP);
+        let (modes, crash) = (Changes::modes("d", 7), vec![FailLoc(MDT, 0), Crash(MDT)]);
+        let lost = modes.lost_after(&[SETTLE, Barrier(MDT)], sites::MDS_REINT_MULTI_NET_REP);
         [lost, crash, modes.ended(), vec![done(7), rebuilt(0)]].concat()
     }),
     story("replay-single-102d", "the same, and they are on disk", || on_disk(Changes::modes("d", 7))),
@@ -90,7 +91,7 @@ pub(super) const STORIES: &[Story] = &[
     story("conf-sanity-86d", "one close is allowed above the limit", || {
         let modes = Changes::modes("d", 7);
         let lost = modes.lost(sites::MDS_REINT_MULTI_NET);
-        let close = vec![Fail(MDT, 0), close_fd(0, 1), SETTLE, open_files(0), in_flight(7), Waiting(7)];
+        let close = vec![FailLoc(MDT, 0), close_fd(0, 1), SETTLE, open_files(0), in_flight(7), Waiting(7)];
         [vec![open(0, "f", 0o102, 1)], lost, close, modes.ended()].concat()
     }),
 ];
@@ -103,7 +104,7 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
 type Loc = (Site, u32);
 
 fn arm((site, flags): Loc) -> Act {
-    Fail(MDT, u32::from(site.0) | flags)
+    FailLoc(MDT, u32::from(site.0) | flags)
 }
 
 /// After this everything is on disk, and closes have been sent.
@@ -144,7 +145,10 @@ fn side_by_side() -> Vec<Act> {
         acts.extend(ops.iter().map(|op| Begin(0, op.clone())));
         acts.extend(ops.iter().map(|_| Join));
     }
-    acts.extend([Expect(CLIENT, "mdc.*.rpc_stats", "7:".to_owned()), Lack(CLIENT, "mdc.*.rpc_stats", "9:".to_owned())]);
+    acts.extend([
+        Expect(CLIENT, "mdc.*.rpc_stats", "7:".to_owned()),
+        ExpectNot(CLIENT, "mdc.*.rpc_stats", "9:".to_owned()),
+    ]);
     acts
 }
 
@@ -158,12 +162,12 @@ fn enforced(count: usize) -> Vec<Act> {
     let mut acts = vec![mknod(0, &beyond)];
     acts.extend(modes.prepare.clone());
     acts.extend(fewer.lost(sites::MDS_REINT_MULTI_NET));
-    acts.extend([Fail(MDT, 0), Do(0, Op::Chmod { path: path(&beyond), mode: 0o640 }), in_flight(count - 1)]);
+    acts.extend([FailLoc(MDT, 0), Do(0, Op::Chmod { path: path(&beyond), mode: 0o640 }), in_flight(count - 1)]);
     acts.extend(fewer.ended());
     // All slots are taken: a further change waits until the lost ones are resent.
     let all = Changes { prepare: Vec::new(), changes: modes.changes };
     acts.extend(all.lost(sites::MDS_REINT_MULTI_NET));
-    acts.extend([Fail(MDT, 0), Begin(0, one_more), SETTLE, in_flight(count), Waiting(count + 1)]);
+    acts.extend([FailLoc(MDT, 0), Begin(0, one_more), SETTLE, in_flight(count), Waiting(count + 1)]);
     acts.extend(all.ended());
     acts.push(Join);
     acts
@@ -176,9 +180,9 @@ fn fifty_three(create: Option<Loc>, close: Option<Loc>, barrier: bool) -> Vec<Ac
     if let Some(loc) = create {
         acts.extend([arm(loc), Begin(0, b()), Hit(MDT), in_flight(1)]);
     }
-    acts.extend([close.map_or(Fail(MDT, 0), arm), close_fd(0, 1)]);
+    acts.extend([close.map_or(FailLoc(MDT, 0), arm), close_fd(0, 1)]);
     if close.is_some() {
-        acts.extend([Hit(MDT), Fail(MDT, 0)]);
+        acts.extend([Hit(MDT), FailLoc(MDT, 0)]);
     }
     let unanswered = usize::from(create.is_some()) + usize::from(close.is_some());
     let still_open = close.is_some_and(|(site, _)| site == sites::MDS_CLOSE_NET);
@@ -234,13 +238,13 @@ impl Changes {
 
     /// Sends the changes, which are lost at this site.
     fn lost(&self, site: Site) -> Vec<Act> {
-        self.lost_behind(&[SETTLE], site)
+        self.lost_after(&[SETTLE], site)
     }
 
-    fn lost_behind(&self, behind: &[Act], site: Site) -> Vec<Act> {
+    fn lost_after(&self, before: &[Act], site: Site) -> Vec<Act> {
         let count = self.changes.len();
         let mut acts = self.prepare.clone();
-        acts.extend(behind.iter().cloned());
+        acts.extend(before.iter().cloned());
         // Resets the server's counters.
         acts.extend([Act::Set(Node::Server(MDT), "mdt.*.stats", "clear"), arm((site, 0))]);
         acts.extend(self.changes.iter().map(|op| Begin(0, op.clone())));
@@ -256,10 +260,10 @@ impl Changes {
 fn in_memory() -> Vec<Act> {
     let once = Changes::only_once();
     let lost = once.lost(sites::MDS_REINT_MULTI_NET_REP);
-    [lost, vec![done(7), Fail(MDT, 0)], once.ended(), vec![done(7), rebuilt(0)]].concat()
+    [lost, vec![done(7), FailLoc(MDT, 0)], once.ended(), vec![done(7), rebuilt(0)]].concat()
 }
 
 fn on_disk(changes: Changes) -> Vec<Act> {
     let lost = changes.lost(sites::MDS_REINT_MULTI_NET_REP);
-    [lost, vec![done(7), Fail(MDT, 0), Crash(MDT)], changes.ended(), vec![rebuilt(7), done(7)]].concat()
+    [lost, vec![done(7), FailLoc(MDT, 0), Crash(MDT)], changes.ended(), vec![rebuilt(7), done(7)]].concat()
 }

@@ -11,10 +11,10 @@ use proto::msg::{
 };
 use proto::{Bytes, Errno, Fid, Frame, Opcode, Xid};
 
-use super::raw::{Hand, Outcome, Peer};
+use super::raw::{Outcome, Peer, RawContext};
 use super::{Act, OST, Story, stories};
 use crate::kernel::OpenHow;
-use crate::model::{Op, Way};
+use crate::model::{Op, WriteWay};
 use crate::program::draw::pattern;
 use crate::program::root;
 use crate::sched::{Command, Fail};
@@ -22,44 +22,50 @@ use crate::world::net::Node;
 
 /// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
-    story("late-times", "late times change nothing, newer ones do", || {
-        vec![Act::Raw(|hand| Box::pin(late_times(hand)))]
-    }),
-    story("without-locks", "a peer without a lock waits for the holders, and a peer that has lost its lock is refused", || {
-        vec![Act::Raw(|hand| Box::pin(without_locks(hand)))]
-    }),
+    story("late-times", "late times change nothing, newer ones do", || vec![Act::Raw(|cx| Box::pin(late_times(cx)))]),
+    story(
+        "without-locks",
+        "a peer without a lock waits for the holders, and a peer that has lost its lock is refused",
+        || vec![Act::Raw(|cx| Box::pin(without_locks(cx)))],
+    ),
     story(
         "destroyed",
         "a destroyed object is gone for good, a kept one stays, and a destroy lost in a crash has no effect",
-        || vec![Act::Raw(|hand| Box::pin(destroyed(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(destroyed(cx)))],
     ),
     story(
         "bytes-behind",
         "bytes that a crash, a leaving client or a disk error leaves beyond the end of an object never show",
-        || vec![Act::Raw(|hand| Box::pin(bytes_behind(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(bytes_behind(cx)))],
     ),
     story(
         "moves-and-makes-way",
         "a client that moves a file to its objects, and waits for a lock on one of them, releases the lock on another",
         moves_and_makes_way,
     ),
-    story("first-writes", "no data file remains of first writes whose clients left before the writes were done", || {
-        vec![Act::Raw(|hand| Box::pin(first_writes(hand)))]
-    }),
-    story("files-left", "a data file that the disk could not remove with its object does not outlive a restart", || {
-        vec![Act::Raw(|hand| Box::pin(files_left(hand)))]
-    }),
-    story("promised-space", "space that an object target has promised to a client stays available, whatever others write", || {
-        vec![Act::Raw(|hand| Box::pin(promised_space(hand)))]
-    }),
+    story(
+        "first-writes",
+        "no data file remains of first writes whose clients left before the writes were done",
+        || vec![Act::Raw(|cx| Box::pin(first_writes(cx)))],
+    ),
+    story(
+        "files-left",
+        "a data file that the disk could not remove with its object does not outlive a restart",
+        || vec![Act::Raw(|cx| Box::pin(files_left(cx)))],
+    ),
+    story(
+        "promised-space",
+        "space that an object target has promised to a client stays available, whatever others write",
+        || vec![Act::Raw(|cx| Box::pin(promised_space(cx)))],
+    ),
     story("grants", "a grant is used up, renewed, and not doubled by claiming it again", || {
-        vec![Act::Raw(|hand| Box::pin(grants(hand)))]
+        vec![Act::Raw(|cx| Box::pin(grants(cx)))]
     }),
     story("full-disks", "data written before a disk was full can be made durable", || {
-        vec![Act::Raw(|hand| Box::pin(full_disks(hand, false)))]
+        vec![Act::Raw(|cx| Box::pin(full_disks(cx, false)))]
     }),
     story("full-disks-restarted", "the same, and the targets restart meanwhile", || {
-        vec![Act::Raw(|hand| Box::pin(full_disks(hand, true)))]
+        vec![Act::Raw(|cx| Box::pin(full_disks(cx, true)))]
     }),
 ];
 
@@ -83,15 +89,15 @@ fn times(ctime_ns: i64, mtime_ns: i64) -> Option<Lvb> {
 }
 
 /// A client.
-async fn client(hand: &Hand) -> Result<Peer, String> {
-    let peer = hand.peer(OST);
+async fn client(cx: &RawContext) -> Result<Peer, String> {
+    let peer = cx.peer(OST);
     peer.connected(|_, _| ()).await?;
     Ok(peer)
 }
 
 /// A peer that claims to be the metadata target.
-async fn metadata_target(hand: &Hand) -> Result<Peer, String> {
-    let peer = hand.peer(OST);
+async fn metadata_target(cx: &RawContext) -> Result<Peer, String> {
+    let peer = cx.peer(OST);
     peer.connected(|_, request| request.lightweight = true).await?;
     Ok(peer)
 }
@@ -124,9 +130,7 @@ async fn reads(peer: &Peer, number: u32, offset: u64, wanted: &[u8]) -> Outcome 
     match reply.bulk.iter().zip(wanted).position(|(got, wanted)| got != wanted) {
         None if reply.bulk.len() == wanted.len() => Ok(()),
         None => Err(peer.wrong(format!("reads {} bytes of object {number}, not {}", reply.bulk.len(), wanted.len()))),
-        Some(at) => {
-            Err(peer.wrong(format!("reads a wrong byte {} of object {number}", offset + at as u64)))
-        }
+        Some(at) => Err(peer.wrong(format!("reads a wrong byte {} of object {number}", offset + at as u64))),
     }
 }
 
@@ -188,8 +192,8 @@ fn punch(number: u32, kind: PunchKind, start: u64, length: u64) -> PunchReq {
     PunchReq { object: object(number), kind: kind as i32, start, length, lvb: times(20, 20), ..PunchReq::default() }
 }
 
-async fn late_times(hand: Hand) -> Outcome {
-    let peer = client(&hand).await?;
+async fn late_times(cx: RawContext) -> Outcome {
+    let peer = client(&cx).await?;
     let some = pattern(1, 1_000);
     let set =
         |ctime, mtime| ObjSetattrReq { object: object(1), lvb: times(ctime, mtime), uid: u32::MAX, gid: u32::MAX };
@@ -212,13 +216,13 @@ async fn late_times(hand: Hand) -> Outcome {
     peer.done::<ObjectStateRep>(Opcode::ObjPunch, &punch(1, PunchKind::Truncate, 0, 0)).await?;
     let empty = state(&peer, 1).await?;
     if (empty.size, empty.blocks) != (0, 0) {
-        return Err(peer.wrong(format!("has cut an object to nothing, and there is {empty:?}")));
+        return Err(peer.wrong(format!("has truncated an object to zero, and its state is {empty:?}")));
     }
-    destroys(&metadata_target(&hand).await?, &[1]).await
+    destroys(&metadata_target(&cx).await?, &[1]).await
 }
 
-async fn without_locks(hand: Hand) -> Outcome {
-    let (holder, other) = (client(&hand).await?, client(&hand).await?);
+async fn without_locks(cx: RawContext) -> Outcome {
+    let (holder, other) = (client(&cx).await?, client(&cx).await?);
     let (first, second) = (pattern(1, 5_000), pattern(2, 5_000));
     let lock = locked(&holder, 1, LockMode::Pw).await?;
     wrote(&holder, &WriteReq { lock, ..plain(1, 0) }, &first).await?;
@@ -235,13 +239,13 @@ async fn without_locks(hand: Hand) -> Outcome {
     other.is(Opcode::ObjRead, &waits_for(&holder, lock, &other, xid).await?, Ok(()))?;
 
     let lock = locked(&holder, 1, LockMode::Pw).await?;
-    let server = metadata_target(&hand).await?;
+    let server = metadata_target(&cx).await?;
     let xid = server.send(server.request(Opcode::ObjDestroy, &destroy(&[1])));
     server.is(Opcode::ObjDestroy, &waits_for(&holder, lock, &server, xid).await?, Ok(()))
 }
 
-async fn destroyed(hand: Hand) -> Outcome {
-    let (peer, server) = (client(&hand).await?, metadata_target(&hand).await?);
+async fn destroyed(cx: RawContext) -> Outcome {
+    let (peer, server) = (client(&cx).await?, metadata_target(&cx).await?);
     let some = pattern(1, 5_000);
     for number in 1..=4 {
         wrote(&peer, &plain(number, 0), &some).await?;
@@ -257,54 +261,54 @@ async fn destroyed(hand: Hand) -> Outcome {
     reads(&peer, 3, 0, &some).await?;
     sync(&peer).await?;
 
-    hand.withhold(OST).await;
+    cx.withhold(OST).await;
     let xid = server.send(server.request(Opcode::ObjDestroy, &destroy(&[4])));
     server.unanswered(xid, SOON).await?;
-    hand.crash(OST).await;
+    cx.crash(OST).await;
     peer.back().await?;
     reads(&peer, 4, 0, &some).await?;
-    destroys(&metadata_target(&hand).await?, &[3, 4]).await
+    destroys(&metadata_target(&cx).await?, &[3, 4]).await
 }
 
 /// A peer holds a lock on the second object of a small file that grows. Another peer wants the first object.
 fn moves_and_makes_way() -> Vec<Act> {
     vec![
         stories::mkdir(0, "d"),
-        Act::Raw(|hand| Box::pin(two_stripes(hand))),
+        Act::Raw(|cx| Box::pin(two_stripes(cx))),
         stories::open(0, "d/f", stories::CREATE, 1),
         stories::write(0, 1, 0, 1_000),
         stories::fsync(0, 1),
-        Act::Raw(|hand| Box::pin(has_the_second(hand))),
-        Act::Begin(0, Op::Write { fd: 1, way: Way::Plain, offset: 200_000, data: pattern(7, 1_000) }),
+        Act::Raw(|cx| Box::pin(has_the_second(cx))),
+        Act::Begin(0, Op::Write { fd: 1, way: WriteWay::Plain, offset: 200_000, data: pattern(7, 1_000) }),
         Act::Wait(100_000),
-        Act::Raw(|hand| Box::pin(wants_the_first(hand))),
+        Act::Raw(|cx| Box::pin(wants_the_first(cx))),
         Act::Join,
         stories::fsync(0, 1),
         stories::stat(1, "d/f"),
-        Act::Said(Node::Server(OST), "evicts", 0),
-        Act::Said(Node::Server(OST + 1), "evicts", 0),
+        Act::Logged(Node::Server(OST), "evicts", 0),
+        Act::Logged(Node::Server(OST + 1), "evicts", 0),
     ]
 }
 
-async fn two_stripes(hand: Hand) -> Outcome {
-    let full: Vec<Bytes> = hand.base.iter().cloned().chain(stories::path("d")).collect();
+async fn two_stripes(cx: RawContext) -> Outcome {
+    let full: Vec<Bytes> = cx.base.iter().cloned().chain(stories::path("d")).collect();
     let wish = || Layout { stripe_size: 64 << 10, want_count: 2, want_first: 0, ..Layout::default() };
-    let set = hand.kernels[0].about(&root(), &full, |ino| Call::SetLayout { ino, wish: wish() }).await;
+    let set = cx.kernels[0].about(&root(), &full, |ino| Call::SetLayout { ino, wish: wish() }).await;
     set.map(drop).map_err(|fail| format!("cannot set the layout: {fail:?}"))
 }
 
-async fn has_the_second(hand: Hand) -> Outcome {
-    let holder = hand.peer(OST + 1);
+async fn has_the_second(cx: RawContext) -> Outcome {
+    let holder = cx.peer(OST + 1);
     holder.connected(|_, _| ()).await?;
-    let second = ObjectId { fid: hand.fid(0, "d/f").await?, stripe: 1 };
+    let second = ObjectId { fid: cx.fid(0, "d/f").await?, stripe: 1 };
     let xid = asks_for_lock(&holder, &second, LockMode::Pr);
     granted(&holder, &holder.answer(xid).await?).map(drop)
 }
 
-async fn wants_the_first(hand: Hand) -> Outcome {
-    let (holder, other) = (hand.known(0), client(&hand).await?);
+async fn wants_the_first(cx: RawContext) -> Outcome {
+    let (holder, other) = (cx.known(0), client(&cx).await?);
     let called: BlCallback = holder.noticed(Opcode::LdlmBlCallback, SOON).await?;
-    let first = ObjectId { fid: hand.fid(1, "d/f").await?, stripe: 0 };
+    let first = ObjectId { fid: cx.fid(1, "d/f").await?, stripe: 0 };
     let xid = asks_for_lock(&other, &first, LockMode::Pr);
     // Less than the timeout of the other lock.
     let lock = granted(&other, &other.answer_within(xid, Duration::from_secs(12)).await?)?;
@@ -315,8 +319,8 @@ async fn wants_the_first(hand: Hand) -> Outcome {
 /// The offset of a page written beyond a gap.
 const FAR: u64 = 64 * KIB;
 
-async fn bytes_behind(hand: Hand) -> Outcome {
-    let (peer, other) = (client(&hand).await?, client(&hand).await?);
+async fn bytes_behind(cx: RawContext) -> Outcome {
+    let (peer, other) = (client(&cx).await?, client(&cx).await?);
     let (some, page) = (pattern(1, 4_096), pattern(2, 4_096));
     let gap = vec![0; (FAR - 4 * KIB) as usize];
     for number in 1..=3 {
@@ -324,17 +328,17 @@ async fn bytes_behind(hand: Hand) -> Outcome {
     }
     sync(&peer).await?;
     // A crash undoes the records of these writes, and leaves their bytes.
-    hand.withhold(OST).await;
+    cx.withhold(OST).await;
     for number in [1, 2] {
         wrote(&peer, &plain(number, 8 * KIB), &page).await?;
     }
-    hand.crash(OST).await;
+    cx.crash(OST).await;
     peer.back().await?;
     other.back().await?;
     wrote(&peer, &plain(1, FAR), &page).await?;
     reads(&peer, 1, 4 * KIB, &gap).await?;
     // The same, and the first write after it fails.
-    hand.command(Command::FailWrite(OST)).await;
+    cx.command(Command::FailWrite(OST)).await;
     let failed = peer.call(write(&peer, &plain(2, FAR), &page)).await?;
     peer.is(Opcode::ObjWrite, &failed, Err(Errno::EIO))?;
     wrote(&peer, &plain(2, FAR), &page).await?;
@@ -343,7 +347,7 @@ async fn bytes_behind(hand: Hand) -> Outcome {
     for round in 0..ROUNDS {
         let number = 10 + round;
         wrote(&peer, &plain(number, 0), &some).await?;
-        goes_while_writing(&hand, &plain(number, 8 * KIB), &page, round).await?;
+        goes_while_writing(&cx, &plain(number, 8 * KIB), &page, round).await?;
         if state(&peer, number).await?.size > 8 * KIB {
             // The write was faster.
             continue;
@@ -353,52 +357,52 @@ async fn bytes_behind(hand: Hand) -> Outcome {
     }
     other.leave().await?;
     let all: Vec<u32> = (1..=3).chain(10..10 + ROUNDS).collect();
-    destroys(&metadata_target(&hand).await?, &all).await
+    destroys(&metadata_target(&cx).await?, &all).await
 }
 
 /// How often a client leaves while it writes, each time a little later.
 const ROUNDS: u32 = 12;
 
 /// A client writes, and disconnects before the reply.
-async fn goes_while_writing(hand: &Hand, request: &WriteReq, bytes: &Bytes, round: u32) -> Outcome {
-    let gone = client(hand).await?;
+async fn goes_while_writing(cx: &RawContext, request: &WriteReq, bytes: &Bytes, round: u32) -> Outcome {
+    let gone = client(cx).await?;
     gone.send(write(&gone, request, bytes));
-    hand.wait(Duration::from_micros(u64::from(round) * 8)).await;
+    cx.wait(Duration::from_micros(u64::from(round) * 8)).await;
     gone.leave().await
 }
 
-async fn first_writes(hand: Hand) -> Outcome {
+async fn first_writes(cx: RawContext) -> Outcome {
     let some = pattern(1, 4_096);
     for round in 0..ROUNDS {
-        goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
+        goes_while_writing(&cx, &plain(10 + round, 0), &some, round).await?;
     }
     let all: Vec<u32> = (10..10 + ROUNDS).collect();
-    destroys(&metadata_target(&hand).await?, &all).await
+    destroys(&metadata_target(&cx).await?, &all).await
 }
 
-async fn files_left(hand: Hand) -> Outcome {
-    let (peer, server) = (client(&hand).await?, metadata_target(&hand).await?);
+async fn files_left(cx: RawContext) -> Outcome {
+    let (peer, server) = (client(&cx).await?, metadata_target(&cx).await?);
     let some = pattern(1, 4_096);
     wrote(&peer, &plain(1, 0), &some).await?;
     // The first write of an object is in progress when its client leaves. The disk cannot remove the data file, and then the
     // target restarts.
-    hand.command(Command::KeepFiles(OST)).await;
+    cx.command(Command::KeepFiles(OST)).await;
     for round in 0..ROUNDS {
-        goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
+        goes_while_writing(&cx, &plain(10 + round, 0), &some, round).await?;
     }
     wrote(&peer, &plain(2, 0), &some).await?;
     sync(&peer).await?;
-    hand.crash(OST).await;
+    cx.crash(OST).await;
     peer.back().await?;
     // An object is destroyed durably, and its data file is not removed yet.
     server.connected(|_, request| request.lightweight = true).await?;
-    hand.command(Command::KeepFiles(OST)).await;
+    cx.command(Command::KeepFiles(OST)).await;
     destroys(&server, &[1]).await?;
-    hand.wait(Duration::from_millis(1)).await;
-    hand.crash(OST).await;
+    cx.wait(Duration::from_millis(1)).await;
+    cx.crash(OST).await;
     peer.back().await?;
     let all: Vec<u32> = [2].into_iter().chain(10..10 + ROUNDS).collect();
-    destroys(&metadata_target(&hand).await?, &all).await?;
+    destroys(&metadata_target(&cx).await?, &all).await?;
     peer.leave().await
 }
 
@@ -410,9 +414,9 @@ async fn figures(peer: &Peer) -> Result<StatfsRep, String> {
 /// The number of concurrent requests.
 const MANY: u64 = 200;
 
-async fn promised_space(hand: Hand) -> Outcome {
-    let (holder, other) = (client(&hand).await?, client(&hand).await?);
-    hand.room(OST, Some(96 * MIB)).await;
+async fn promised_space(cx: RawContext) -> Outcome {
+    let (holder, other) = (client(&cx).await?, client(&cx).await?);
+    cx.set_capacity(OST, Some(96 * MIB)).await;
     // Repeated requests get the unpromised space, and no more.
     let mut held = 0;
     for _ in 0..40 {
@@ -471,12 +475,12 @@ async fn promised_space(hand: Hand) -> Outcome {
             }
         }
     }
-    hand.room(OST, None).await;
-    destroys(&metadata_target(&hand).await?, &[1, 2, 3]).await
+    cx.set_capacity(OST, None).await;
+    destroys(&metadata_target(&cx).await?, &[1, 2, 3]).await
 }
 
-async fn grants(hand: Hand) -> Outcome {
-    let peer = hand.peer(OST);
+async fn grants(cx: RawContext) -> Outcome {
+    let peer = cx.peer(OST);
     let first = peer.connected(|_, _| ()).await?.grant;
     let megabyte = pattern(1, MIB as usize);
     let raised = wrote(&peer, &WriteReq { want_grant: 32 * MIB, ..plain(1, 0) }, &megabyte).await?.grant;
@@ -496,24 +500,24 @@ async fn grants(hand: Hand) -> Outcome {
     }
     // No unpromised space is left: what it uses of its grant is not renewed.
     let room = figures(&peer).await?;
-    hand.room(OST, Some(room.total - room.free + raised)).await;
+    cx.set_capacity(OST, Some(room.total - room.free + raised)).await;
     let paid = wrote(&peer, &WriteReq { grant_used: MIB, ..plain(1, MIB) }, &megabyte).await?.grant;
     if paid + MIB != raised {
         return Err(peer.wrong(format!("had a grant of {raised}, has used 1 MiB of it, and holds {paid}")));
     }
-    hand.room(OST, None).await;
-    destroys(&metadata_target(&hand).await?, &[1]).await
+    cx.set_capacity(OST, None).await;
+    destroys(&metadata_target(&cx).await?, &[1]).await
 }
 
 /// Clients write until the disks are full. Every acknowledged byte had promised space.
-async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
+async fn full_disks(cx: RawContext, restarts: bool) -> Outcome {
     let targets = [OST, OST + 1];
     for target in targets {
         // More than both clients have been promised so far.
-        hand.room(target, Some(24 * MIB)).await;
+        cx.set_capacity(target, Some(24 * MIB)).await;
     }
     let piece = 256 * KIB;
-    let said = |what: &str| {
+    let context = |what: &str| {
         let what = what.to_owned();
         move |fail: Fail| format!("{what}: {fail:?}")
     };
@@ -522,13 +526,13 @@ async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
         // Not in the story's directory, whose times the model knows.
         let path = super::stories::path(&format!("full{client}"));
         let how = OpenHow { flags: 0o302, mode: 0o644, blind: false };
-        let fd = hand.kernels[client].open(&root(), &path, how).await.map_err(said("open"))?;
+        let fd = cx.kernels[client].open(&root(), &path, how).await.map_err(context("open"))?;
         files.push((client, path, fd, 0_u64, false));
     }
     while !files.iter().all(|(.., full)| *full) {
         for (client, _, fd, written, full) in files.iter_mut().filter(|(.., full)| !full) {
             let data = pattern(*client as u64 * 1_000 + *written / piece, piece as usize);
-            match hand.kernels[*client].write(&root(), fd, *written, &data).await {
+            match cx.kernels[*client].write(&root(), fd, *written, &data).await {
                 Ok(count) => *written += u64::from(count),
                 Err(Fail::Errno(Errno::ENOSPC)) => *full = true,
                 Err(fail) => return Err(format!("a write: {fail:?}")),
@@ -537,33 +541,31 @@ async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
                 return Err(format!("{written} bytes were acknowledged, and there is no space for them"));
             }
             if restarts && *written == 3 * MIB {
-                hand.crash(targets[*client]).await;
+                cx.crash(targets[*client]).await;
             }
         }
     }
     for (client, _, fd, written, _) in &files {
-        let synced = hand.kernels[*client].sync(&root(), fd, false).await;
-        synced.map_err(said(&format!(
-            "{written} bytes of client {client} were acknowledged, and a sync fails"
-        )))?;
+        let synced = cx.kernels[*client].sync(&root(), fd, false).await;
+        synced.map_err(context(&format!("{written} bytes of client {client} were acknowledged, and a sync fails")))?;
     }
     for (client, path, fd, written, _) in &files {
-        let other = &hand.kernels[1 - client];
+        let other = &cx.kernels[1 - client];
         let how = OpenHow { flags: 0, mode: 0, blind: false };
-        let seen = other.open(&root(), path, how).await.map_err(said("open"))?;
+        let seen = other.open(&root(), path, how).await.map_err(context("open"))?;
         for at in (0..*written).step_by(piece as usize) {
             let length = piece.min(written - at);
-            let found = other.read(&root(), &seen, at, length as u32).await.map_err(said("read"))?;
+            let found = other.read(&root(), &seen, at, length as u32).await.map_err(context("read"))?;
             if found[..] != pattern(*client as u64 * 1_000 + at / piece, piece as usize)[..length as usize] {
                 return Err(format!("client {client} wrote {written} bytes, and they differ at {at}"));
             }
         }
-        other.close(&root(), &seen, 0).await.map_err(said("close"))?;
-        hand.kernels[*client].close(&root(), fd, 0).await.map_err(said("close"))?;
-        other.remove(&root(), path, false, false).await.map_err(said("unlink"))?;
+        other.close(&root(), &seen, 0).await.map_err(context("close"))?;
+        cx.kernels[*client].close(&root(), fd, 0).await.map_err(context("close"))?;
+        other.remove(&root(), path, false, false).await.map_err(context("unlink"))?;
     }
     for target in targets {
-        hand.room(target, None).await;
+        cx.set_capacity(target, None).await;
     }
     Ok(())
 }

@@ -12,9 +12,9 @@ use proto::msg::{
 use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, Tag, Xid};
 use stdx::faults::sites;
 
-use super::Act::{Barrier, Begin, Crash, Do, Join, Pause, Raw, Said, Wait};
+use super::Act::{Barrier, Begin, Crash, Do, Join, Logged, Pause, Raw, Wait};
 use super::places::{chmod, unlink};
-use super::raw::{Hand, Outcome, Peer};
+use super::raw::{Outcome, Peer, RawContext};
 use super::stories::{mkdir, mknod, path, stat};
 use super::{Act, MDT, Story};
 use crate::model::Op;
@@ -29,21 +29,21 @@ pub(super) const STORIES: &[Story] = &[
         "no peer takes over a client's session with the UUID alone, or uses it over its own connection",
         || {
             let mut acts = settled();
-            acts.extend([Raw(|hand| Box::pin(another(hand))), stat(1, "d/f")]);
+            acts.extend([Raw(|cx| Box::pin(another(cx))), stat(1, "d/f")]);
             acts
         },
     ),
     story("read-only-session", "a read-only mount changes nothing", || {
         let mut acts = settled();
-        acts.extend([Raw(|hand| Box::pin(only_reads(hand))), stat(1, "d/f"), stat(1, "f")]);
+        acts.extend([Raw(|cx| Box::pin(only_reads(cx))), stat(1, "d/f"), stat(1, "f")]);
         acts
     }),
     story("late-replay", "a replay that arrives after a later one is refused", || {
         let mut acts = settled();
         acts.extend([
-            Raw(|hand| Box::pin(comes(hand))),
+            Raw(|cx| Box::pin(comes(cx))),
             Barrier(MDT),
-            Raw(|hand| Box::pin(too_late(hand))),
+            Raw(|cx| Box::pin(too_late(cx))),
             Wait(60_000_000),
             Do(1, chmod("d", 0o700)),
             Do(0, chmod("f", 0o600)),
@@ -51,59 +51,75 @@ pub(super) const STORIES: &[Story] = &[
         ]);
         acts
     }),
-    story("slot-again", "a request that ends after a later one in its slot does not affect that one's reply record", || {
-        let mut acts = settled();
-        acts.extend([
-            Raw(|hand| Box::pin(slot_again(hand))),
-            Do(0, chmod("f", 0o600)),
-            Do(0, chmod("g", 0o600)),
-            Pause(Node::Client(0), 3_000_000),
-            Raw(|hand| Box::pin(slot_fails(hand))),
-            mknod(0, "d/none"),
-            Raw(|hand| Box::pin(failed_again(hand))),
-            Do(0, chmod("f", 0o600)),
-        ]);
-        acts
-    }),
-    story("server-among-clients", "a peer that keeps nothing for replay gets replies only when its changes are durable", || {
-        let mut acts = settled();
-        acts.extend([
-            Barrier(MDT),
-            Raw(|hand| Box::pin(keeps_nothing(hand))),
-            Crash(MDT),
-            Wait(20_000_000),
-            Do(0, chmod("f", 0o600)),
-        ]);
-        acts
-    }),
-    story("works-under-lock", "a client that keeps working under a lock with a callback keeps the lock until the work is done", || {
-        let mut acts = settled();
-        acts.extend([
-            Raw(|hand| Box::pin(takes_lock(hand))),
-            Begin(0, Op::Mkdir { path: path("d/e"), mode: 0o755 }),
-            Raw(|hand| Box::pin(works_under_lock(hand))),
-            Join,
-            Said(Node::Server(MDT), "evicts", 0),
-        ]);
-        acts
-    }),
-    story("own-slots", "a change waits for an unacknowledged change of the same client in another slot that it depends on", || {
-        let mut acts = vec![mkdir(1, "d"), mkdir(1, "d/e"), mknod(1, "d/e/y"), mknod(1, "h")];
-        acts.push(Do(1, Op::Link { from: path("h"), to: path("d/e/x") }));
-        acts.extend([
-            Raw(|hand| Box::pin(comes(hand))),
-            Do(1, Op::Syncfs),
-            Wait(50_000),
-            Barrier(MDT),
-            Do(1, chmod("h", 0o600)),
-            Raw(|hand| Box::pin(own_slots(hand))),
-            Crash(MDT),
-            Wait(60_000_000),
-            stat(1, "d/e/x"),
-            Do(0, unlink("d/e/y")),
-        ]);
-        acts
-    }),
+    story(
+        "slot-again",
+        "a request that ends after a later one in its slot does not affect that one's reply record",
+        || {
+            let mut acts = settled();
+            acts.extend([
+                Raw(|cx| Box::pin(slot_again(cx))),
+                Do(0, chmod("f", 0o600)),
+                Do(0, chmod("g", 0o600)),
+                Pause(Node::Client(0), 3_000_000),
+                Raw(|cx| Box::pin(slot_fails(cx))),
+                mknod(0, "d/none"),
+                Raw(|cx| Box::pin(failed_again(cx))),
+                Do(0, chmod("f", 0o600)),
+            ]);
+            acts
+        },
+    ),
+    story(
+        "server-among-clients",
+        "a peer that keeps nothing for replay gets replies only when its changes are durable",
+        || {
+            let mut acts = settled();
+            acts.extend([
+                Barrier(MDT),
+                Raw(|cx| Box::pin(keeps_nothing(cx))),
+                Crash(MDT),
+                Wait(20_000_000),
+                Do(0, chmod("f", 0o600)),
+            ]);
+            acts
+        },
+    ),
+    story(
+        "works-under-lock",
+        "a client that keeps working under a lock with a callback keeps the lock until the work is done",
+        || {
+            let mut acts = settled();
+            acts.extend([
+                Raw(|cx| Box::pin(takes_lock(cx))),
+                Begin(0, Op::Mkdir { path: path("d/e"), mode: 0o755 }),
+                Raw(|cx| Box::pin(works_under_lock(cx))),
+                Join,
+                Logged(Node::Server(MDT), "evicts", 0),
+            ]);
+            acts
+        },
+    ),
+    story(
+        "own-slots",
+        "a change waits for an unacknowledged change of the same client in another slot that it depends on",
+        || {
+            let mut acts = vec![mkdir(1, "d"), mkdir(1, "d/e"), mknod(1, "d/e/y"), mknod(1, "h")];
+            acts.push(Do(1, Op::Link { from: path("h"), to: path("d/e/x") }));
+            acts.extend([
+                Raw(|cx| Box::pin(comes(cx))),
+                Do(1, Op::Syncfs),
+                Wait(50_000),
+                Barrier(MDT),
+                Do(1, chmod("h", 0o600)),
+                Raw(|cx| Box::pin(own_slots(cx))),
+                Crash(MDT),
+                Wait(60_000_000),
+                stat(1, "d/e/x"),
+                Do(0, unlink("d/e/y")),
+            ]);
+            acts
+        },
+    ),
 ];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
@@ -135,8 +151,8 @@ fn in_slot(peer: &Peer, tag: u16, body: &ReintReq, busy: u64) -> Frame {
     frame
 }
 
-async fn client(hand: &Hand) -> Result<Peer, String> {
-    let peer = hand.peer(MDT);
+async fn client(cx: &RawContext) -> Result<Peer, String> {
+    let peer = cx.peer(MDT);
     peer.connected(|_, _| {}).await?;
     peer.done::<Empty>(Opcode::Ping, &Empty {}).await?;
     Ok(peer)
@@ -145,18 +161,18 @@ async fn client(hand: &Hand) -> Result<Peer, String> {
 /// Longer than the duration of a request that waits for no other client.
 const A_WHILE: Duration = Duration::from_millis(500);
 
-async fn another(hand: Hand) -> Outcome {
-    let dir = hand.fid(1, "d").await?;
-    let owner = client(&hand).await?;
+async fn another(cx: RawContext) -> Outcome {
+    let dir = cx.fid(1, "d").await?;
+    let owner = client(&cx).await?;
     let (uuid, conn_cnt, export) = owner.session(|session| (session.uuid, session.conn_cnt, session.export));
-    // It knows the name alone.
-    let thief = hand.peer(MDT);
+    // The peer knows the UUID only.
+    let thief = cx.peer(MDT);
     thief.session(|session| (session.uuid, session.conn_cnt) = (uuid, conn_cnt + 7));
-    thief.kept_out(|_, _| {}, Errno::EALREADY).await?;
+    thief.refused_connect(|_, _| {}, Errno::EALREADY).await?;
     owner.done::<Empty>(Opcode::Ping, &Empty {}).await?;
     // A late copy of its own connect request.
     let late = |header: &mut Header, _: &mut _| (header.export, header.conn_cnt) = (export, conn_cnt);
-    thief.kept_out(late, Errno::EALREADY).await?;
+    thief.refused_connect(late, Errno::EALREADY).await?;
     owner.done::<Empty>(Opcode::Ping, &Empty {}).await?;
     // The peer knows the handle, and has another connection.
     for conn_cnt in [conn_cnt, conn_cnt + 1] {
@@ -173,9 +189,9 @@ async fn another(hand: Hand) -> Outcome {
     owner.done::<Empty>(Opcode::Ping, &Empty {}).await.map(|_| ())
 }
 
-async fn only_reads(hand: Hand) -> Outcome {
-    let (dir, file) = (hand.fid(0, "d").await?, hand.fid(0, "f").await?);
-    let peer = hand.peer(MDT);
+async fn only_reads(cx: RawContext) -> Outcome {
+    let (dir, file) = (cx.fid(0, "d").await?, cx.fid(0, "f").await?);
+    let peer = cx.peer(MDT);
     peer.connected(|_, request| request.read_only = true).await?;
     for body in [remove(dir, "f", false), change_mode(file)] {
         let reply = peer.call(in_slot(&peer, 1, &body, 0)).await?;
@@ -184,9 +200,9 @@ async fn only_reads(hand: Hand) -> Outcome {
     Ok(())
 }
 
-async fn keeps_nothing(hand: Hand) -> Outcome {
-    let file = hand.fid(0, "f").await?;
-    let peer = hand.peer(MDT);
+async fn keeps_nothing(cx: RawContext) -> Outcome {
+    let file = cx.fid(0, "f").await?;
+    let peer = cx.peer(MDT);
     peer.connected(|_, request| request.lightweight = true).await?;
     let xid = peer.send(in_slot(&peer, 1, &change_mode(file), 0));
     peer.unanswered(xid, A_WHILE).await?;
@@ -195,9 +211,9 @@ async fn keeps_nothing(hand: Hand) -> Outcome {
 }
 
 /// Takes a lock on a directory in which no other client changes anything meanwhile.
-async fn takes_lock(hand: Hand) -> Outcome {
-    let dir = hand.fid(1, "d").await?;
-    let peer = client(&hand).await?;
+async fn takes_lock(cx: RawContext) -> Outcome {
+    let dir = cx.fid(1, "d").await?;
+    let peer = client(&cx).await?;
     let lock = EnqueueReq {
         resource: Resource::inode(dir),
         mode: LockMode::Ex as i32,
@@ -210,11 +226,11 @@ async fn takes_lock(hand: Hand) -> Outcome {
 }
 
 /// Makes changes at long intervals, for longer than the lock timeout. Then releases the lock.
-async fn works_under_lock(hand: Hand) -> Outcome {
-    let peer = hand.known(0);
+async fn works_under_lock(cx: RawContext) -> Outcome {
+    let peer = cx.known(0);
     let called: BlCallback = peer.noticed(Opcode::LdlmBlCallback, A_WHILE).await?;
     for _ in 0..6 {
-        hand.wait(Duration::from_secs(9)).await;
+        cx.wait(Duration::from_secs(9)).await;
         let reply = peer.call(in_slot(&peer, 1, &remove(Fid::ROOT, "none", false), 0)).await?;
         peer.is(Opcode::MdsReint, &reply, Err(Errno::ENOENT))?;
     }
@@ -223,13 +239,13 @@ async fn works_under_lock(hand: Hand) -> Outcome {
 }
 
 /// A client whose record is on disk.
-async fn comes(hand: Hand) -> Outcome {
-    client(&hand).await.map(|_| ())
+async fn comes(cx: RawContext) -> Outcome {
+    client(&cx).await.map(|_| ())
 }
 
 /// A change that is kept for replay.
-async fn kept(hand: &Hand, peer: &Peer, file: &str) -> Result<Frame, String> {
-    let mut frame = in_slot(peer, 1, &change_mode(hand.fid(0, file).await?), 0);
+async fn kept(cx: &RawContext, peer: &Peer, file: &str) -> Result<Frame, String> {
+    let mut frame = in_slot(peer, 1, &change_mode(cx.fid(0, file).await?), 0);
     let reply = peer.call(frame.clone()).await?;
     peer.is(Opcode::MdsReint, &reply, Ok(()))?;
     frame.header.flags = flags::REPLAY;
@@ -239,37 +255,37 @@ async fn kept(hand: &Hand, peer: &Peer, file: &str) -> Result<Frame, String> {
 
 /// The peer changes something before and after client 1, and replays its first change after that of client 1 was replayed. Client
 /// 1 delays the recovery meanwhile.
-async fn too_late(hand: Hand) -> Outcome {
-    let peer = hand.known(0);
-    let first = kept(&hand, &peer, "f").await?;
+async fn too_late(cx: RawContext) -> Outcome {
+    let peer = cx.known(0);
+    let first = kept(&cx, &peer, "f").await?;
     let cred = crate::program::root();
-    let dir: Vec<Bytes> = hand.base.iter().cloned().chain(path("d")).collect();
+    let dir: Vec<Bytes> = cx.base.iter().cloned().chain(path("d")).collect();
     let set = SetStat { mode: Some(0o700), ..SetStat::default() };
-    hand.kernels[1].setattr(&cred, &dir, &set).await.map_err(|fail| format!("d: {fail:?}"))?;
-    let last = kept(&hand, &peer, "g").await?;
-    hand.command(Command::Site(Node::Client(1), u32::from(sites::PTLRPC_REPLAY_PAUSE.0), 5)).await;
+    cx.kernels[1].setattr(&cred, &dir, &set).await.map_err(|fail| format!("d: {fail:?}"))?;
+    let last = kept(&cx, &peer, "g").await?;
+    cx.command(Command::Site(Node::Client(1), u32::from(sites::PTLRPC_REPLAY_PAUSE.0), 5)).await;
     peer.hang_up();
-    hand.crash(MDT).await;
+    cx.crash(MDT).await;
     peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
     let of_now = |mut frame: Frame| {
         (frame.header.export, frame.header.conn_cnt) = peer.session(|session| (session.export, session.conn_cnt));
         frame
     };
     peer.send(of_now(last));
-    hand.wait(Duration::from_secs(7)).await;
+    cx.wait(Duration::from_secs(7)).await;
     let reply = peer.call(of_now(first)).await?;
     peer.is(Opcode::MdsReint, &reply, Err(Errno::EOVERFLOW))?;
     peer.hang_up();
-    hand.command(Command::Site(Node::Client(1), 0, 0)).await;
+    cx.command(Command::Site(Node::Client(1), 0, 0)).await;
     Ok(())
 }
 
 /// A change of "f", which client 0 has cached, waits while client 0 is paused. A later request in the same slot does not wait;
 /// returns that request and its reply when both are answered.
-async fn overtaken(hand: &Hand, peer: &Peer, later: &ReintReq) -> Result<(Frame, Frame), String> {
-    let file = hand.fid(1, "f").await?;
+async fn overtaken(cx: &RawContext, peer: &Peer, later: &ReintReq) -> Result<(Frame, Frame), String> {
+    let file = cx.fid(1, "f").await?;
     let first = peer.send(in_slot(peer, 1, &change_mode(file), 0));
-    hand.wait(A_WHILE).await;
+    cx.wait(A_WHILE).await;
     let later = in_slot(peer, 1, later, 0);
     let answer = peer.call(later.clone()).await?;
     let reply = peer.answer(first).await?;
@@ -282,33 +298,37 @@ async fn again(peer: &Peer, mut frame: Frame, first: (u64, i32)) -> Outcome {
     frame.header.flags = flags::RESENT;
     let reply = peer.call(frame).await?;
     let second = (reply.header.transno.0, reply.header.status);
-    if second == first { Ok(()) } else { Err(peer.wrong(format!("has the reply {second:?}, and had {first:?} before"))) }
+    if second == first {
+        Ok(())
+    } else {
+        Err(peer.wrong(format!("has the reply {second:?}, and had {first:?} before")))
+    }
 }
 
-async fn slot_again(hand: Hand) -> Outcome {
-    let peer = client(&hand).await?;
-    let file = hand.fid(1, "g").await?;
+async fn slot_again(cx: RawContext) -> Outcome {
+    let peer = client(&cx).await?;
+    let file = cx.fid(1, "g").await?;
     // No other client holds a conflicting lock.
-    hand.wait(Duration::from_secs(4)).await;
+    cx.wait(Duration::from_secs(4)).await;
     let reply = peer.call(in_slot(&peer, 1, &change_mode(file), 0)).await?;
     peer.is(Opcode::MdsReint, &reply, Ok(()))?;
-    hand.command(Command::Pause(Node::Client(0), Duration::from_secs(3))).await;
-    let (later, answer) = overtaken(&hand, &peer, &change_mode(file)).await?;
+    cx.command(Command::Pause(Node::Client(0), Duration::from_secs(3))).await;
+    let (later, answer) = overtaken(&cx, &peer, &change_mode(file)).await?;
     peer.is(Opcode::MdsReint, &answer, Ok(()))?;
     again(&peer, later, (answer.header.transno.0, 0)).await
 }
 
-async fn slot_fails(hand: Hand) -> Outcome {
-    let peer = hand.known(0);
-    let dir = hand.fid(1, "d").await?;
-    let (_, answer) = overtaken(&hand, &peer, &remove(dir, "none", false)).await?;
+async fn slot_fails(cx: RawContext) -> Outcome {
+    let peer = cx.known(0);
+    let dir = cx.fid(1, "d").await?;
+    let (_, answer) = overtaken(&cx, &peer, &remove(dir, "none", false)).await?;
     peer.is(Opcode::MdsReint, &answer, Err(Errno::ENOENT))
 }
 
 /// A failed request keeps its error, although it would succeed by now.
-async fn failed_again(hand: Hand) -> Outcome {
-    let peer = hand.known(0);
-    let dir = hand.fid(1, "d").await?;
+async fn failed_again(cx: RawContext) -> Outcome {
+    let peer = cx.known(0);
+    let dir = cx.fid(1, "d").await?;
     let xid = Xid(peer.session(|session| session.xid));
     let mut frame = in_slot(&peer, 1, &remove(dir, "none", false), 0);
     frame.header.xid = xid;
@@ -316,9 +336,9 @@ async fn failed_again(hand: Hand) -> Outcome {
 }
 
 /// The first removal depends on a change of client 1, and waits. The second does not; the third depends on both.
-async fn own_slots(hand: Hand) -> Outcome {
-    let (dir, above) = (hand.fid(1, "d/e").await?, hand.fid(1, "d").await?);
-    let peer = hand.known(0);
+async fn own_slots(cx: RawContext) -> Outcome {
+    let (dir, above) = (cx.fid(1, "d/e").await?, cx.fid(1, "d").await?);
+    let peer = cx.known(0);
     let first = peer.send(in_slot(&peer, 2, &remove(dir, "x", false), 1));
     peer.unanswered(first, A_WHILE).await?;
     let reply = peer.call(in_slot(&peer, 1, &remove(dir, "y", false), 2)).await?;

@@ -2,7 +2,7 @@
 
 use proto::Bytes;
 
-use super::Act::{As, Barrier, Begin, Crash, Die, Do, Evict, Left, Mark, Power, ReadSince, Wait, Within};
+use super::Act::{As, Barrier, Begin, Crash, Die, Do, Evict, JoinAny, Mark, Power, ReadSince, Wait, Within};
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
 use crate::model::{Op, S_IFREG};
@@ -16,18 +16,18 @@ pub(super) const STORIES: &[Story] = &[
         lost_together,
     ),
     story("set-ids", "changes of data and of owners clear privileges", set_ids),
-    story("small-synced", "a synced small file is there although its client has died and its target has lost power", small_synced),
-    story("all-synced", "a sync of the whole mount persists although the client has died and all targets have lost power", all_synced),
     story(
-        "silent-holder",
-        "a dead client delays others no longer than the lock timeout",
-        silent_holder,
+        "small-synced",
+        "a synced small file is there although its client has died and its target has lost power",
+        small_synced,
     ),
     story(
-        "silent-writer",
-        "a dead writer delays a stat of its file no longer than that",
-        silent_writer,
+        "all-synced",
+        "a sync of the whole mount persists although the client has died and all targets have lost power",
+        all_synced,
     ),
+    story("silent-holder", "a dead client delays others no longer than the lock timeout", silent_holder),
+    story("silent-writer", "a dead writer delays a stat of its file no longer than that", silent_writer),
     story("given-up", "an evicted client sees later changes of others, and continues", given_up),
     story("given-up-open", "files that a client had open at its eviction are no longer open", given_up_open),
     story("read-times", "the access time of a file is up to date after its close", read_times),
@@ -39,16 +39,8 @@ pub(super) const STORIES: &[Story] = &[
     ),
     story("holes", "holes are found where they are, in small and large files", holes),
     story("blocks", "a file that is truncated to zero and written again has the new data", blocks),
-    story(
-        "owner-of-objects",
-        "a file's new owner can use it through a client that had it open",
-        owner_of_objects,
-    ),
-    story(
-        "handed-over",
-        "released, downgraded or refused locks let waiting requests continue at once",
-        handed_over,
-    ),
+    story("owner-of-objects", "a file's new owner can use it through a client that had it open", owner_of_objects),
+    story("handed-over", "released, downgraded or refused locks let waiting requests continue at once", handed_over),
 ];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
@@ -73,10 +65,10 @@ fn name_moved() -> Vec<Act> {
             Begin(0, Op::Access { path: path("d/f"), mask: 4 }),
             Wait(100 + round * 8),
             moved("d/f", "g"),
-            Left,
-            Left,
+            JoinAny,
+            JoinAny,
             moved("g", "d/f"),
-            Left,
+            JoinAny,
             stat(1, "g"),
             stat(0, "d/f"),
         ]);
@@ -117,7 +109,7 @@ fn set_ids() -> Vec<Act> {
         stat(1, "f"),
         Do(0, chmod("f", 0o6777)),
         As(1, Op::Open { path: path("f"), flags: 1, mode: 0, fd: 2 }),
-        As(1, Op::Write { fd: 2, way: crate::model::Way::Plain, offset: 0, data: Bytes::from_static(b"x") }),
+        As(1, Op::Write { fd: 2, way: crate::model::WriteWay::Plain, offset: 0, data: Bytes::from_static(b"x") }),
         close_fd(1, 2),
         stat(0, "f"),
         Do(0, chmod("f", 0o6777)),
@@ -211,7 +203,7 @@ fn given_up() -> Vec<Act> {
         Do(0, Op::Rename { from: path("d/f"), to: path("d/h"), flags: 0 }),
         Do(0, unlink("d/g")),
         Do(0, Op::Mknod { path: path("d/g"), mode: S_IFREG | 0o600, rdev: 0 }),
-        // Its next ping tells it.
+        // The client learns of it with its next ping.
         Wait(60_000_000),
         stat(1, "d/f"),
         stat(1, "d/g"),
@@ -231,7 +223,7 @@ fn given_up_open() -> Vec<Act> {
         Wait(60_000_000),
         Do(0, unlink("f")),
         Begin(1, Op::Close { fd: 1 }),
-        Left,
+        JoinAny,
         stat(1, "f"),
         mknod(1, "f"),
         stat(0, "f"),
@@ -300,17 +292,17 @@ fn handed_over() -> Vec<Act> {
             Begin(1, Op::Stat { path: path("d/f") }),
             Begin(1, Op::Truncate { path: path("d/f"), size: 90_000 }),
             Begin(0, Op::Access { path: path("d/f"), mask: 4 }),
-            Left,
-            Left,
-            Left,
+            JoinAny,
+            JoinAny,
+            JoinAny,
             mknod(0, &at),
             stat(1, &at),
             Begin(0, unlink(&at)),
             Begin(1, chmod(&at, 0o600)),
             Begin(1, Op::Access { path: path(&at), mask: 4 }),
-            Left,
-            Left,
-            Left,
+            JoinAny,
+            JoinAny,
+            JoinAny,
         ]);
     }
     acts.extend([Within(20 * SOON), close_fd(0, 1), close_fd(1, 2)]);

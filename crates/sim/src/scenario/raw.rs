@@ -6,17 +6,17 @@
 //! notice, the end of the connection, or nothing.
 //!
 //! ```ignore
-//! async fn spendthrift(hand: Hand) -> Outcome {
-//!     let mut peer = hand.peer(OST);
+//! async fn spendthrift(cx: RawContext) -> Outcome {
+//!     let mut peer = cx.peer(OST);
 //!     peer.connect(|_, request| request.grant = 1 << 40).await?;
 //!     peer.refused(Opcode::ObjWrite, &write, Errno::ENOSPC).await?;
-//!     hand.crash(OST).await;
+//!     cx.crash(OST).await;
 //!     peer.connect(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
 //!     ...
 //! }
 //! ```
 //!
-//! A session persists for later parts of the story ([`Hand::known`]). At the end the remaining sessions disconnect.
+//! A session persists for later parts of the story ([`RawContext::known`]). At the end the remaining sessions disconnect.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -31,13 +31,13 @@ use crate::kernel::Kernel;
 use crate::program::root;
 use crate::sched::{Command, Sched};
 use crate::world::World;
-use crate::world::raw::Wires;
+use crate::world::raw::RawSessions;
 use crate::world::session::Session;
 
 /// The outcome of a part of a story: what is wrong, if anything.
 pub(crate) type Outcome = Result<(), String>;
 /// A running part of a story.
-pub(crate) type Doing = Pin<Box<dyn Future<Output = Outcome>>>;
+pub(crate) type RunningPart = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// The longest time to wait for a reply: longer than a lock timeout.
 const ANSWER_MAX: Duration = Duration::from_secs(150);
@@ -46,8 +46,8 @@ const AGAIN: Duration = Duration::from_millis(5);
 
 /// The tools of a part of a story.
 #[derive(Clone)]
-pub struct Hand {
-    pub(super) wires: Wires,
+pub struct RawContext {
+    pub(super) sessions: RawSessions,
     pub(crate) sched: Sched,
     /// The names of the servers.
     pub(super) names: Vec<TargetName>,
@@ -56,11 +56,11 @@ pub struct Hand {
     pub(super) base: Vec<Bytes>,
 }
 
-impl Hand {
+impl RawContext {
     /// Tools for programs without a directory and clients.
-    pub fn of(world: &World) -> Hand {
-        Hand {
-            wires: world.raw.clone(),
+    pub fn of(world: &World) -> RawContext {
+        RawContext {
+            sessions: world.raw.clone(),
             sched: world.sched.clone(),
             names: world.servers.iter().map(|server| server.name.clone()).collect(),
             kernels: Vec::new(),
@@ -70,12 +70,12 @@ impl Hand {
 
     /// A new session with a server, not connected yet.
     pub fn peer(&self, server: usize) -> Peer {
-        Peer { place: self.wires.add(server), hand: self.clone() }
+        Peer { place: self.sessions.add(server), cx: self.clone() }
     }
 
     /// The session with this index in the order of creation.
     pub fn known(&self, place: usize) -> Peer {
-        Peer { place, hand: self.clone() }
+        Peer { place, cx: self.clone() }
     }
 
     /// The name of a server.
@@ -105,8 +105,8 @@ impl Hand {
     }
 
     /// Sets the capacity of an object target's disk for data, and waits until the target has noticed.
-    pub async fn room(&self, server: usize, bytes: Option<u64>) {
-        self.command(Command::Room(server, bytes)).await;
+    pub async fn set_capacity(&self, server: usize, bytes: Option<u64>) {
+        self.command(Command::DataCapacity(server, bytes)).await;
         self.wait(Duration::from_millis(1_100)).await;
     }
 
@@ -133,7 +133,7 @@ impl Hand {
 
     /// Disconnects the remaining sessions.
     pub(crate) async fn leave(&self) {
-        for place in 0..self.wires.count() {
+        for place in 0..self.sessions.count() {
             let peer = self.known(place);
             if peer.is_up() {
                 let goodbye = peer.request(Opcode::Disconnect, &Empty {});
@@ -148,18 +148,18 @@ impl Hand {
 #[derive(Clone)]
 pub struct Peer {
     place: usize,
-    hand: Hand,
+    cx: RawContext,
 }
 
 impl Peer {
-    /// Its index, for [`Hand::known`].
+    /// Its index, for [`RawContext::known`].
     pub fn place(&self) -> usize {
         self.place
     }
 
     /// Reads or changes the session: its UUID, its count of connects, its export.
     pub fn session<R>(&self, look: impl FnOnce(&mut Session) -> R) -> R {
-        self.hand.wires.session(self.place, look)
+        self.cx.sessions.session(self.place, look)
     }
 
     /// Whether it is connected.
@@ -169,12 +169,12 @@ impl Peer {
 
     /// From the next connection on servers treat it as a foreign program, which may not be a target.
     pub fn stranger(&self) {
-        self.hand.wires.distrust(self.place);
+        self.cx.sessions.distrust(self.place);
     }
 
     /// Closes its connection without disconnecting the session.
     pub fn hang_up(&self) {
-        self.hand.wires.hang_up(self.place);
+        self.cx.sessions.hang_up(self.place);
     }
 
     /// Establishes a connection if there is none, retrying until the server runs.
@@ -182,14 +182,14 @@ impl Peer {
     /// # Errors
     /// No connection could be established in time.
     pub async fn dial(&self) -> Outcome {
-        let (wires, place) = (&self.hand.wires, self.place);
+        let (sessions, place) = (&self.cx.sessions, self.place);
         let there = || {
-            if !wires.session(place, |session| session.up) && !wires.dials(place) {
-                wires.dial(place);
+            if !sessions.session(place, |session| session.up) && !sessions.dials(place) {
+                sessions.dial(place);
             }
-            wires.session(place, |session| session.up)
+            sessions.session(place, |session| session.up)
         };
-        let came = self.hand.until(ANSWER_MAX, there).await;
+        let came = self.cx.until(ANSWER_MAX, there).await;
         if came { Ok(()) } else { Err(self.wrong("cannot connect".to_owned())) }
     }
 
@@ -201,14 +201,13 @@ impl Peer {
     pub async fn connect(&self, claim: impl Fn(&mut Header, &mut ConnectReq)) -> Result<Frame, String> {
         loop {
             self.dial().await?;
-            let (mut header, mut request) = self.session(|session| {
-                session.connect(&self.hand.names[session.server], &format!("by hand {}", self.place))
-            });
+            let (mut header, mut request) = self
+                .session(|session| session.connect(&self.cx.names[session.server], &format!("by hand {}", self.place)));
             claim(&mut header, &mut request);
             let xid = self.send(Frame::new(header, &request, Bytes::new()));
             match self.reply_while_up(xid).await? {
                 Some(reply) if reply.header.status != -Errno::EAGAIN.raw() => return Ok(reply),
-                _ => self.hand.wait(AGAIN).await,
+                _ => self.cx.wait(AGAIN).await,
             }
         }
     }
@@ -227,7 +226,7 @@ impl Peer {
     ///
     /// # Errors
     /// The target accepts, or refuses with another error.
-    pub async fn kept_out(&self, claim: impl Fn(&mut Header, &mut ConnectReq), errno: Errno) -> Outcome {
+    pub async fn refused_connect(&self, claim: impl Fn(&mut Header, &mut ConnectReq), errno: Errno) -> Outcome {
         let reply = self.connect(claim).await?;
         self.is(Opcode::Connect, &reply, Err(errno))
     }
@@ -265,7 +264,7 @@ impl Peer {
     /// Sends a frame unchanged.
     pub fn send(&self, frame: Frame) -> Xid {
         let xid = frame.header.xid;
-        self.hand.wires.send(self.place, frame);
+        self.cx.sessions.send(self.place, frame);
         xid
     }
 
@@ -305,10 +304,10 @@ impl Peer {
         };
         let mut found = None;
         let take = || {
-            found = self.hand.wires.take(self.place, is_it);
+            found = self.cx.sessions.take(self.place, is_it);
             found.is_some() || gives_up()
         };
-        self.hand.until(most, take).await;
+        self.cx.until(most, take).await;
         found
     }
 
@@ -349,7 +348,11 @@ impl Peer {
         if reply.header.status == status {
             return Ok(());
         }
-        Err(self.wrong(format!("has status {} in the reply to {}, expected {wanted:?}", reply.header.status, opcode.name())))
+        Err(self.wrong(format!(
+            "has status {} in the reply to {}, expected {wanted:?}",
+            reply.header.status,
+            opcode.name()
+        )))
     }
 
     /// Checks that a request has no reply within this time.
@@ -368,10 +371,10 @@ impl Peer {
         let is_it = |frame: &Frame| !frame.header.has(flags::REPLY) && frame.header.opcode == opcode as u16;
         let mut found = None;
         let take = || {
-            found = self.hand.wires.take(self.place, is_it);
+            found = self.cx.sessions.take(self.place, is_it);
             found.is_some()
         };
-        self.hand.until(most, take).await;
+        self.cx.until(most, take).await;
         found
     }
 
@@ -400,7 +403,7 @@ impl Peer {
     /// A message about this session.
     pub fn wrong(&self, what: String) -> String {
         let server = self.session(|session| session.server);
-        format!("session {} by hand with {}: {what}", self.place, self.hand.names[server])
+        format!("session {} by hand with {}: {what}", self.place, self.cx.names[server])
     }
 }
 

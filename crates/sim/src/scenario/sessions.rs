@@ -6,13 +6,13 @@ use stdx::Site;
 use stdx::faults::{ONCE, sites};
 
 use super::Act::{
-    Arm, As, Barrier, Begin, Crash, Die, Do, Evict, Expect, FailSync, Fails, Fill, Free, Hit, Join, Lack, Left, Mark,
-    Power, Replace, Said, Set, Slow, Wait, Within,
+    Arm, As, Barrier, Begin, Crash, Die, Do, Evict, Expect, ExpectNot, FailSync, Fails, Fill, Free, Hit, Join, JoinAny,
+    Logged, Mark, Power, Replace, Set, Slow, Wait, Within,
 };
 use super::places::{chmod, unlink};
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
-use crate::model::{Op, S_IFREG, Way};
+use crate::model::{Op, S_IFREG, WriteWay};
 use crate::program::draw::pattern;
 use crate::program::name;
 use crate::world::net::Node;
@@ -47,19 +47,23 @@ pub(super) const STORIES: &[Story] = &[
         acts: lost_and_crash,
         strikes: &[Strike::Crash(MDT)],
     },
-    story("undone", "a client that has seen a change which is lost with another client and the server sees that it is undone", undone),
     story(
-        "in-turn",
-        "write-back waits for the earlier changes that programs wait for, and for no others",
-        in_turn,
+        "undone",
+        "a client that has seen a change which is lost with another client and the server sees that it is undone",
+        undone,
     ),
+    story("in-turn", "write-back waits for the earlier changes that programs wait for, and for no others", in_turn),
     story("given-up-replays", "an evicted client replays nothing from before the eviction", given_up_replays),
     story(
         "reconnect-overtaken",
         "a connect that was overtaken by a later one closes no connection",
         reconnect_overtaken,
     ),
-    story("destroys-lost", "destroyed objects stay destroyed, even if their target had not written that to its disk", destroyed),
+    story(
+        "destroys-lost",
+        "destroyed objects stay destroyed, even if their target had not written that to its disk",
+        destroyed,
+    ),
     story("sync-fails", "synced data is there although an earlier sync of the disk failed", sync_fails),
     story("slow-commits", "changes that wait for a slow disk continue after its commit", slow_commits),
     story(
@@ -183,7 +187,7 @@ fn replays_slowly() -> Vec<Act> {
         Wait(1_000_000),
         mknod(1, "g"),
         site(Node::Client(0), Site(0), 0),
-        Said(Node::Server(MDT), "evicts client", 0),
+        Logged(Node::Server(MDT), "evicts client", 0),
         Do(0, Op::Fstat { fd: 100 }),
         Do(1, unlink("d/99")),
         write(0, 100, 0, 1_000),
@@ -205,7 +209,7 @@ fn drips() -> Vec<Act> {
         Set(Node::Server(MDT), "mdt.simfs-MDT0000.recovery_time_hard", "50"),
         mknod(1, "g"),
         Within(RECOVERY_MAX),
-        Said(Node::Server(MDT), "evicts client 0", 1),
+        Logged(Node::Server(MDT), "evicts client 0", 1),
         site(Node::Client(0), Site(0), 0),
         Wait(60_000_000),
         open_files(0),
@@ -237,8 +241,8 @@ fn builds_on_lost() -> Vec<Act> {
     let mut acts = on_lost();
     acts.extend([
         Wait(200_000_000),
-        Said(Node::Client(1), "could not do a change again", 2),
-        Said(Node::Client(1), "2 answered changes are lost", 1),
+        Logged(Node::Client(1), "could not do a change again", 2),
+        Logged(Node::Client(1), "2 answered changes are lost", 1),
         // Once for each object.
         Fails(1, chmod("f", 0o660), Errno::EIO),
         Do(1, chmod("f", 0o660)),
@@ -257,7 +261,7 @@ fn lost_and_crash() -> Vec<Act> {
         Wait(14_900_000),
         Arm,
         Wait(60_000_000),
-        Said(Node::Client(1), "evicted this client", 1),
+        Logged(Node::Client(1), "evicted this client", 1),
         Fails(1, chmod("f", 0o660), Errno::EIO),
         Do(1, chmod("f", 0o660)),
         Fails(1, Op::Stat { path: path("d/after") }, Errno::ENOENT),
@@ -294,7 +298,7 @@ fn in_turn() -> Vec<Act> {
     acts.extend(settled());
     let change = |number: u32| Begin(1, chmod(&format!("d/{number}"), 0o600));
     let (mdt, stats, once) = (Node::Server(MDT), "mdt.*.stats", "ost_write 1 samples".to_owned());
-    let (early, late) = (Lack(mdt, stats, once.clone()), Expect(mdt, stats, once));
+    let (early, late) = (ExpectNot(mdt, stats, once.clone()), Expect(mdt, stats, once));
     acts.push(site(Node::Server(MDT), sites::MDS_REINT_DELAY, 1));
     acts.extend((0..4).map(change));
     acts.extend([write(1, 1, 0, 3_000), Wait(2_500_000), early]);
@@ -413,15 +417,15 @@ fn slow_writer() -> Vec<Act> {
     acts.extend([
         Slow(OST, 2_000_000),
         Slow(OST + 1, 2_000_000),
-        Begin(1, Op::Write { fd: 1, way: Way::Plain, offset: 0, data: pattern(1, MUCH) }),
+        Begin(1, Op::Write { fd: 1, way: WriteWay::Plain, offset: 0, data: pattern(1, MUCH) }),
         Wait(100_000),
         Begin(0, Op::Read { fd: 2, offset: 0, length: 4_096 }),
-        Left,
-        Left,
+        JoinAny,
+        JoinAny,
         Slow(OST, 0),
         Slow(OST + 1, 0),
-        Said(Node::Server(OST), "evicts client", 0),
-        Said(Node::Server(OST + 1), "evicts client", 0),
+        Logged(Node::Server(OST), "evicts client", 0),
+        Logged(Node::Server(OST + 1), "evicts client", 0),
         read(0, 2),
         close_fd(0, 2),
         close_fd(1, 1),

@@ -11,7 +11,7 @@ use proto::msg::{
 };
 use proto::{Bytes, Errno, Fid, Frame, Opcode, Tag};
 
-use super::raw::{Hand, Outcome, Peer};
+use super::raw::{Outcome, Peer, RawContext};
 use super::{Act, MDT, Story};
 use crate::kernel::{Kernel, OpenHow};
 use crate::model::{S_IFDIR, S_IFREG};
@@ -24,34 +24,32 @@ pub(super) const STORIES: &[Story] = &[
     story(
         "batch-by-hand",
         "the reply to a batch with failed changes says so, also after the target has lost it",
-        || vec![Act::Raw(|hand| Box::pin(batch(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(batch(cx)))],
     ),
-    story("times-by-hand", "late times set none back, and "now" is the time of the request", || {
-        vec![Act::Raw(|hand| Box::pin(times(hand)))]
-    }),
     story(
-        "gone-by-hand",
-        "a removed directory is empty, and a FID is used once",
-        || vec![Act::Raw(|hand| Box::pin(gone(hand)))],
+        "times-by-hand",
+        "late times set none back, and a change to the present time uses that of the request",
+        || vec![Act::Raw(|cx| Box::pin(times(cx)))],
     ),
-    story("pages-by-hand", "a continued listing starts where it ended", || {
-        vec![Act::Raw(|hand| Box::pin(pages(hand)))]
+    story("gone-by-hand", "a removed directory is empty, and a FID is used once", || {
+        vec![Act::Raw(|cx| Box::pin(gone(cx)))]
     }),
+    story("pages-by-hand", "a continued listing starts where it ended", || vec![Act::Raw(|cx| Box::pin(pages(cx)))]),
     story(
         "data-by-hand",
         "data of small files is not changed under another client's lock, nor under a lock that was never granted",
-        || vec![Act::Raw(|hand| Box::pin(data(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(data(cx)))],
     ),
     story("sync-by-hand", "a sync is answered after everything that it covers is on disk", || {
-        vec![Act::Raw(|hand| Box::pin(sync(hand)))]
+        vec![Act::Raw(|cx| Box::pin(sync(cx)))]
     }),
     story("reopen-by-hand", "a replayed open that the caller was never allowed to make is refused", || {
-        vec![Act::Raw(|hand| Box::pin(reopen(hand)))]
+        vec![Act::Raw(|cx| Box::pin(reopen(cx)))]
     }),
     story(
         "name-by-hand",
         "a program that opened a file by number keeps it when its last name is removed, whichever client removes it",
-        || vec![Act::Raw(|hand| Box::pin(unknown_name(hand)))],
+        || vec![Act::Raw(|cx| Box::pin(unknown_name(cx)))],
     ),
 ];
 
@@ -73,8 +71,8 @@ struct Maker {
 }
 
 impl Maker {
-    async fn new(hand: &Hand) -> Result<Maker, String> {
-        let peer = hand.peer(MDT);
+    async fn new(cx: &RawContext) -> Result<Maker, String> {
+        let peer = cx.peer(MDT);
         peer.connected(|_, _| {}).await?;
         let rep: SeqAllocRep = peer.done(Opcode::SeqAlloc, &SeqAllocReq {}).await?;
         Ok(Maker { peer, next: Fid::new(rep.seq, 1) })
@@ -175,8 +173,8 @@ async fn seen(kernel: &Kernel, at: &str) -> Result<Bytes, String> {
 
 // --- batches ---
 
-async fn batch(hand: Hand) -> Outcome {
-    let mut maker = Maker::new(&hand).await?;
+async fn batch(cx: RawContext) -> Outcome {
+    let mut maker = Maker::new(&cx).await?;
     let want = |first| {
         Some(WantLocks {
             object_cookie: first,
@@ -209,11 +207,11 @@ async fn batch(hand: Hand) -> Outcome {
     expect("the batch", statuses(&rep), vec![0, -Errno::ENOENT.raw(), 0, 0, 0, 0, 0])?;
     for result in &rep.results[3..] {
         let locks = [result.object_handle, result.entries_handle, result.data_handle];
-        expect("locks on what is gone", locks, [0; 3])?;
+        expect("locks on removed objects", locks, [0; 3])?;
     }
-    hand.wait(SETTLED).await;
+    cx.wait(SETTLED).await;
     maker.peer.hang_up();
-    hand.crash(MDT).await;
+    cx.crash(MDT).await;
     maker.peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
     maker.recovers().await?;
     let (export, conn_cnt) = maker.peer.session(|session| (session.export, session.conn_cnt));
@@ -221,18 +219,18 @@ async fn batch(hand: Hand) -> Outcome {
     let reply = maker.peer.call(request).await?;
     maker.peer.is(Opcode::MdsBatch, &reply, Ok(()))?;
     let rep: BatchRep = reply.decode().map_err(|error| error.to_string())?;
-    expect("the batch, once more", statuses(&rep), vec![0, -Errno::EIO.raw(), 0, 0, 0, 0, 0])
+    expect("the resent batch", statuses(&rep), vec![0, -Errno::EIO.raw(), 0, 0, 0, 0, 0])
 }
 
 // --- times ---
 
-async fn times(hand: Hand) -> Outcome {
-    let mut maker = Maker::new(&hand).await?;
+async fn times(cx: RawContext) -> Outcome {
+    let mut maker = Maker::new(&cx).await?;
     let file = maker.make("times", S_IFREG | 0o644).await?;
     let late = || SetattrOp { mtime_ns: 5, atime_ns: 5, ..SetattrOp::default() };
     maker.change(set(file, valid::HOUSEKEEPING | valid::MTIME | valid::ATIME, late()), THEN + 1).await?;
     let attr = maker.attr(file).await?;
-    expect("times that were told late", (attr.atime_ns, attr.mtime_ns), (THEN, THEN))?;
+    expect("late times", (attr.atime_ns, attr.mtime_ns), (THEN, THEN))?;
     let both = valid::ATIME | valid::ATIME_NOW | valid::MTIME | valid::MTIME_NOW;
     maker.change(set(file, both, late()), THEN + 2).await?;
     let attr = maker.attr(file).await?;
@@ -247,13 +245,13 @@ async fn times(hand: Hand) -> Outcome {
     let op = OpenOp { fid: file, flags: 0o1002, ..OpenOp::default() };
     maker.change(Reint::Open(op), THEN + 50).await?;
     let attr = maker.attr(file).await?;
-    expect("an open that cuts", (attr.size, attr.mtime_ns, attr.ctime_ns), (0, THEN + 50, THEN + 50))
+    expect("an open with truncation", (attr.size, attr.mtime_ns, attr.ctime_ns), (0, THEN + 50, THEN + 50))
 }
 
-// --- what is gone ---
+// --- removed objects ---
 
-async fn gone(hand: Hand) -> Outcome {
-    let mut maker = Maker::new(&hand).await?;
+async fn gone(cx: RawContext) -> Outcome {
+    let mut maker = Maker::new(&cx).await?;
     let dir = maker.make("gone", S_IFDIR | 0o755).await?;
     let file = maker.make("here", S_IFREG | 0o644).await?;
     let op = OpenOp { fid: dir, flags: 0o200_000, ..OpenOp::default() };
@@ -272,9 +270,9 @@ async fn gone(hand: Hand) -> Outcome {
 
 // --- listings ---
 
-async fn pages(hand: Hand) -> Outcome {
+async fn pages(cx: RawContext) -> Outcome {
     const COUNT: usize = 100;
-    let mut maker = Maker::new(&hand).await?;
+    let mut maker = Maker::new(&cx).await?;
     let dir = maker.make("many", S_IFDIR | 0o755).await?;
     for number in 0..COUNT {
         let fid = maker.fid();
@@ -299,9 +297,9 @@ async fn pages(hand: Hand) -> Outcome {
 
 // --- data ---
 
-async fn data(hand: Hand) -> Outcome {
-    let mut maker = Maker::new(&hand).await?;
-    let (near, far) = (&hand.kernels[0], &hand.kernels[1]);
+async fn data(cx: RawContext) -> Outcome {
+    let mut maker = Maker::new(&cx).await?;
+    let (near, far) = (&cx.kernels[0], &cx.kernels[1]);
     let file = maker.make("small", S_IFREG | 0o644).await?;
     let how = OpenHow { flags: 2, mode: 0, blind: false };
     let fd = fine(near.open(&root(), &[name("small")], how).await, "small")?;
@@ -316,65 +314,65 @@ async fn data(hand: Hand) -> Outcome {
     let reply = maker.write(file, 999, None, b"stolen").await?;
     maker.peer.is(Opcode::ObjWrite, &reply, Err(Errno::ESTALE))?;
     expect("the file", seen(near, "small").await?, Bytes::from_static(b"the first bytes"))?;
-    // Without one it is taken from others first.
+    // A write without a lock takes the lock from others first.
     let reply = maker.write(file, 0, None, b"THE").await?;
     maker.peer.is(Opcode::ObjWrite, &reply, Ok(()))?;
     for kernel in [near, far] {
         expect("the file", seen(kernel, "small").await?, Bytes::from_static(b"THE first bytes"))?;
     }
     fine(near.write(&root(), &fd, 4, &Bytes::from_static(b"FIRST")).await, "small")?;
-    maker.change(set(file, valid::SIZE, SetattrOp { size: 9, ..SetattrOp::default() }), near_future(&hand)).await?;
+    maker.change(set(file, valid::SIZE, SetattrOp { size: 9, ..SetattrOp::default() }), near_future(&cx)).await?;
     for kernel in [near, far] {
-        expect("the file that was cut", seen(kernel, "small").await?, Bytes::from_static(b"THE FIRST"))?;
+        expect("the truncated file", seen(kernel, "small").await?, Bytes::from_static(b"THE FIRST"))?;
     }
-    maker.change(set(file, valid::SIZE, SetattrOp { size: 12, ..SetattrOp::default() }), near_future(&hand)).await?;
+    maker.change(set(file, valid::SIZE, SetattrOp { size: 12, ..SetattrOp::default() }), near_future(&cx)).await?;
     for kernel in [near, far] {
-        expect("the file that was stretched", seen(kernel, "small").await?, Bytes::from_static(b"THE FIRST\0\0\0"))?;
+        expect("the extended file", seen(kernel, "small").await?, Bytes::from_static(b"THE FIRST\0\0\0"))?;
     }
-    // Behind its bytes is a hole.
+    // Beyond its bytes is a hole.
     let rep: SeekRep =
         maker.peer.done(Opcode::ObjSeek, &SeekReq { object, offset: 2, hole: true, ..SeekReq::default() }).await?;
-    expect("the hole of the file that was stretched", rep.offset, 9)?;
+    expect("the hole of the extended file", rep.offset, 9)?;
     let op = OpenOp { fid: file, flags: 0o1002, ..OpenOp::default() };
-    maker.change(Reint::Open(op), near_future(&hand)).await?;
+    maker.change(Reint::Open(op), near_future(&cx)).await?;
     for kernel in [near, far] {
-        expect("the file that was emptied", seen(kernel, "small").await?, Bytes::new())?;
+        expect("the emptied file", seen(kernel, "small").await?, Bytes::new())?;
     }
-    // It leaves.
+    // The data moves to objects.
     fine(near.write(&root(), &fd, 0, &Bytes::from(vec![b'x'; 300_000])).await, "small")?;
     fine(near.sync(&root(), &fd, false).await, "small")?;
     let reply = maker.write(file, 0, None, b"late").await?;
     maker.peer.is(Opcode::ObjWrite, &reply, Err(Errno::ESTALE))?;
     fine(near.close(&root(), &fd, 1).await, "small")?;
-    expect("the file that has moved", seen(far, "small").await?, Bytes::from(vec![b'x'; 100]))
+    expect("the moved file", seen(far, "small").await?, Bytes::from(vec![b'x'; 100]))
 }
 
-/// Times of data go by clocks.
-fn near_future(hand: &Hand) -> i64 {
-    hand.sched.wall_ns() + 1_000
+/// Times of data come from clocks.
+fn near_future(cx: &RawContext) -> i64 {
+    cx.sched.wall_ns() + 1_000
 }
 
-async fn sync(hand: Hand) -> Outcome {
-    let mut maker = Maker::new(&hand).await?;
+async fn sync(cx: RawContext) -> Outcome {
+    let mut maker = Maker::new(&cx).await?;
     maker.make("synced", S_IFREG | 0o644).await?;
-    hand.wait(SETTLED).await;
+    cx.wait(SETTLED).await;
     maker.peer.done::<Empty>(Opcode::ObjSync, &ObjSyncReq::default()).await?;
-    hand.command(Command::Barrier(MDT)).await;
+    cx.command(Command::Barrier(MDT)).await;
     maker.change(remove(Fid::ROOT, "synced", false), THEN).await?;
     let xid = maker.peer.send(maker.peer.request(Opcode::ObjSync, &ObjSyncReq::default()));
     maker.peer.unanswered(xid, A_WHILE).await?;
     maker.peer.hang_up();
-    hand.crash(MDT).await;
+    cx.crash(MDT).await;
     maker.peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
     maker.recovers().await
 }
 
 // --- opens ---
 
-async fn reopen(hand: Hand) -> Outcome {
-    let mut maker = Maker::new(&hand).await?;
+async fn reopen(cx: RawContext) -> Outcome {
+    let mut maker = Maker::new(&cx).await?;
     let own = maker.make("own", S_IFREG | 0o600).await?;
-    let near = &hand.kernels[0];
+    let near = &cx.kernels[0];
     let secret = fine(near.mknod(&root(), &[name("secret")], S_IFREG | 0o600, 0, false).await, "secret")?;
     let secret = Fid::from_ino(secret.ino).ok_or("no FID")?;
     fine(near.sync_all(&root()).await, "secret")?;
@@ -386,9 +384,9 @@ async fn reopen(hand: Hand) -> Outcome {
     let first = maker.try_change(Reint::Open(op), THEN).await?;
     maker.peer.is(Opcode::MdsReint, &first, Ok(()))?;
     let first_xid = first.header.xid;
-    hand.wait(SETTLED).await;
+    cx.wait(SETTLED).await;
     maker.peer.hang_up();
-    hand.crash(MDT).await;
+    cx.crash(MDT).await;
     maker.peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
     let mut forged = maker.changing(&open(secret, Cred { uid: 1500, gid: 1500, ..Cred::default() }), Opcode::MdsReint);
     (forged.header.flags, forged.header.xid, forged.header.transno) = (flags::REPLAY, first_xid, first.header.transno);
@@ -397,10 +395,10 @@ async fn reopen(hand: Hand) -> Outcome {
     maker.recovers().await
 }
 
-/// Client 1 has a file open by its number alone, as by `/proc/self/fd`, when it takes a name away of which it does not know that it is
-/// this file's last.
-async fn unknown_name(hand: Hand) -> Outcome {
-    let (near, far) = (&hand.kernels[0], &hand.kernels[1]);
+/// Client 1 has opened a file by number only, as with `/proc/self/fd`, when it removes a name without knowing that it is the file's
+/// last one.
+async fn unknown_name(cx: RawContext) -> Outcome {
+    let (near, far) = (&cx.kernels[0], &cx.kernels[1]);
     let (dir, old, other) = ([name("dir")], [name("dir"), name("f")], [name("dir"), name("other")]);
     fine(near.mkdir(&root(), &dir, 0o755, false).await, "dir")?;
     let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
@@ -408,17 +406,17 @@ async fn unknown_name(hand: Hand) -> Outcome {
     fine(near.write(&root(), &fd, 0, &Bytes::from_static(b"data")).await, "f")?;
     fine(near.close(&root(), &fd, 1).await, "f")?;
     fine(near.sync_all(&root()).await, "f")?;
-    hand.wait(Duration::from_secs(1)).await;
+    cx.wait(Duration::from_secs(1)).await;
     let reading = OpenHow { flags: 0, mode: 0, blind: false };
     let first = fine(far.open(&root(), &old, reading).await, "f")?;
     fine(near.rename(&root(), &old, &other, 0, false).await, "f")?;
-    hand.wait(Duration::from_secs(10)).await;
+    cx.wait(Duration::from_secs(10)).await;
     fine(far.fstat(&root(), &first).await, "f")?;
     let second = fine(far.reopen(&root(), &first, 0).await, "f, by its number")?;
     fine(far.close(&root(), &first, 1).await, "f")?;
-    hand.wait(Duration::from_secs(1)).await;
+    cx.wait(Duration::from_secs(1)).await;
     fine(far.remove(&root(), &other, false, true).await, "other")?;
-    hand.wait(Duration::from_secs(10)).await;
+    cx.wait(Duration::from_secs(10)).await;
     let data = fine(far.read(&root(), &second, 0, 100).await, "f without a name")?;
     expect("f without a name", data, Bytes::from_static(b"data"))?;
     let stat = fine(far.fstat(&root(), &second).await, "f without a name")?;

@@ -5,7 +5,7 @@ use proto::Bytes;
 
 use super::Act::{Arm, Barrier, Begin, Crash, Die, Do, Join, Power, Unmount, Wait, Waiting};
 use super::{Act, MDT, MGT, OST, Story};
-use crate::model::{Op, Path, S_IFREG, Way};
+use crate::model::{Op, Path, S_IFREG, WriteWay};
 use crate::program::draw::pattern;
 use crate::program::name;
 use crate::world::net::Node;
@@ -30,16 +30,21 @@ pub(super) const STORIES: &[Story] = &[
     Story { name: "names", what: "mkdir, symlink, link and rmdir", acts: names, strikes: ALL },
     Story { name: "rename", what: "a file is renamed over another in another directory", acts: rename, strikes: ALL },
     Story { name: "exchange", what: "a file and a directory exchange their names", acts: exchange, strikes: ALL },
+    Story { name: "whiteout", what: "renames leave whiteouts, and files replace these", acts: whiteout, strikes: ALL },
     Story {
-        name: "whiteout",
-        what: "renames leave whiteouts, and files replace these",
-        acts: whiteout,
-        strikes: ALL,
+        name: "unlink",
+        what: "a file with objects is unlinked: nothing of it remains",
+        acts: unlink,
+        strikes: DATA,
     },
-    Story { name: "unlink", what: "a file with objects is unlinked: nothing of it remains", acts: unlink, strikes: DATA },
     Story { name: "setattr", what: "mode, owner and times are changed", acts: setattr, strikes: ALL },
     Story { name: "xattr", what: "an extended attribute is set, replaced and removed", acts: xattr, strikes: ALL },
-    Story { name: "close", what: "a file is written and closed, and read by another client", acts: close, strikes: DATA },
+    Story {
+        name: "close",
+        what: "a file is written and closed, and read by another client",
+        acts: close,
+        strikes: DATA,
+    },
     Story {
         name: "grow",
         what: "a file outgrows the metadata target, is truncated, synced and read by another client",
@@ -54,7 +59,7 @@ pub(super) const STORIES: &[Story] = &[
     },
     Story {
         name: "unlink-elsewhere",
-        what: "a file is unlinked while another client has it open and goes on reading and writing",
+        what: "a file is unlinked while another client has it open and continues to read and write",
         acts: unlink_elsewhere,
         strikes: DATA,
     },
@@ -139,7 +144,7 @@ pub(super) fn open(client: usize, at: &str, flags: u32, fd: u32) -> Act {
 
 pub(super) fn write(client: usize, fd: u32, offset: u64, length: usize) -> Act {
     let data = pattern(u64::from(fd) * 1000 + offset, length);
-    Do(client, Op::Write { fd, way: Way::Plain, offset, data })
+    Do(client, Op::Write { fd, way: WriteWay::Plain, offset, data })
 }
 
 pub(super) fn read(client: usize, fd: u32) -> Act {
@@ -538,7 +543,7 @@ fn mapped_synced() -> Vec<Act> {
     let mut acts = vec![open(0, "f", CREATE, 1), write(0, 1, 0, 1 << 20), fsync(0, 1)];
     for round in 0..10 {
         let data = pattern(round, 1 << 20);
-        acts.extend([Begin(0, Op::Write { fd: 1, way: Way::Mapped, offset: 0, data }), Wait(round * 10)]);
+        acts.extend([Begin(0, Op::Write { fd: 1, way: WriteWay::Mapped, offset: 0, data }), Wait(round * 10)]);
         acts.extend((0..8).map(|_| Begin(0, Op::Syncfs)));
         acts.extend([Join, Do(0, Op::Fstat { fd: 1 })]);
         acts.extend((0..8).map(|_| Join));

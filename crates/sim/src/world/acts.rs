@@ -166,7 +166,7 @@ impl World {
             return;
         }
         let client = self.add_client();
-        self.trace.note(self.now, &[54, client as u64], || format!("client {client} comes"));
+        self.trace.note(self.now, &[54, client as u64], || format!("client {client} mounts"));
         self.administrator.programs.add(self.mounts[client].kernel.clone());
     }
 

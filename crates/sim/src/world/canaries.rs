@@ -73,7 +73,7 @@ impl World {
     }
 
     /// Canary: changes some calls. Returns whether the call is dropped.
-    pub(super) fn spoils(&mut self, cred: &mut proto::msg::Cred, call: &mut capi::Call) -> bool {
+    pub(super) fn alter_call(&mut self, cred: &mut proto::msg::Cred, call: &mut capi::Call) -> bool {
         use capi::Call;
         let of_it = match (self.canary, &*call) {
             (Canary::ForgetAttributes, Call::Setxattr { .. } | Call::Removexattr { .. })

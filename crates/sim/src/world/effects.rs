@@ -11,14 +11,14 @@ use super::net::Node;
 use super::partition::Passage;
 use super::trap::Strike;
 use super::{Canary, World, WorldEvent, space, wire};
-use crate::sched::Lane;
+use crate::sched::WriteBackProgress;
 use crate::trace::{frame_line, frame_word};
 
 /// After this time a mount checks again whether a signal's call has arrived.
 const SIGNAL_AGAIN: Duration = Duration::from_millis(1);
 
 impl World {
-    pub(super) fn happen(&mut self, what: WorldEvent) {
+    pub(super) fn dispatch(&mut self, what: WorldEvent) {
         match what {
             WorldEvent::Frame { conn, side, frame } => self.frame_arrives(conn, side, frame),
             WorldEvent::Accepted { conn } => self.accepted(conn),
@@ -26,7 +26,7 @@ impl World {
             WorldEvent::DialFailed { node, life, number } => {
                 if self.lives(node, life) {
                     self.trace.note(self.now, &[2, number], || format!("{node:?} dial {number:x} failed"));
-                    self.tell_dial_failed(node, number);
+                    self.deliver_dial_failed(node, number);
                 }
             }
             WorldEvent::Closed { conn, side } => self.closed(conn, side),
@@ -53,7 +53,7 @@ impl World {
             WorldEvent::Committed { server, life, group, failed } => {
                 let event = match failed {
                     None => {
-                        self.tell_space(server, life);
+                        self.report_space(server, life);
                         Event::Committed { group }
                     }
                     Some(error @ store::EngineError::Full { .. }) => {
@@ -96,7 +96,7 @@ impl World {
             WorldEvent::Tick { node, serial } => self.tick(node, serial),
             WorldEvent::Second { node, life } => self.second(node, life),
             WorldEvent::Call { client, id, mut cred, mut call } => {
-                self.coming.remove(&id);
+                self.calls_in_flight.remove(&id);
                 if self.mounts[client].machine.is_some() {
                     self.trace.note(self.now, &[8, client as u64, id], || {
                         format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
@@ -114,18 +114,18 @@ impl World {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
                         return self.push(self.now, WorldEvent::Answer { id, result });
                     }
-                    if self.spoils(&mut cred, &mut call) {
+                    if self.alter_call(&mut cred, &mut call) {
                         return self.push(self.now, WorldEvent::Answer { id, result: Ok(capi::Answer::Done) });
                     }
                     self.note_call(client, id, &call);
-                    self.note_wish(id, &call);
+                    self.note_migrate(id, &call);
                     if self.canary == Canary::Stale
                         && matches!(call, capi::Call::Getattr { .. } | capi::Call::Lookup { .. })
                         && self.rng.chance(1, 10)
                     {
                         return self.push(self.now, WorldEvent::Answer { id, result: Err(Errno::ESTALE) });
                     }
-                    self.tell_wall_clock(client);
+                    self.send_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
@@ -140,11 +140,11 @@ impl World {
                 }
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
                 self.note_answer(id);
-                let result = self.judge_wish(id, result);
+                let result = self.judge_migrate(id, result);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             // A signal may overtake its call. It is delivered once the call has arrived.
-            WorldEvent::Interrupt { client, id, fatal } if self.coming.contains(&id) => {
+            WorldEvent::Interrupt { client, id, fatal } if self.calls_in_flight.contains(&id) => {
                 self.after(SIGNAL_AGAIN, WorldEvent::Interrupt { client, id, fatal });
             }
             WorldEvent::Interrupt { client, id, fatal } => {
@@ -171,7 +171,7 @@ impl World {
                 self.mounts[client].kernel.let_go(&nodes);
                 self.reach_client(client, capi::Event::Asked);
             }
-            WorldEvent::Deaf { conn, side } => self.net.closed(conn, side),
+            WorldEvent::StopReceiving { conn, side } => self.net.closed(conn, side),
             WorldEvent::Wake { task } => self.sched.wake(task),
             WorldEvent::Start { server } => self.start(server),
             WorldEvent::Kill { server } => {
@@ -258,7 +258,7 @@ impl World {
                 self.limit_liar(server);
             }
             Node::Client(client) => {
-                self.tell_wall_clock(client);
+                self.send_wall_clock(client);
                 self.note_disturbed();
             }
             Node::Liar | Node::Raw => {}
@@ -311,8 +311,8 @@ impl World {
                 }
             }
             Node::Client(client) => {
-                if let Some((made, told)) = self.mounts[client].machine.as_ref().map(client::Client::behind) {
-                    self.sched.note_lane(client, Lane { made, told });
+                if let Some((made, acknowledged)) = self.mounts[client].machine.as_ref().map(client::Client::behind) {
+                    self.sched.note_progress(client, WriteBackProgress { made, acknowledged });
                 }
                 while let Some(effect) = self.mounts[client].machine.as_mut().and_then(client::Client::poll) {
                     self.client_effect(client, effect);
@@ -388,11 +388,11 @@ impl World {
             }
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
-                self.note_said(node, &line);
+                self.note_log_line(node, &line);
                 // Worlds never put an older copy of a disk back, so a target that suspects one is wrong, unless a peer lied to it
                 // or a story does it.
                 self.judge_eviction(server, &line);
-                self.hear_of_eviction(server, &line);
+                self.find_eviction(server, &line);
                 if line.starts_with("recovery is over") {
                     self.recovered.push((self.now, self.servers[server].name.kind));
                 }
@@ -447,7 +447,7 @@ impl World {
             capi::Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
                     let deaf = self.hang_up(conn, side);
-                    self.push(deaf, WorldEvent::Deaf { conn, side });
+                    self.push(deaf, WorldEvent::StopReceiving { conn, side });
                 }
             }
             capi::Effect::Answer { id, result } => {
@@ -492,9 +492,9 @@ impl World {
                 if line.contains("without end") {
                     self.fail(format!("client {client} says: {line}"));
                 }
-                self.note_said(node, &line);
-                self.hear_of_loss(&line);
-                self.hear_that_evicted(client, &line);
+                self.note_log_line(node, &line);
+                self.find_loss(&line);
+                self.find_own_eviction(client, &line);
             }
         }
     }
@@ -561,7 +561,7 @@ impl World {
             return;
         }
         if end.dead_from.is_some() {
-            self.tell_dial_failed(end.node, end.number);
+            self.deliver_dial_failed(end.node, end.number);
             return;
         }
         self.net.opened(conn, 0);
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    fn tell_dial_failed(&mut self, node: Node, number: u64) {
+    fn deliver_dial_failed(&mut self, node: Node, number: u64) {
         let reason = "connection refused".to_owned();
         match node {
             Node::Server(server) => {
@@ -677,7 +677,7 @@ impl World {
             self.fail(what);
         }
         if !end.hung_up {
-            self.note_greeting(from, end.node, &frame);
+            self.note_connected(from, end.node, &frame);
         }
         match end.node {
             Node::Server(server) => {
@@ -691,8 +691,8 @@ impl World {
             Node::Client(client) => {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
             }
-            Node::Liar => self.liar_hears(end.number, &frame),
-            Node::Raw => self.raw_hears(end.number, frame),
+            Node::Liar => self.liar_receives(end.number, &frame),
+            Node::Raw => self.raw_receives(end.number, frame),
         }
     }
 
@@ -753,22 +753,22 @@ mod tests {
     use crate::{Keep, Plan};
 
     #[test]
-    fn a_signal_that_is_faster_than_its_call_meets_it_later() {
+    fn a_signal_that_overtakes_its_call_is_delivered_later() {
         let mut world = World::new(Plan::still(0), Keep::Nothing);
         let client = world.add_mount(false);
         world.mounts[client].machine = None;
         world.queue.clear();
-        world.coming.insert(7);
-        world.happen(WorldEvent::Interrupt { client, id: 7, fatal: true });
-        let entry = world.queue.pop().expect("it comes again").0;
+        world.calls_in_flight.insert(7);
+        world.dispatch(WorldEvent::Interrupt { client, id: 7, fatal: true });
+        let entry = world.queue.pop().expect("it is postponed").0;
         assert!(entry.at == world.now + SIGNAL_AGAIN);
-        world.happen(WorldEvent::Call {
+        world.dispatch(WorldEvent::Call {
             client: 0,
             id: 7,
             cred: Default::default(),
             call: capi::Call::Statfs { ino: 1 },
         });
-        world.happen(entry.what);
-        assert!(world.queue.is_empty() && world.coming.is_empty());
+        world.dispatch(entry.what);
+        assert!(world.queue.is_empty() && world.calls_in_flight.is_empty());
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Fault {
     /// Something else fills the disk of some server.
     Fill,
     /// Some client is cut off.
-    Part,
+    Partition,
     /// An administrator acts.
     Act,
     /// A client's clock is set.
@@ -49,7 +49,7 @@ pub(crate) enum Fault {
         server: usize,
     },
     /// A partition ends.
-    Join {
+    EndPartition {
         /// The client that was cut off.
         client: usize,
     },
@@ -112,7 +112,7 @@ pub struct Counts {
     /// Processes that asked an evicted client for its losses.
     pub aftermaths: u64,
     /// Of these, processes to which a loss was reported.
-    pub told: u64,
+    pub losses_reported: u64,
     /// The longest call through a client that was never cut off, in milliseconds.
     pub longest_wait_ms: u64,
     /// Errors in logs.
@@ -136,7 +136,7 @@ impl core::fmt::Display for Counts {
             ("partitions", self.partitions),
             ("evictions", self.evictions),
             ("processes that asked evicted clients", self.aftermaths),
-            ("of these told of a loss", self.told),
+            ("of these with a reported loss", self.losses_reported),
             ("acts", self.acts),
             ("unmounts", self.unmounts),
             ("I/O errors", self.io_errors),
@@ -144,7 +144,7 @@ impl core::fmt::Display for Counts {
             ("targets stopped by disks", self.stops),
             ("clock steps", self.clock_steps),
             ("sites armed", self.sites),
-            ("longest wait beside a partition in ms", self.longest_wait_ms),
+            ("longest wait during a partition in ms", self.longest_wait_ms),
         ];
         let fell: Vec<String> =
             all.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
@@ -172,7 +172,7 @@ impl Counts {
         self.partitions += other.partitions;
         self.evictions += other.evictions;
         self.aftermaths += other.aftermaths;
-        self.told += other.told;
+        self.losses_reported += other.losses_reported;
         self.acts += other.acts;
         self.unmounts += other.unmounts;
         self.io_errors += other.io_errors;
@@ -357,9 +357,9 @@ impl World {
         own.engine.others_leave(Some(store_left));
         let room = Some(own.data.bytes() + data_left);
         match self.canary {
-            // The target is not told of its free space, so that the medium has to refuse.
+            // The target does not learn of its free space, so that the medium has to refuse.
             Canary::DropWhenFull => own.data.set_capacity(room),
-            _ => own.set_data_room(room),
+            _ => own.set_data_capacity(room),
         }
         self.faults.counts.fills += 1;
         self.trace.note(self.now, &[41, server as u64], || {
@@ -377,12 +377,12 @@ impl World {
         let own = &mut self.servers[server];
         own.engine.set_reserve(reserve);
         own.engine.others_leave(Some(left));
-        own.set_data_room(Some(own.data.bytes() + left));
+        own.set_data_capacity(Some(own.data.bytes() + left));
     }
 
     pub(super) fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
-        self.servers[server].set_data_room(None);
+        self.servers[server].set_data_capacity(None);
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
@@ -390,8 +390,8 @@ impl World {
             Fault::Cut { conn } => self.cut(conn),
             Fault::Disarm { at } => self.disarm(at),
             Fault::Repair { server } => self.repair(server),
-            Fault::Join { client } => {
-                self.join(client);
+            Fault::EndPartition { client } => {
+                self.end_partition(client);
                 self.note_disturbed();
             }
             Fault::Free { server } => {
@@ -437,8 +437,8 @@ impl World {
                 self.fail_some_disk();
                 self.plan_io();
             }
-            Fault::Part => {
-                self.part();
+            Fault::Partition => {
+                self.start_partition();
                 self.plan_partition();
             }
             Fault::Fill => {
@@ -524,7 +524,7 @@ impl World {
         self.mounts[client].machine = None;
         self.mounts[client].timer_serial += 1;
         self.mounts[client].kernel.die();
-        self.sched.bury(client);
+        self.sched.client_died(client);
         self.disconnect(Node::Client(client));
     }
 

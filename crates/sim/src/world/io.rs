@@ -31,12 +31,12 @@ impl Disks {
 
 impl World {
     /// Reports a disk's free space to its target after a commit, before the target fills the next group.
-    pub(super) fn tell_space(&mut self, server: usize, life: u32) {
+    pub(super) fn report_space(&mut self, server: usize, life: u32) {
         if !self.lives(Node::Server(server), life) {
             return;
         }
-        let (now, told) = (self.time_of(Node::Server(server)), self.servers[server].engine.space());
-        if let (Ok(space), Some(machine)) = (told, &mut self.servers[server].machine) {
+        let (now, measured) = (self.time_of(Node::Server(server)), self.servers[server].engine.space());
+        if let (Ok(space), Some(machine)) = (measured, &mut self.servers[server].machine) {
             machine.handle(now, target::Event::Space(space));
         }
     }

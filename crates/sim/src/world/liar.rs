@@ -330,7 +330,7 @@ impl World {
     }
 
     /// The liar receives a frame. It answers no callback, but remembers what it can use for forgeries.
-    pub(super) fn liar_hears(&mut self, number: u64, frame: &Frame) {
+    pub(super) fn liar_receives(&mut self, number: u64, frame: &Frame) {
         let Some(liar) = &mut self.liar else { return };
         let Some(session) = liar.sessions.iter_mut().find(|session| session.number == number) else { return };
         let header = frame.header;
@@ -410,7 +410,7 @@ impl World {
         let held_up = line.contains("did not give back its lock") && self.another_recovers(server);
         let others_died = self.faults.counts.deaths > 0 || self.faults.counts.power > 0;
         if self.liar.is_some() && is_there && !held_up && !others_died {
-            self.fail(format!("beside a liar target {} {line}", self.servers[server].name));
+            self.fail(format!("with a liar in the run, target {} {line}", self.servers[server].name));
         }
     }
 
@@ -436,7 +436,7 @@ impl World {
             let counts = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
             for (name, count) in counts {
                 if count.parse::<u64>().is_ok_and(|count| count > most) {
-                    wrong = Some(format!("beside a liar {name} is {count}"));
+                    wrong = Some(format!("with a liar in the run, {name} is {count}"));
                 }
             }
         }

@@ -27,7 +27,7 @@ fn parse(line: &str) -> Option<(Fid, u64, Vec<Range<u64>>)> {
 }
 
 impl World {
-    pub(super) fn hear_of_loss(&mut self, line: &str) {
+    pub(super) fn find_loss(&mut self, line: &str) {
         let none = self.plan.disk_faults.fill_every.is_none() && self.plan.disturbances.io.is_none();
         if none || !line.contains("] are lost (its lock was called back") {
             return;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_names_the_file_and_the_ranges() {
+    fn a_log_line_names_the_file_and_the_ranges() {
         let line = "4100 bytes of '/d/f [0x1:0x2:0x0]' [0x200000400:0x5:0x0] are lost (its lock was called back: \
                     No space left on device): 0..4096, 8192..8196";
         assert_eq!(parse(line), Some((Fid::new(0x2_0000_0400, 5), 4100, vec![0..4096, 8192..8196])));

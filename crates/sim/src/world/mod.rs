@@ -97,7 +97,7 @@ enum WorldEvent {
     /// A canary kills a client.
     Die { client: usize },
     /// A node that has closed a connection stops receiving from it.
-    Deaf { conn: usize, side: usize },
+    StopReceiving { conn: usize, side: usize },
     /// The sleep of a task ends.
     Wake { task: usize },
     /// A server starts.
@@ -235,12 +235,12 @@ pub struct World {
     /// The client that breaks the protocol, if there is one.
     pub liar: Option<liar::Liar>,
     /// Sessions that a story operates by hand.
-    pub raw: raw::Wires,
+    pub raw: raw::RawSessions,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
     clocks: pause::Clocks,
     /// Calls of programs that have not reached their clients yet.
-    coming: BTreeSet<u64>,
+    calls_in_flight: BTreeSet<u64>,
     net: Net,
     rng: Rng,
     failure: Option<String>,
@@ -280,11 +280,11 @@ impl World {
             newcomers: newcomers::Newcomers::default(),
             partitioning: partition::Partitioning::new(&plan),
             liar,
-            raw: raw::Wires::default(),
+            raw: raw::RawSessions::default(),
             queue: BinaryHeap::new(),
             order: 0,
             clocks: pause::Clocks::default(),
-            coming: BTreeSet::new(),
+            calls_in_flight: BTreeSet::new(),
             net: Net::default(),
             rng,
             failure: None,
@@ -334,7 +334,7 @@ impl World {
         self.mounts.push(Mount::new(&self.plan, client, read_only, kernel, seed, self.now));
         self.after(Duration::from_secs(1), WorldEvent::Second { node: Node::Client(client), life: 0 });
         self.set_clock(client);
-        self.tell_wall_clock(client);
+        self.send_wall_clock(client);
         self.pump(Node::Client(client));
         client
     }
@@ -349,7 +349,7 @@ impl World {
         self.pump(Node::Client(client));
     }
 
-    fn tell_wall_clock(&mut self, client: usize) {
+    fn send_wall_clock(&mut self, client: usize) {
         let (now, wall) = (self.time_of(Node::Client(client)), self.wall_of(client));
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::WallClock(wall));
@@ -380,7 +380,7 @@ impl World {
             }
             self.now = self.now.max(entry.at);
             if let Some(what) = self.unless_paused(entry.what) {
-                self.happen(what);
+                self.dispatch(what);
                 self.trap_event();
             }
         }
@@ -393,7 +393,7 @@ impl World {
             for note in self.sched.take_notes() {
                 self.trace.note(self.now, &[], || note);
             }
-            self.obey();
+            self.execute_commands();
             self.carry_raw();
             self.deliver_invalidated();
             for (until, task) in self.sched.take_sleeping() {
@@ -410,14 +410,14 @@ impl World {
             for request in requests {
                 let delay = Duration::from_nanos(self.rng.below(3_000));
                 let crate::sched::Request { id, client, cred, call } = request;
-                self.coming.insert(id);
+                self.calls_in_flight.insert(id);
                 self.after(delay, WorldEvent::Call { client, id, cred, call });
             }
         }
     }
 
     /// Executes the commands of programs.
-    fn obey(&mut self) {
+    fn execute_commands(&mut self) {
         for command in self.sched.take_commands() {
             match command {
                 Command::Arm | Command::Disarm => {
@@ -427,13 +427,13 @@ impl World {
                 }
                 Command::Kill(client) => self.kill_client(client),
                 Command::Unmount(client) => self.unmount(client),
-                other => self.obey_story(other),
+                other => self.execute_story_command(other),
             }
         }
     }
 
     /// Executes the further commands of stories.
-    fn obey_story(&mut self, command: Command) {
+    fn execute_story_command(&mut self, command: Command) {
         match command {
             Command::Crash(server) => self.kill(server, false),
             Command::Power(server) => self.kill(server, true),
@@ -442,7 +442,7 @@ impl World {
             Command::Mount => self.mount_another(),
             Command::Fill(server, leaves) => self.fill_for_story(server, leaves),
             Command::Damage(server, table) => self.damage_for_story(server, table),
-            Command::Room(server, bytes) => self.servers[server].set_data_room(bytes),
+            Command::DataCapacity(server, bytes) => self.servers[server].set_data_capacity(bytes),
             Command::FailWrite(server) => self.servers[server].fails_write = true,
             Command::KeepFiles(server) => self.servers[server].keeps_files = true,
             Command::Copy(server) => self.servers[server].copy(),
@@ -468,7 +468,7 @@ impl World {
                 self.kill(server, false);
                 self.servers[server].replace(&self.plan, server as u64);
             }
-            Command::Said(node, text, times) => {
+            Command::Logged(node, text, times) => {
                 let logged = self.logged.iter().filter(|(of, line)| *of == node && line.contains(text)).count();
                 if logged != times {
                     self.fail(format!("{node:?} has logged '{text}' {logged} times, and should have {times} times"));
@@ -510,7 +510,7 @@ impl World {
     }
 
     /// Keeps a line that a node logged, for the checks of stories.
-    fn note_said(&mut self, node: Node, line: &str) {
+    fn note_log_line(&mut self, node: Node, line: &str) {
         if self.plan.processes == 0 {
             self.logged.push((node, line.to_owned()));
         }

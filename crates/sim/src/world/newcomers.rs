@@ -10,10 +10,10 @@ use super::World;
 
 /// Calls that ask for an object target by index.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers(BTreeMap<u64, Wish>);
+pub(super) struct Newcomers(BTreeMap<u64, MigrateCall>);
 
 #[derive(Debug)]
-struct Wish {
+struct MigrateCall {
     index: u32,
     /// The metadata target knew the object target when the call started.
     known: bool,
@@ -21,17 +21,17 @@ struct Wish {
 
 impl World {
     /// Records the start of a call.
-    pub(super) fn note_wish(&mut self, id: u64, call: &Call) {
+    pub(super) fn note_migrate(&mut self, id: u64, call: &Call) {
         if let Call::Migrate { wish, .. } = call
             && let Ok(index) = u32::try_from(wish.want_first)
         {
             let known = self.is_known_ost(index);
-            self.newcomers.0.insert(id, Wish { index, known });
+            self.newcomers.0.insert(id, MigrateCall { index, known });
         }
     }
 
     /// The result that the program gets when a call ends.
-    pub(super) fn judge_wish(&mut self, id: u64, result: Result<Answer, Errno>) -> Result<Answer, Errno> {
+    pub(super) fn judge_migrate(&mut self, id: u64, result: Result<Answer, Errno>) -> Result<Answer, Errno> {
         match (self.newcomers.0.remove(&id), &result) {
             (Some(wish), Err(Errno::EINVAL)) if !wish.known || !self.is_known_ost(wish.index) => Err(Errno::ENXIO),
             _ => result,
@@ -56,20 +56,20 @@ mod tests {
     use crate::trace::Keep;
 
     #[test]
-    fn only_a_target_that_the_metadata_target_does_not_know_may_be_refused() {
+    fn only_unknown_targets_may_be_refused() {
         let mut world = World::new(Plan::still(0), Keep::Nothing);
         (0..world.servers.len()).for_each(|server| world.start_server(server, Duration::ZERO));
         world.run(world.now + Duration::from_secs(60), World::all_serve).unwrap();
         world.run(world.now + Duration::from_secs(60), |world| world.is_known_ost(0)).unwrap();
-        for (first, errno, told) in [
+        for (first, errno, expected) in [
             (0, Errno::EINVAL, Errno::EINVAL),
             (77, Errno::EINVAL, Errno::ENXIO),
             (77, Errno::EIO, Errno::EIO),
             (-1, Errno::EINVAL, Errno::EINVAL),
         ] {
             let wish = Layout { want_first: first, ..Layout::default() };
-            world.note_wish(1, &Call::Migrate { ino: 1, wish });
-            assert_eq!(world.judge_wish(1, Err(errno)).unwrap_err(), told, "{first}");
+            world.note_migrate(1, &Call::Migrate { ino: 1, wish });
+            assert_eq!(world.judge_migrate(1, Err(errno)).unwrap_err(), expected, "{first}");
         }
         world.sched.clear();
     }

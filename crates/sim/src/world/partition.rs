@@ -74,7 +74,7 @@ pub struct Partitioning {
     /// Clients that were ever cut off.
     cut_off: Vec<usize>,
     /// Pairs of client and server with an established session: before that an eviction can lose nothing.
-    greeted: BTreeSet<(usize, usize)>,
+    connected: BTreeSet<(usize, usize)>,
     /// Start times of the calls of client 0.
     calls: BTreeMap<u64, Instant>,
     rng: Rng,
@@ -91,14 +91,14 @@ impl Partitioning {
             left,
             now: Vec::new(),
             cut_off: Vec::new(),
-            greeted: BTreeSet::new(),
+            connected: BTreeSet::new(),
             calls: BTreeMap::new(),
             rng,
         }
     }
 
     fn find(&mut self, from: Node, to: Node) -> Option<&mut Partition> {
-        let (client, server, there) = match (from, to) {
+        let (client, server, to_server) = match (from, to) {
             (Node::Client(client), Node::Server(server)) => (client, server, true),
             (Node::Server(server), Node::Client(client)) => (client, server, false),
             _ => return None,
@@ -106,8 +106,8 @@ impl Partitioning {
         self.now.iter_mut().find(|partition| {
             let stops = match partition.direction {
                 Direction::Both => true,
-                Direction::ToServers => there,
-                Direction::ToClient => !there,
+                Direction::ToServers => to_server,
+                Direction::ToClient => !to_server,
             };
             stops && partition.client == client && partition.server.is_none_or(|only| only == server)
         })
@@ -119,11 +119,11 @@ impl World {
     pub(super) fn plan_partition(&mut self) {
         let Some(planned) = self.partitioning.plan.filter(|_| self.partitioning.left > 0) else { return };
         let delay = around(&mut self.partitioning.rng, planned.every);
-        self.after(delay, WorldEvent::Fault(Fault::Part));
+        self.after(delay, WorldEvent::Fault(Fault::Partition));
     }
 
     /// Cuts some client off.
-    pub(super) fn part(&mut self) {
+    pub(super) fn start_partition(&mut self) {
         let first = usize::from(self.plan.clients > 1);
         let lives = |client: &usize| self.mounts[*client].machine.is_some() && !self.mounts[*client].leaving;
         let free = |client: &usize| !self.partitioning.now.iter().any(|partition| partition.client == *client);
@@ -151,11 +151,11 @@ impl World {
             let whom = server.map_or("all servers".to_owned(), |server| self.servers[server].name.to_string());
             format!("client {client} is cut off from {whom} for {time} ms: {direction:?}, held {held}")
         });
-        self.push(until, WorldEvent::Fault(Fault::Join { client }));
+        self.push(until, WorldEvent::Fault(Fault::EndPartition { client }));
     }
 
     /// Ends the partition of a client.
-    pub(super) fn join(&mut self, client: usize) {
+    pub(super) fn end_partition(&mut self, client: usize) {
         let Some(at) = self.partitioning.now.iter().position(|partition| partition.client == client) else { return };
         let partition = self.partitioning.now.swap_remove(at);
         self.trace.note(self.now, &[51, client as u64], || format!("client {client} is cut off no longer"));
@@ -215,7 +215,7 @@ impl World {
             let own = imports.iter().filter(|(path, _)| path.contains(&name));
             own.into_iter().all(|(_, text)| text.lines().any(|line| line.trim() == "state: FULL"))
         };
-        let known = self.partitioning.greeted.iter().filter(|(of, _)| *of == client).map(|(_, server)| *server);
+        let known = self.partitioning.connected.iter().filter(|(of, _)| *of == client).map(|(_, server)| *server);
         let takes = |server: &usize| {
             let server = &self.servers[*server];
             !server.retired && server.name.kind != TargetKind::Mgt
@@ -224,7 +224,7 @@ impl World {
     }
 
     /// Looks for an eviction in a line of a server's log.
-    pub(super) fn hear_of_eviction(&mut self, server: usize, line: &str) {
+    pub(super) fn find_eviction(&mut self, server: usize, line: &str) {
         if let Some(rest) = line.strip_prefix("client client ")
             && line.ends_with(" is connected again")
             && let Some(Ok(client)) = rest.split(' ').next().map(str::parse)
@@ -238,7 +238,7 @@ impl World {
             return;
         };
         let name = self.servers[server].name.clone();
-        if name.kind == TargetKind::Mgt || !self.partitioning.greeted.contains(&(client, server)) {
+        if name.kind == TargetKind::Mgt || !self.partitioning.connected.contains(&(client, server)) {
             return;
         }
         self.faults.counts.evictions += 1;
@@ -258,7 +258,7 @@ impl World {
     }
 
     /// Looks for an eviction in a line of a client's log.
-    pub(super) fn hear_that_evicted(&mut self, client: usize, line: &str) {
+    pub(super) fn find_own_eviction(&mut self, client: usize, line: &str) {
         if let Some((target, _)) = line.split_once(" evicted this client: ")
             && (self.plan.evicts() || self.plan.liar)
             && !self.sched.learned_of_eviction(client, target, self.now)
@@ -269,14 +269,14 @@ impl World {
     }
 
     /// Records that a client has established a session.
-    pub(super) fn note_greeting(&mut self, from: Node, to: Node, frame: &Frame) {
+    pub(super) fn note_connected(&mut self, from: Node, to: Node, frame: &Frame) {
         let header = &frame.header;
         if let (Node::Server(server), Node::Client(client)) = (from, to)
             && header.opcode == Opcode::Connect as u16
             && header.has(flags::REPLY)
             && header.status == 0
         {
-            self.partitioning.greeted.insert((client, server));
+            self.partitioning.connected.insert((client, server));
         }
     }
 
@@ -300,9 +300,7 @@ impl World {
             let crashes = self.faults.counts.crashes + self.faults.counts.deaths;
             let limit = if crashes == 0 { HELD_UP_MAX } else { HELD_UP_MAX + RECOVERY_MAX };
             if waited > limit.as_millis() as u64 {
-                self.fail(format!(
-                    "beside a partition a call of client 0, which is not cut off, waited for {waited} ms"
-                ));
+                self.fail(format!("during a partition of others a call of client 0 waited for {waited} ms"));
             }
         }
     }
@@ -315,7 +313,7 @@ mod tests {
     use crate::trace::Keep;
 
     #[test]
-    fn who_was_cut_off_is_joined_when_it_is_connected_again() {
+    fn a_partition_ends_when_the_client_has_reconnected() {
         let planned = Partitions {
             every: Duration::from_secs(1),
             least: Duration::from_secs(60),
@@ -332,7 +330,7 @@ mod tests {
         let limit = world.now + Duration::from_secs(60);
         world.run(limit, |world| world.mounts.iter().all(|mount| mount.mounted)).unwrap();
         world.run(limit, |_| false).unwrap();
-        assert!(world.all_are_joined(), "nobody was cut off");
+        assert!(world.all_are_joined(), "no client was cut off");
         let until = world.now + planned.most;
         let (client, direction) = (1, Direction::Both);
         world.partitioning.cut_off.push(client);
@@ -341,7 +339,7 @@ mod tests {
         world.note_disturbed();
         world.run(until, |_| false).unwrap();
         assert!(!world.all_are_joined());
-        world.join(client);
+        world.end_partition(client);
         world.note_disturbed();
         assert!(!world.all_are_joined(), "its connections are gone");
         let sched = world.sched.clone();

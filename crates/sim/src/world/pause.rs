@@ -83,7 +83,7 @@ impl World {
             | WorldEvent::Invalidate { client, .. }
             | WorldEvent::LetGo { client, .. } => Some(Node::Client(*client)),
             WorldEvent::Answer { .. }
-            | WorldEvent::Deaf { .. }
+            | WorldEvent::StopReceiving { .. }
             | WorldEvent::Wake { .. }
             | WorldEvent::Start { .. }
             | WorldEvent::Kill { .. }

@@ -1,6 +1,6 @@
 //! Sessions that a story operates by hand: the world dials, carries frames, and reports the end of connections.
 //!
-//! The story ([`crate::scenario`]) uses them through [`Wires`]. Nothing is answered automatically, not even callbacks.
+//! The story ([`crate::scenario`]) uses them through [`RawSessions`]. Nothing is answered automatically, not even callbacks.
 
 use core::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,18 +25,18 @@ enum Order {
 
 /// One session.
 #[derive(Debug)]
-struct Line {
+struct RawSession {
     session: Session,
     /// It waits for a connection.
     dials: bool,
     /// Targets treat it as local, so it may claim to be a target.
     trusted: bool,
-    heard: VecDeque<Frame>,
+    received: VecDeque<Frame>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    lines: Vec<Line>,
+    sessions: Vec<RawSession>,
     orders: VecDeque<Order>,
     /// Connections so far.
     numbers: u64,
@@ -46,17 +46,17 @@ struct Inner {
 
 /// The sessions of a story; a handle, cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Wires {
+pub struct RawSessions {
     inner: Rc<RefCell<Inner>>,
 }
 
-impl Wires {
+impl RawSessions {
     /// Adds a session without a connection. Returns its index.
     pub fn add(&self, server: usize) -> usize {
-        let lines = &mut self.inner.borrow_mut().lines;
-        let place = lines.len();
+        let sessions = &mut self.inner.borrow_mut().sessions;
+        let place = sessions.len();
         let session = Session::new(server, (0x0bad_cafe << 64) + place as u128 + 1);
-        lines.push(Line { session, dials: false, trusted: true, heard: VecDeque::new() });
+        sessions.push(RawSession { session, dials: false, trusted: true, received: VecDeque::new() });
         place
     }
 
@@ -72,34 +72,34 @@ impl Wires {
 
     /// The number of sessions.
     pub fn count(&self) -> usize {
-        self.inner.borrow().lines.len()
+        self.inner.borrow().sessions.len()
     }
 
     /// Reads or changes a session.
     pub fn session<R>(&self, place: usize, look: impl FnOnce(&mut Session) -> R) -> R {
-        look(&mut self.inner.borrow_mut().lines[place].session)
+        look(&mut self.inner.borrow_mut().sessions[place].session)
     }
 
     /// From its next connection on, targets treat the session as a foreign program.
     pub fn distrust(&self, place: usize) {
-        self.inner.borrow_mut().lines[place].trusted = false;
+        self.inner.borrow_mut().sessions[place].trusted = false;
     }
 
     /// Whether the peer on this connection may be a target.
     fn is_trusted(&self, number: u64) -> bool {
-        self.inner.borrow().lines.iter().any(|line| line.session.number == number && line.trusted)
+        self.inner.borrow().sessions.iter().any(|line| line.session.number == number && line.trusted)
     }
 
     /// Requests a connection.
     pub fn dial(&self, place: usize) {
         let mut inner = self.inner.borrow_mut();
-        inner.lines[place].dials = true;
+        inner.sessions[place].dials = true;
         inner.orders.push_back(Order::Dial(place));
     }
 
     /// Whether it waits for a connection.
     pub fn dials(&self, place: usize) -> bool {
-        self.inner.borrow().lines[place].dials
+        self.inner.borrow().sessions[place].dials
     }
 
     /// Sends a frame, as it is.
@@ -110,7 +110,7 @@ impl Wires {
     /// Closes the connection.
     pub fn hang_up(&self, place: usize) {
         let mut inner = self.inner.borrow_mut();
-        let session = &mut inner.lines[place].session;
+        let session = &mut inner.sessions[place].session;
         session.up = false;
         let number = session.number;
         inner.orders.push_back(Order::HangUp(number));
@@ -118,14 +118,14 @@ impl Wires {
 
     /// Takes the first received frame that `wanted` accepts.
     pub fn take(&self, place: usize, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
-        let heard = &mut self.inner.borrow_mut().lines[place].heard;
-        let at = heard.iter().position(wanted)?;
-        heard.remove(at)
+        let received = &mut self.inner.borrow_mut().sessions[place].received;
+        let at = received.iter().position(wanted)?;
+        received.remove(at)
     }
 
     /// Changes the session with this connection.
-    fn of_number(&self, number: u64, with: impl FnOnce(&mut Line)) {
-        if let Some(line) = self.inner.borrow_mut().lines.iter_mut().find(|line| line.session.number == number) {
+    fn of_number(&self, number: u64, with: impl FnOnce(&mut RawSession)) {
+        if let Some(line) = self.inner.borrow_mut().sessions.iter_mut().find(|line| line.session.number == number) {
             with(line);
         }
     }
@@ -151,8 +151,8 @@ impl World {
                         let mut inner = self.raw.inner.borrow_mut();
                         inner.numbers += 1;
                         let number = inner.numbers;
-                        inner.lines[place].session.number = number;
-                        (number, inner.lines[place].session.server)
+                        inner.sessions[place].session.number = number;
+                        (number, inner.sessions[place].session.server)
                     };
                     let nid = self.servers[server].nid.clone();
                     self.dial(NODE, number, &[nid]);
@@ -182,12 +182,12 @@ impl World {
     }
 
     /// A session receives a frame.
-    pub(super) fn raw_hears(&mut self, number: u64, frame: Frame) {
+    pub(super) fn raw_receives(&mut self, number: u64, frame: Frame) {
         self.raw.of_number(number, |line| {
             if frame.header.has(flags::REPLY) && frame.header.opcode == Opcode::Connect as u16 {
                 line.session.connected(&frame);
             }
-            line.heard.push_back(frame);
+            line.received.push_back(frame);
         });
     }
 }

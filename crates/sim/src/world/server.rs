@@ -58,7 +58,7 @@ pub struct Server {
     /// Its data files.
     pub data: MemData,
     /// The capacity for data files in bytes, if limited.
-    pub data_room: Option<u64>,
+    pub data_capacity: Option<u64>,
     /// The next change of data in a data file fails.
     pub fails_write: bool,
     /// Data files cannot be removed.
@@ -97,14 +97,14 @@ pub struct Server {
 
 impl Server {
     /// Limits the capacity for data files, in bytes.
-    pub fn set_data_room(&mut self, bytes: Option<u64>) {
-        self.data_room = bytes;
+    pub fn set_data_capacity(&mut self, bytes: Option<u64>) {
+        self.data_capacity = bytes;
         self.data.set_capacity(bytes);
     }
 
     /// The space for data files, as the medium reports it.
     pub fn data_space(&self) -> Option<DataSpace> {
-        let total = self.data_room.unwrap_or(DISK);
+        let total = self.data_capacity.unwrap_or(DISK);
         let free = total.saturating_sub(self.data.bytes());
         (self.name.kind == TargetKind::Ost).then_some(DataSpace { total, free, disk: 0 })
     }
@@ -184,7 +184,7 @@ impl Server {
             life: 0,
             engine,
             data: MemData::new(),
-            data_room: None,
+            data_capacity: None,
             fails_write: false,
             keeps_files: false,
             copy: None,

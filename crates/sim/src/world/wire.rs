@@ -63,9 +63,9 @@ fn decoded(bytes: &[u8], rng: &mut Rng) -> Result<Vec<Frame>, String> {
     let (mut decoder, mut frames, mut rest) = (Decoder::new(), Vec::new(), bytes);
     while !rest.is_empty() {
         let most = [HEADER_LEN as u64, 1 << 20][rng.below(2) as usize];
-        let (piece, behind) = rest.split_at((rng.range(1, most) as usize).min(rest.len()));
+        let (piece, tail) = rest.split_at((rng.range(1, most) as usize).min(rest.len()));
         decoder.buffer().extend_from_slice(piece);
-        rest = behind;
+        rest = tail;
         while let Some(frame) = decoder.next_frame().map_err(|error| error.to_string())? {
             frames.push(frame);
         }
@@ -119,7 +119,7 @@ mod tests {
     use proto::{Bytes, Header, Opcode, TargetKind, Xid};
 
     #[test]
-    fn frames_come_through() {
+    fn frames_survive_the_codec() {
         for (xid, size) in [(1, 0), (2, 100), (3, 70_000), (4, 1 << 20)] {
             let header = Header { xid: Xid(xid), status: -5, ..Header::default() };
             let frame = Frame { header, body: Bytes::from_static(b"body"), bulk: vec![7; size].into() };
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_looked_at_when_what_was_late_has_come() {
+    fn locks_are_compared_after_late_frames_have_arrived() {
         let (mut world, client) = closing();
         let late = world.now + Duration::from_secs(7);
         for (conn, side) in world.net.of(Node::Client(client)) {
@@ -172,7 +172,7 @@ mod tests {
 
     /// The request that writes a file back is lost, and resent after its timeout. The lock of the file stays until then.
     #[test]
-    fn locks_are_looked_at_when_what_was_lost_has_been_sent_again() {
+    fn locks_are_compared_after_lost_requests_were_resent() {
         let (mut world, client) = mounted(Plan { adaptive: true, ..Plan::still(1) });
         let kernel = world.mounts[client].kernel.clone();
         world.sched.spawn("a program", async move {
@@ -198,7 +198,7 @@ mod tests {
 
     /// The metadata target starts long after the others.
     #[test]
-    fn locks_are_looked_at_when_all_are_mounted() {
+    fn locks_are_compared_after_all_clients_have_mounted() {
         let mut world = World::new(Plan::still(1), Keep::Nothing);
         for server in 0..world.servers.len() {
             let is_mdt = world.servers[server].name.kind == TargetKind::Mdt;
@@ -212,7 +212,7 @@ mod tests {
 
     /// Replaces a client's ping by a cancel of all locks that it holds, of which the client knows nothing.
     #[test]
-    fn a_lock_that_only_the_client_takes_for_held_is_found() {
+    fn a_lock_that_only_the_client_holds_is_found() {
         let (mut world, client) = closing();
         let is_ping = |world: &World, entry: &Entry| match &entry.what {
             WorldEvent::Frame { conn, side, frame } => {

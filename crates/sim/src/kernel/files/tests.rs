@@ -11,7 +11,7 @@ use crate::sched::Sched;
 
 /// Two programs have modified one page through their mappings: one writes it back, the other waits for that.
 #[test]
-fn who_writes_a_mapping_dies_with_its_client() {
+fn a_program_that_writes_a_mapping_dies_with_its_client() {
     let sched = Sched::new();
     let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
     let fd = kernel.opened(7, FileHandle(1), 2, false, false);
@@ -49,20 +49,20 @@ fn who_writes_a_mapping_dies_with_its_client() {
 
 /// The write-back of a dirty page fails: the error is reported to `msync`, and once to `fsync` of every other open file.
 #[test]
-fn who_has_a_file_open_is_told_of_a_mapping_that_cannot_be_written() {
+fn a_failed_write_back_is_reported_to_every_open_file() {
     let sched = Sched::new();
     let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
     let [fd, other] = [1, 2].map(|fh| kernel.opened(7, FileHandle(fh), 2, false, false));
     let results = Rc::new(RefCell::new(Vec::new()));
-    let told = results.clone();
+    let outcome = results.clone();
     sched.spawn("a program", async move {
         let (cred, data) = (Cred::default(), Bytes::from_static(&[1; 8]));
         let written = kernel.write_mapped(&cred, &fd, 0, &data).await;
-        told.borrow_mut().push(written.map(drop));
+        outcome.borrow_mut().push(written.map(drop));
         let late = kernel.opened(7, FileHandle(3), 2, false, false);
         for fd in [&fd, &other, &other, &late] {
             let synced = kernel.sync(&cred, fd, false).await;
-            told.borrow_mut().push(synced);
+            outcome.borrow_mut().push(synced);
         }
     });
     let mut syncs = 0;
@@ -105,10 +105,10 @@ fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
         let (sched, kernel) = kernel_with_signals();
         let fd = kernel.opened(7, FileHandle(1), 0, false, false);
         let result = Rc::new(RefCell::new(None));
-        let told = result.clone();
+        let outcome = result.clone();
         sched.spawn("a program", async move {
             let read = kernel.read(&Cred::default(), &fd, 0, ALL as u32 + 1).await;
-            *told.borrow_mut() = Some(read.map(|data| data.len() as u64));
+            *outcome.borrow_mut() = Some(read.map(|data| data.len() as u64));
         });
         let mut asked = Vec::new();
         while result.borrow().is_none() {
@@ -137,7 +137,7 @@ fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
 
 /// A read holds a page lock, possibly for long: a write that waits for that page holds no lock of another page, so that one can be dropped.
 #[test]
-fn a_write_that_waits_for_a_page_has_no_other_one_locked() {
+fn a_write_that_waits_for_a_page_holds_no_other_page_lock() {
     let sched = Sched::new();
     let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
     let fd = kernel.opened(7, FileHandle(1), 2, false, false);
@@ -186,7 +186,7 @@ fn a_write_that_waits_for_a_page_has_no_other_one_locked() {
 
 /// A read holds the lock of a page that a zeroing drops: it does not show the zeros together with the old size.
 #[test]
-fn a_file_that_a_zeroing_makes_longer_is_longer_before_its_pages_go() {
+fn a_zeroing_extends_the_file_before_it_drops_pages() {
     let sched = Sched::new();
     let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
     let fd = kernel.opened(7, FileHandle(1), 2, false, false);
@@ -222,10 +222,10 @@ fn a_write_ends_with_a_signal_only_if_nothing_was_written() {
         let (sched, kernel) = kernel_with_signals();
         let fd = kernel.opened(7, FileHandle(1), 2, false, false);
         let result = Rc::new(RefCell::new(None));
-        let told = result.clone();
+        let outcome = result.clone();
         sched.spawn("a program", async move {
             let written = kernel.write(&Cred::default(), &fd, PAGE - 8, &Bytes::from_static(&[1; 16])).await;
-            *told.borrow_mut() = Some(written);
+            *outcome.borrow_mut() = Some(written);
         });
         let mut asked = Vec::new();
         while result.borrow().is_none() {
@@ -246,8 +246,8 @@ fn a_write_ends_with_a_signal_only_if_nothing_was_written() {
     assert_eq!(write(&[]), (Some(Ok(16)), vec![PAGE - 8, PAGE]));
     assert_eq!(write(&[1]), (Some(Err(Fail::Errno(Errno::EINTR))), vec![PAGE - 8]));
     assert_eq!(write(&[2, 3]), (Some(Ok(16)), vec![PAGE - 8, PAGE, PAGE, PAGE]));
-    let kill = |at: usize| write_and(Fail::Killed(Part::default()), &[at]);
-    let killed = |written, asked| Some(Err(Fail::Killed(Part { written, asked })));
+    let kill = |at: usize| write_and(Fail::Killed(PartialWrite::default()), &[at]);
+    let killed = |written, asked| Some(Err(Fail::Killed(PartialWrite { written, asked })));
     assert_eq!(kill(1), (killed(0, 8), vec![PAGE - 8]));
     assert_eq!(kill(2), (killed(8, 8), vec![PAGE - 8, PAGE]));
 }

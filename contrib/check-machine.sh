@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make up` needs, looked for before anything is compiled: a Rust toolchain, a C compiler, FUSE. Packages that are missing are
-# installed if root runs it on a machine with apt-get; otherwise all that is missing is named at once, and the exit status is 1.
+# Checks for what `make up` needs before anything is compiled: a Rust toolchain, a C compiler, FUSE. If root runs it on a machine with
+# apt-get, it installs missing packages; otherwise it names everything that is missing, and exits with status 1.
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
@@ -9,7 +9,7 @@ missing=
 root=$([ "$(id -u)" = 0 ] && echo yes)
 
 has cc || has gcc || has clang || packages="$packages build-essential"
-# Root mounts by itself.
+# Root mounts without fusermount3.
 [ "$root" ] || has fusermount3 || packages="$packages fuse3"
 
 if [ "$packages" ] && [ "$root" ] && has apt-get; then

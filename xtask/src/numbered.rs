@@ -175,16 +175,15 @@ fn machine(sh: &Shell) -> String {
 fn page(machine: &str, cases: &[Case], statuses: &BTreeMap<&str, &str>) -> anyhow::Result<String> {
     let mut text = String::from(
         "# Tests by number\n\n\
-         Cases of Lustre's test suites that Adamant passes, by Lustre's numbers. Each does what Lustre's case does, with \
-         server processes and\na mount of their own; what differs stands in the comments of the sources, `crates/e2e/tests`. \
-         The cases that lose requests and answers\nuse the sites of [Faults on purpose](faults.md); those of replay-single are stories of the simulator, too: `adamant sim --scenario \
-         replay-single-53a`.\n\n\
-         Each case is played twice: with a mount as mounts are without options, which makes changes of its own directories behind \
-         the programs'\nbacks and sends them in batches, and with `-o sync_metadata`, where each change is a request that its \
-         program waits for. Cases that need one\nslot for each change have other mounts make the files; what is lost of \
-         batches is then tried with files of the mount's own.\n\n\
-         This page is written by `cargo xtask results`, which runs the cases; `cargo xtask tidy` holds it against the \
-         sources.\n\n## Test bed\n\n",
+         The cases of Lustre's test suites that Adamant passes, by Lustre's numbers. Each test does what Lustre's case does, with its own \
+         server processes\nand mount; comments in the sources (`crates/e2e/tests`) explain differences. The cases that lose requests and \
+         replies use the sites of\n[Faults on purpose](faults.md). Those of replay-single are also stories of the simulator: \
+         `adamant sim --scenario replay-single-53a`.\n\n\
+         Each case runs twice: with a default mount, which makes changes in leased directories in its own memory and sends them in batches, \
+         and\nwith `-o sync_metadata`, where the program waits for a request for each change. In the first mode, cases that need one slot \
+         for each change use\nfiles that other mounts have made; the loss of batches is then tested with files of the mount's own.\n\n\
+         `cargo xtask results` runs the cases and writes this page; `cargo xtask tidy` checks that it matches the sources.\n\n\
+         ## Test bed\n\n",
     );
     writeln!(text, "- {machine}\n- Adamant {}\n", env!("CARGO_PKG_VERSION"))?;
     text.push_str("## Results\n\n| test suite | test case | default mount | `sync_metadata` |\n|---|---|---|---|\n");

@@ -19,38 +19,41 @@ pub(crate) const UNITS_NOT_RUN: &str = "; unit tests not run";
 /// A place that fewer of the seeds reach wants a story.
 const RARE: f64 = 5.0 / 5000.0;
 
-const HEAD: &str = "# Mutants\n\n\
-    How good are the tests? A mutant is a realistic fault, planted on purpose: a condition that is missed, a record that is \
-    not written, a\nlock that is not called back. A test that stays green with it is no proof against such a fault. \
-    `cargo xtask mutants` plants each one and\nlooks for what turns red: seeds of the simulator first, then its stories, then \
-    the unit tests. This page is what it found.\n\n\
+const HEAD: &str = "\
+    # Mutants\n\n\
+    How good are the tests? A mutant is a realistic fault, planted on purpose: a missing condition, a record that is \
+    not written, a lock that\nis not called back. A test that passes with it is no proof against such a fault. \
+    `cargo xtask mutants` plants each mutant and looks for a\ntest that fails: seeds of the simulator first, then \
+    its stories, then the unit tests. This page has the results.\n\n\
     ## The columns\n\n\
-    - **reached**: of so many seeds drawn, so many reach the place. For a mutant that changes a value, only where the value \
-    differs. A place that\n  fewer than one in a thousand reaches is marked *rare*: chance does not test it, it wants a story.\n\
-    - **caught by**: the first seed that fails (`adamant sim --seed` runs it, without the mutant), a story, or a unit test. \
-    **nobody**: a hole\n  in the proof, if enough was tried: the seeds and stories are counted.\n\n\
+    - **reached**: how many of the seeds that were run reach the place. For a mutant that changes a value, only \
+    where the value differs. A place\n  that fewer than one seed in a thousand reaches is marked *rare*: it needs a \
+    story, because random runs do not test it.\n- **caught by**: the first seed that fails (`adamant sim --seed` \
+    runs it, without the mutant), a story, or a unit test. **nobody**: a gap\n  in the tests, if enough was tried: \
+    the numbers of seeds and stories are given.\n\n\
     ## To add one\n\n\
-    The table is `tests/mutants/*.toml`, a file for each crate. An entry has a `name` that stays, the `fault` in a sentence, the \
-    `file`, and what\nchanges: `old`, a piece of the source that occurs once in the file, and `new`, what a slip would have made of \
-    it. Spaces and line ends do\nnot matter. `cargo xtask tidy` says when the code has moved on and `old` is no longer there; whoever \
-    changes the code changes the mutant along\nwith it. The `form` says how one becomes the other:\n\n\
-    - `value`: both values are worked out (so `new` must change nothing), and the place counts as reached where they differ. Best \
-    for conditions\n  and numbers.\n\
-    - `expression` and `statements` (taken for what ends in `;` or `}`): one of the two is run. An empty `new` leaves it out.\n\
-    - `raw`: `new` stands for `old`, with `$ON` for whether the mutant is on and `$OLD` for `old`; for an arm of a `match`.\n\n\
-    `equivalent` says why nobody could tell the difference; such a mutant is not run. A mutant that nobody catches needs a unit \
-    test, a story,\nor a simulator that draws more or looks closer.\n\n\
+    The table is `tests/mutants/*.toml`, one file per crate. An entry has a permanent `name`, the `fault` in a \
+    sentence, the `file`, and the\nchange: `old`, a piece of the source that occurs once in the file, and `new`, \
+    what a mistake would have made of it. Spaces and line ends do\nnot matter. `cargo xtask tidy` reports an entry \
+    whose `old` is no longer in the code; change the mutant together with the code. The `form`\nsays how `old` \
+    becomes `new`:\n\n\
+    - `value`: both values are computed (so `new` must have no side effects), and the place counts as reached where \
+    they differ. Best for\n  conditions and numbers.\n- `expression` and `statements` (the default for an `old` that \
+    ends in `;` or `}`): one of the two is run. An empty `new` removes it.\n- `raw`: `new` replaces `old`, with \
+    `$ON` for whether the mutant is on and `$OLD` for `old`; for an arm of a `match`.\n\n\
+    `equivalent` says why no test could tell the difference; such a mutant is not run. A mutant that nothing catches \
+    needs a unit test, a story,\nor a simulator that generates more or checks more.\n\n\
     ## To run them\n\n\
-    - `cargo xtask mutants --check` compiles all of them in; a few minutes the first time. The product's sources stay as they are: \
-    mutants are\n  built into a copy under `target/mutants`.\n\
-    - `cargo xtask mutants` runs all, each on up to 1000 of the first 5000 seeds; that takes hours. The seed that caught one last \
-    time comes first,\n  so what is still caught costs next to nothing.\n\
-    - `--only NAME…` runs some, `--survivors` those that nobody has caught so far, `--simulator` leaves the unit tests \
-    out,\n  `--units` the simulator.\n\
-    - `--seeds 600 --reached 150 --stride 9` is a smaller budget: fewer seeds, and stories with the fault at every ninth step only. \
-    `--first`\n  begins elsewhere, `--jobs` says how many processes run.\n\n\
-    Every seed runs once without a mutant first, to learn which places it reaches: up to there a run with the mutant is the same, so a \
-    mutant\nis run only on seeds that reach its place. Rows of mutants that a command does not run stay as they are.\n\n";
+    - `cargo xtask mutants --check` compiles all of them in; a few minutes the first time. The product's sources \
+    stay unchanged: mutants are\n  built into a copy under `target/mutants`.\n- `cargo xtask mutants` runs all, each \
+    on up to 1000 of the first 5000 seeds; that takes hours. The seed that caught a mutant last time runs\n  first, \
+    so mutants that are still caught cost almost nothing.\n- `--only NAME…` runs some, `--survivors` those that \
+    nothing has caught so far, `--simulator` leaves the unit tests out,\n  `--units` the simulator.\n- `--seeds 600 \
+    --reached 150 --stride 9` is a smaller budget: fewer seeds, and stories with the fault at every ninth step only. \
+    `--first`\n  sets the first seed, `--jobs` the number of processes.\n\n\
+    Every seed runs once without a mutant first, to learn which places it reaches. Up to such a place a run with the \
+    mutant is the same, so a\nmutant is run only on seeds that reach its place. Rows of mutants that a command does \
+    not run stay unchanged.\n\n";
 
 /// What is known of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,14 +1,14 @@
-//! Values of the kernel and of the client, one into the other.
+//! Conversions between values of the kernel and of the client.
 
 use std::time::Duration;
 
 use client::api::{SetTime, Stat};
 use fusewire::{Attr, Entry, TimeChange};
 
-/// How long the kernel keeps what a lock covers: for ever, in its terms.
+/// How long the kernel may cache what a lock covers: in effect forever.
 const LONG: Duration = Duration::from_secs(86400 * 365);
 
-/// How long the kernel may keep something.
+/// How long the kernel may cache attributes or a name that a lock covers, or does not.
 pub(crate) fn validity(covered: bool) -> Duration {
     if covered { LONG } else { Duration::ZERO }
 }

@@ -1,22 +1,22 @@
-//! Programs that get a signal while they wait for a call.
+//! Signals to programs that wait for a call.
 //!
-//! The kernel tells us of a signal once for each request, whatever the signal does to the program, and of none that follows: a SIGKILL
-//! after a signal with a handler brings no second INTERRUPT. It waits for our answer in any case. So a call is *watched* from its
-//! INTERRUPT until it is answered: as soon as the thread that waits is to die, the call is abandoned.
+//! The kernel sends one INTERRUPT per request, for the first signal, whatever that does to the program: a SIGKILL
+//! after a signal with a handler sends no second INTERRUPT. The kernel waits for an answer in any case. So a call is *watched* from its
+//! INTERRUPT until it is answered: as soon as the waiting thread is about to die, the call is abandoned.
 //!
 //! ```text
-//! program                 kernel              here
+//! program                 kernel              mount
 //! read, waits             READ ─────────────► waits for a server
-//! SIGALRM (a handler)     INTERRUPT ────────► watched: the program lives, so it goes on waiting
+//! SIGALRM (a handler)     INTERRUPT ────────► watched: the program lives, so the call continues
 //! SIGKILL                 (nothing)
 //!                                             seen in /proc/TID/status: abandoned, EINTR
 //! (gone)                  ◄──────────────────
 //! ```
-//! A call that may wait for any time in the nature of the thing, a lock, is ended by any signal that the program handles.
+//! A lock request, which may wait without limit, is also ended by any signal that the program handles.
 //!
-//! Of some signals the kernel says nothing: over io_uring, none of those that come while it hands the request to us, some tens of
-//! microseconds or, on a busy machine, milliseconds. A program that ends by itself closes its files, without a word of the signal that
-//! ended it. So a FLUSH that waits is watched from the start, and every other call once it has waited for long.
+//! Some signals cause no INTERRUPT: over io_uring, those that arrive while the kernel hands the request over, which takes some tens of
+//! microseconds or, on a busy machine, milliseconds. A program that a signal ends closes its files, also without an INTERRUPT. So a
+//! waiting FLUSH is watched from the start, and every other call once it has waited for [`LONG`].
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -28,43 +28,44 @@ use host::client::Mount;
 
 use crate::process::{self, Signal};
 
-/// How often watched calls are looked at, if they are few.
+/// How often watched calls are checked, if they are few.
 const LOOK: Duration = Duration::from_millis(50);
-/// With many, one of them costs this much of that time.
+/// With many watched calls, the interval between checks is this much for each.
 const LOOK_EACH: Duration = Duration::from_millis(1);
-/// A call that has waited for so long is watched. It is also how long after its INTERRUPT a request may come here, by another way.
+/// A call that has waited for this long is watched. An INTERRUPT is also kept for this long if its request has not arrived yet, because
+/// the two take different paths.
 const LONG: Duration = Duration::from_secs(1);
 
-/// The way to the thread that watches: a call, and whether a signal came for it.
+/// Sends to the watching thread: a call, and whether the kernel reported a signal for it.
 pub(crate) struct Interrupts(Sender<(CallId, bool)>);
 
 impl Interrupts {
-    /// Watches the calls of a mount, as long as this lives.
+    /// Watches the calls of a mount until it is dropped.
     pub(crate) fn watch(client: Mount) -> io::Result<Interrupts> {
         let (sender, signalled) = mpsc::channel();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || watch(&client, &signalled))?;
         Ok(Interrupts(sender))
     }
 
-    /// The program that waits for a call got a signal. The call may not be here yet, or no more.
+    /// The program that waits for a call got a signal. The call may not have arrived yet, or may be answered already.
     pub(crate) fn signalled(&self, id: CallId) {
         let _ = self.0.send((id, true));
     }
 
-    /// A program that perhaps ends closes a file, and waits.
+    /// A program, which may be exiting, waits for the close of a file.
     pub(crate) fn closes(&self, id: CallId) {
         let _ = self.0.send((id, false));
     }
 }
 
-/// A call that is watched.
+/// A watched call.
 struct Watched {
     since: Instant,
-    /// The kernel said that a signal came.
-    told: bool,
-    /// It was seen waiting.
-    known: bool,
-    /// A signal has ended its wait; the answer is on its way.
+    /// The kernel reported a signal.
+    signalled: bool,
+    /// It was seen waiting at least once.
+    seen: bool,
+    /// A signal has ended its wait; the answer is in progress.
     interrupted: bool,
 }
 
@@ -77,9 +78,9 @@ fn watch(client: &Mount, signalled: &Receiver<(CallId, bool)>) {
         let until_sweep = LONG.saturating_sub(swept.elapsed());
         let until_look = if all.is_empty() { until_sweep } else { pause.saturating_sub(looked.elapsed()) };
         match signalled.recv_timeout(until_look.min(until_sweep)) {
-            Ok((id, told)) => {
+            Ok((id, signalled)) => {
                 let watched = all.entry(id).or_insert_with(Watched::new);
-                watched.told |= told;
+                watched.signalled |= signalled;
                 if !stays(client, id, watched) {
                     all.remove(&id);
                 }
@@ -101,16 +102,16 @@ fn watch(client: &Mount, signalled: &Receiver<(CallId, bool)>) {
     }
 }
 
-/// One look at a call. Whether it is to be looked at again.
+/// Checks a watched call. Returns whether it stays watched.
 fn stays(client: &Mount, id: CallId, watched: &mut Watched) -> bool {
     let Some(caller) = client.waiting(id) else {
-        return watched.told && !watched.known && watched.since.elapsed() < LONG;
+        return watched.signalled && !watched.seen && watched.since.elapsed() < LONG;
     };
-    watched.known = true;
+    watched.seen = true;
     let signal = process::signal(caller.thread);
     if signal == Signal::Ends {
         client.abandon(id);
-    } else if caller.interruptible && !watched.interrupted && (watched.told || signal == Signal::Handled) {
+    } else if caller.interruptible && !watched.interrupted && (watched.signalled || signal == Signal::Handled) {
         watched.interrupted = true;
         client.interrupt(id);
     }
@@ -119,6 +120,6 @@ fn stays(client: &Mount, id: CallId, watched: &mut Watched) -> bool {
 
 impl Watched {
     fn new() -> Watched {
-        Watched { since: Instant::now(), told: false, known: false, interrupted: false }
+        Watched { since: Instant::now(), signalled: false, seen: false, interrupted: false }
     }
 }

@@ -1,4 +1,4 @@
-//! `lfs` verbs on a path: ioctls that the mount answers, in and out as bytes.
+//! The ioctls behind `lfs` verbs on a path, with input and output as bytes.
 //!
 //! They work on any file or directory of the mount, in containers and without root. The layout of each is fixed:
 //! numbers little-endian, text without a terminator.
@@ -16,7 +16,7 @@ use rustix::ioctl;
 /// The letter of our ioctl numbers.
 const LETTER: u8 = 0xAD;
 
-/// How a path is opened to ask it: nothing happens to it, and nothing waits.
+/// How a path is opened for an ioctl: without side effects and without blocking.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Bytes that an ioctl passes in each direction.
@@ -24,7 +24,7 @@ pub const BUFFER: usize = 4096;
 
 type Block = [u8; BUFFER];
 
-/// What can be asked. The first byte of the block is the verb; the answer replaces the block: a status (i32, 0 or a
+/// The verbs. The first byte of the block is the verb; the answer replaces the block: a status (i32, 0 or a
 /// negative errno), a length (u32), and that many bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -35,7 +35,7 @@ pub enum Verb {
     FidToPath = 2,
     /// Out: the layout, a prost body of [`proto::msg::Layout`]; nothing if there is none.
     GetLayout = 3,
-    /// In: stripe size u32, count i32, first index i32, and the index of each target of a list, u32.
+    /// In: stripe size u32, count i32, first index i32, and the index of each listed target, u32.
     SetLayout = 4,
     /// Out: lines `NAME TOTAL FREE AVAILABLE FILES FILES_FREE` or `NAME error ERRNO`.
     TargetSpace = 5,
@@ -43,15 +43,15 @@ pub enum Verb {
     Identity = 6,
     /// Makes everything of the mount durable.
     Sync = 7,
-    /// The data moves to other objects. In: as [`Verb::SetLayoutInPool`].
+    /// Moves the data to other objects. In: as [`Verb::SetLayoutInPool`].
     Migrate = 8,
-    /// In: a pool's name, filled up with NUL to 16 bytes; then as for `SetLayout`.
+    /// In: a pool's name, padded with NUL to 16 bytes; then as for `SetLayout`.
     SetLayoutInPool = 110,
     /// The layout of a file of the same mount that cannot be opened, for the superuser. In: its inode number, u64. Out: as for
     /// `GetLayout`.
     LayoutOf = 112,
-    /// In: nothing, or the name of a pool. Out: the names of all pools, or runs of indexes of that one's object targets (`0-3`),
-    /// one a line; `ENOENT` if there is no such pool.
+    /// In: nothing, or the name of a pool. Out: the names of all pools, or the ranges of indexes of that pool's object targets (`0-3`),
+    /// one per line; `ENOENT` if there is no such pool.
     Pools = 111,
 }
 
@@ -112,7 +112,7 @@ pub fn wish(layout: &Layout) -> Vec<u8> {
     input
 }
 
-/// What [`wish`] made.
+/// Parses the input made by [`wish`].
 pub fn parse_wish(mut input: &[u8]) -> Option<Layout> {
     if input.len() < 12 || !input.len().is_multiple_of(4) {
         return None;
@@ -125,7 +125,7 @@ pub fn parse_wish(mut input: &[u8]) -> Option<Layout> {
     Some(Layout { stripe_size, want_count, want_first, osts, ..Layout::default() })
 }
 
-/// Bytes of a pool's name in a wish.
+/// Bytes of a pool's name in the input.
 const POOL_BYTES: usize = Pool::NAME_MAX + 1;
 
 /// The input of [`Verb::SetLayoutInPool`] and [`Verb::Migrate`].
@@ -136,7 +136,7 @@ pub fn wish_in_pool(layout: &Layout) -> Vec<u8> {
     input
 }
 
-/// What [`wish_in_pool`] made.
+/// Parses the input made by [`wish_in_pool`].
 pub fn parse_wish_in_pool(input: &[u8]) -> Option<Layout> {
     let (pool, rest) = input.split_at_checked(POOL_BYTES)?;
     let name = pool.iter().position(|&byte| byte == 0).map_or(pool, |end| &pool[..end]);
@@ -144,7 +144,7 @@ pub fn parse_wish_in_pool(input: &[u8]) -> Option<Layout> {
     Some(Layout { pool, ..parse_wish(rest)? })
 }
 
-/// An answer block. What does not fit is `EOVERFLOW`.
+/// An answer block; `EOVERFLOW` if the result does not fit.
 pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
     let (status, bytes) = match result {
         Ok(bytes) if bytes.len() + 8 <= BUFFER => (0, bytes),
@@ -159,11 +159,11 @@ pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
     block
 }
 
-/// Makes everything durable that was done through the mount that `path` lies in. syncfs(2) makes the kernel send what it holds, but
-/// neither waits for that nor tells us to make it durable.
+/// Makes everything durable that was done through the mount of `path`. syncfs(2) makes the kernel start to write back its pages, but
+/// it neither waits for that nor sends a request to make them durable.
 ///
 /// # Errors
-/// As [`ask`]; what could not be written back.
+/// Those of [`ask`], and errors of write-back.
 pub fn sync(path: &Path) -> io::Result<()> {
     let file = rustix::fs::open(path, OPEN, Mode::empty())?;
     ask(path, Verb::Sync, &[])?;
@@ -171,15 +171,15 @@ pub fn sync(path: &Path) -> io::Result<()> {
     ask(path, Verb::Sync, &[]).map(drop)
 }
 
-/// Asks the mount that `path` lies in.
+/// Sends a verb to the mount of `path`.
 ///
 /// # Errors
-/// The path's, `ENOTTY` if it is not on an Adamant mount, or what the verb gives.
+/// Those of opening the path and of the verb; `ENOTTY` if it is not on an Adamant mount.
 pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
     ask_fd(rustix::fs::open(path, OPEN, Mode::empty())?.as_fd(), verb, input)
 }
 
-/// The same of a name in a directory that is open. A symbolic link is not followed.
+/// Like [`ask`], for a name in an open directory. A symbolic link is not followed.
 ///
 /// # Errors
 /// As [`ask`].
@@ -188,7 +188,7 @@ pub fn ask_at(directory: BorrowedFd<'_>, name: &OsStr, verb: Verb, input: &[u8])
     ask_fd(file.as_fd(), verb, input)
 }
 
-/// The same of what is open.
+/// Like [`ask`], for an open file.
 ///
 /// # Errors
 /// As [`ask`].

@@ -1,8 +1,8 @@
 //! The jobs that calling processes belong to (`jobid_var`), from `/proc`.
 //!
-//! The environment of a process can be read only while it neither runs execve(2) nor holds its memory map for itself; and both may
-//! wait for an answer of ours (a file that is closed by execve, a page of a mapping). So a thread of its own reads it, and nobody
-//! waits for that thread for long: a process whose environment is not known in time is named as `jobid_name` says, for now.
+//! Reading the environment of a process blocks while it runs execve(2) or holds the lock of its memory map, and both may in turn
+//! wait for an answer of this mount (a file that execve closes, a page of a mapping). So a separate thread reads environments, and calls
+//! wait for it only briefly: a process whose environment is not known in time is named by `jobid_name` for the moment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use fusewire::Request;
 use parking_lot::{Condvar, Mutex};
 use proto::msg::JOB_MAX;
 
-/// How long a process is taken to belong to a job that it was found to belong to.
+/// How long the job of a process stays cached.
 const LASTS: Duration = Duration::from_secs(2);
-/// Processes that are remembered.
+/// The most processes in the cache.
 const PROCESSES_MAX: usize = 4096;
 /// How long a call waits for the environment of its process.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Processes that wait to be looked at.
+/// The most processes whose environments wait to be read.
 const WAITING_MAX: usize = 64;
 
-/// What was found out about processes.
+/// The cached jobs of processes.
 pub(crate) struct Jobs {
     shared: Arc<Shared>,
-    /// For the thread that reads environments, once there is one.
+    /// Sends to the thread that reads environments, once it runs.
     reader: Mutex<Option<SyncSender<Asked>>>,
 }
 
-/// A process to be looked at, and how.
+/// A process whose environment must be read, and how jobs are named.
 type Asked = (Process, Arc<JobIds>);
 
 #[derive(Default)]
@@ -44,8 +44,8 @@ struct Known {
     job: String,
     at: Instant,
     by: Arc<JobIds>,
-    /// What the process is called until its environment is read.
-    for_now: bool,
+    /// The name is provisional until the environment has been read.
+    provisional: bool,
 }
 
 impl Default for Jobs {
@@ -55,7 +55,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// The job of the calling process. What the kernel does by itself belongs to none.
+    /// The job of the calling process. The kernel's own operations belong to none.
     pub(crate) fn of(&self, by: &Arc<JobIds>, request: &Request<'_>) -> String {
         match request.pid {
             0 => String::new(),
@@ -72,19 +72,19 @@ impl Jobs {
             return known.job.clone();
         }
         let job = without_environment(by, &process);
-        let for_now = reads_environment(by);
+        let provisional = reads_environment(by);
         let mut known = self.shared.known.lock();
         if known.len() >= PROCESSES_MAX {
             known.clear();
         }
-        known.insert(process.pid, Known { job: job.clone(), at: now, by: by.clone(), for_now });
-        // What the thread finds comes after this.
-        if !for_now || !self.ask(process, by) {
+        known.insert(process.pid, Known { job: job.clone(), at: now, by: by.clone(), provisional });
+        // The thread's result replaces this one.
+        if !provisional || !self.ask(process, by) {
             return job;
         }
         let until = now + PATIENCE;
         loop {
-            let found = known.get(&process.pid).map(|found| (found.for_now, found.job.clone()));
+            let found = known.get(&process.pid).map(|found| (found.provisional, found.job.clone()));
             match found {
                 Some((false, job)) => return job,
                 Some(_) if !self.shared.found.wait_until(&mut known, until).timed_out() => {}
@@ -93,7 +93,7 @@ impl Jobs {
         }
     }
 
-    /// Has the environment read. False: too many wait for that.
+    /// Queues the process for the reading thread. False if too many are waiting.
     fn ask(&self, process: Process, by: &Arc<JobIds>) -> bool {
         let mut reader = self.reader.lock();
         if reader.is_none() {
@@ -106,11 +106,11 @@ impl Jobs {
     }
 }
 
-/// Reads environments, until nobody asks any more.
+/// Reads environments until the channel is closed.
 fn read(shared: &Shared, asked: &Receiver<Asked>) {
     while let Ok((process, by)) = asked.recv() {
         let job = find(&by, &process);
-        shared.known.lock().insert(process.pid, Known { job, at: Instant::now(), by, for_now: false });
+        shared.known.lock().insert(process.pid, Known { job, at: Instant::now(), by, provisional: false });
         shared.found.notify_all();
     }
 }
@@ -128,7 +128,7 @@ impl Process {
         String::from_utf8_lossy(&name).trim_end().to_owned()
     }
 
-    /// As it was when the program began.
+    /// A variable of the environment with which the program started.
     fn variable(&self, name: &str) -> Option<String> {
         let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
         let value = all.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
@@ -140,7 +140,7 @@ fn reads_environment(by: &JobIds) -> bool {
     !matches!(&by.var[..], JobIds::DISABLED | "procname_uid" | "nodelocal")
 }
 
-/// As [`find`], for a process that lacks the variable.
+/// Like [`find`], for a process without the variable.
 fn without_environment(by: &JobIds, process: &Process) -> String {
     cut(match &by.var[..] {
         JobIds::DISABLED => String::new(),
@@ -153,7 +153,7 @@ fn find(by: &JobIds, process: &Process) -> String {
     let variable = reads_environment(by).then(|| process.variable(&by.var)).flatten();
     match variable {
         None => without_environment(by, process),
-        // Only a name that has it shows more than the job itself.
+        // Only a name with `%j` shows more than the job itself.
         Some(job) if by.name.contains("%j") => cut(expand(&by.name, &job, process)),
         Some(job) => cut(job),
     }
@@ -197,7 +197,7 @@ mod tests {
         JobIds { var: var.to_owned(), name: name.to_owned() }
     }
 
-    /// A process whose environment cannot be read now: nobody waits for it, nor for those behind it.
+    /// A process whose environment cannot be read now delays neither its own call nor those after it.
     #[test]
     fn an_environment_that_takes_long_keeps_nobody_waiting() {
         let jobs = Jobs::default();
@@ -209,10 +209,10 @@ mod tests {
             assert_eq!(jobs.of_process(&by, Process { pid, uid: 7, gid: 8 }), pid.to_string());
         }
         assert!(start.elapsed() < Duration::from_secs(20));
-        // It is known for a while, even so; what is read later takes its place.
+        // The provisional name stays cached; the result of a later read replaces it.
         let (first, _) = asked.recv().unwrap();
         assert_eq!(first.pid, 1);
-        let late = Known { job: "late".to_owned(), at: Instant::now(), by: by.clone(), for_now: false };
+        let late = Known { job: "late".to_owned(), at: Instant::now(), by: by.clone(), provisional: false };
         jobs.shared.known.lock().insert(1, late);
         assert_eq!(jobs.of_process(&by, first), "late");
     }

@@ -1,12 +1,12 @@
-//! The kernel's requests to the client's calls, nothing else.
+//! The FUSE adapter: translates the kernel's requests into the client's calls, and nothing else.
 //!
-//! [`Claim::connect`] brings a client up, [`Connected::mount`] puts it under its directory. Each request of the kernel becomes one [`Call`]; its answer goes
-//! back from whichever thread has it, so no thread of the session waits for a server while another reads. What
-//! files, locks and caches mean is the client's business.
+//! [`Claim::connect`] starts a client, [`Connected::mount`] mounts it on its directory. Each request of the kernel becomes one
+//! [`Call`]. Any thread may send its answer, so that no thread of the session waits for a server while another one reads. The client
+//! implements files, locks and caches.
 //!
-//! The kernel checks permissions on what it has cached (`default_permissions`, POSIX ACLs), the server on everything.
-//! Attributes and names that come with a lock are kept by the kernel until the client calls them back; all others are
-//! valid for no time. The kernel gets no negative entries and its own write-back cache stays off.
+//! The kernel checks permissions on objects that it has cached (`default_permissions`, POSIX ACLs), the server on everything.
+//! The kernel caches attributes and names that are covered by a lock until the client invalidates them; all others
+//! expire at once. The kernel gets no negative entries, and its own write-back cache stays off.
 
 mod convert;
 mod interrupts;

@@ -1,4 +1,4 @@
-//! Putting a mount under a directory and taking it away.
+//! Mounting a client on a directory, and unmounting it.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use crate::session::Adapter;
 /// Threads that take requests from the kernel.
 const THREADS: usize = 8;
 
-/// How long the end of a mount may take: servers may be away.
+/// The longest time for writing back at the end of a mount, because servers may be away.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(60);
 
 /// The type of our mounts, after `fuse.`.
@@ -35,27 +35,26 @@ pub fn mounts() -> Vec<Mounted> {
     fusewire::mounts().into_iter().filter(|mount| mount.kind.strip_prefix("fuse.") == Some(KIND)).collect()
 }
 
-/// Settings of a mount under a directory.
+/// Settings of a mount.
 #[derive(Clone, Debug)]
 pub struct MountSettings {
-    /// What `df` shows as the device, `127.0.0.1:7988:/adamant`.
+    /// The device that `df` shows, `127.0.0.1:7988:/adamant`.
     pub source: String,
-    /// The directory in the file system that is the mount's root: names from the file system's root on; none for that
-    /// itself.
+    /// The path of the mount's root in the file system, as names; empty for the file system's root.
     pub subtree: Vec<String>,
-    /// Other users may enter. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
+    /// Other users may access the mount. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Only reading.
+    /// Read-only.
     pub read_only: bool,
-    /// `nosuid`, `nodev`, `noexec`, `noatime`, ... as the kernel knows them.
+    /// Mount options that the kernel implements: `nosuid`, `nodev`, `noexec`, `noatime`, ...
     pub kernel_options: Vec<String>,
     /// Threads that take requests from the kernel over `/dev/fuse`; 0 for the default.
     pub threads: usize,
-    /// Requests come over io_uring if the kernel has it; `/dev/fuse` otherwise.
+    /// Use io_uring if the kernel supports it; otherwise `/dev/fuse`.
     pub uring: bool,
 }
 
-/// Why a mount cannot be: a sentence that says what to do.
+/// Why mounting failed: a sentence that says what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountError(pub String);
 
@@ -67,7 +66,7 @@ impl std::fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// A mount under a directory.
+/// A client mounted on a directory.
 pub struct FuseMount {
     client: Mount,
     transport: Transport,
@@ -83,38 +82,39 @@ impl std::fmt::Debug for FuseMount {
 }
 
 impl FuseMount {
-    /// The client behind it.
+    /// The client.
     pub fn client(&self) -> &Mount {
         &self.client
     }
 
-    /// The way that the kernel's requests take.
+    /// The transport of the kernel's requests.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Where it is mounted, as the kernel lists it.
+    /// The mount point, as the kernel lists it.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Waits until somebody unmounts the directory, and writes back what programs have written.
+    /// Waits until the directory is unmounted, and writes back programs' data.
     ///
     /// # Errors
-    /// The session broke, or not everything was written back.
+    /// The session failed, or not everything was written back.
     pub fn wait(&self) -> io::Result<()> {
         let session = self.session.lock().take();
         let served = session.map_or(Ok(()), Session::join);
         self.client.unmount(WRITE_BACK_MAX).map_err(io::Error::other).and(served)
     }
 
-    /// Writes back what programs have written while they use the mount still: from now on their calls fail.
+    /// Writes back programs' data while programs still use the mount; from now on their calls fail.
     ///
     /// # Errors
     /// Not everything was written back.
     pub fn write_back(&self) -> io::Result<()> {
         let start = Instant::now();
-        // What they wrote to mapped files is in the kernel. It does not wait for pages of FUSE in syncfs(2), but before it drops one.
+        // Data written through mappings is in the kernel's page cache. In syncfs(2) the kernel does not wait for FUSE pages, but it does
+        // before it drops them.
         let (kernel, files) = (self.kernel.clone(), self.client.files_in_kernel());
         let (sender, written) = mpsc::channel();
         std::thread::Builder::new().name("pages".to_owned()).spawn(move || {
@@ -128,7 +128,7 @@ impl FuseMount {
     }
 }
 
-/// A mount point that no other process mounts on meanwhile: a lock on the directory itself, until something is mounted on it.
+/// A mount point reserved for this process: a lock on the directory, until something is mounted on it.
 #[derive(Debug)]
 pub struct Claim {
     directory: PathBuf,
@@ -139,13 +139,13 @@ impl Claim {
     /// Claims a directory.
     ///
     /// # Errors
-    /// It cannot be mounted on, or is claimed or mounted on already: a sentence.
+    /// The directory cannot be mounted on, or is claimed or mounted on already: a sentence.
     pub fn new(directory: &Path) -> Result<Claim, MountError> {
         check_kind(directory)?;
-        // Before it is opened: that asks the servers of what is mounted there.
+        // Before it is opened, because opening a mounted directory sends a request to its servers.
         check_free(directory)?;
         let lock = lock(directory)?;
-        // Only now: whoever held the lock before may have mounted here.
+        // Again, because the previous holder of the lock may have mounted here.
         check_free(directory)?;
         let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
         Ok(Claim { directory, _lock: lock })
@@ -156,7 +156,7 @@ impl Claim {
         &self.directory
     }
 
-    /// Starts the client that is to be mounted here. It does not wait for servers.
+    /// Starts the client that will be mounted here, without waiting for servers.
     ///
     /// # Errors
     /// The operating system refused a thread or a descriptor: a sentence.
@@ -168,7 +168,7 @@ impl Claim {
     }
 }
 
-/// A client that begins to connect.
+/// A client that is connecting.
 pub struct Connecting {
     client: Mount,
     identity: String,
@@ -182,10 +182,10 @@ impl Connecting {
         &self.client
     }
 
-    /// Waits for the servers, as long as it takes: [`Mount::waits`] says for whom.
+    /// Waits for the servers without a limit; [`Mount::waits`] names those that it waits for.
     ///
     /// # Errors
-    /// The servers refuse, or the client was ended meanwhile: a sentence.
+    /// The servers refuse, or the client was stopped: a sentence.
     pub fn wait(self, settings: &MountSettings) -> Result<Connected, MountError> {
         let Connecting { client, identity, kernel, claim } = self;
         client.wait_mounted().map_err(MountError)?;
@@ -201,7 +201,7 @@ impl Connecting {
     }
 }
 
-/// A client that is connected and not yet seen under its directory.
+/// A connected client that is not mounted yet.
 pub struct Connected {
     client: Mount,
     root: u64,
@@ -211,7 +211,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Puts it under its directory.
+    /// Mounts it on its directory.
     ///
     /// # Errors
     /// The kernel refuses: a sentence.
@@ -259,7 +259,7 @@ fn advice(settings: &MountSettings) -> &'static str {
     }
 }
 
-/// What the session with the kernel is told.
+/// Options of the session with the kernel.
 fn session_options(settings: &MountSettings) -> fusewire::Options {
     fusewire::Options {
         flags: flags::POSIX_LOCKS
@@ -282,8 +282,8 @@ fn session_options(settings: &MountSettings) -> fusewire::Options {
     }
 }
 
-/// The node of a subtree's directory. It stays open as long as the client lives: so it is never taken for a name that has
-/// to be looked up again, whoever renames or changes it.
+/// The node of a subtree's directory. It stays open as long as the client exists, so that it stays valid even if another client
+/// renames or changes it.
 fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
     let mut ino = fusewire::abi::ROOT;
     if names.is_empty() {
@@ -307,7 +307,7 @@ fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
         looked_up.push(ino);
     }
     client.call(cred.clone(), Call::Opendir { ino }).map_err(refused)?;
-    // The last one the kernel knows: it is told when that changes.
+    // The kernel knows the last one, and is notified when it changes.
     looked_up.pop();
     for ino in looked_up {
         let _ = client.call(cred.clone(), Call::Forget { ino, count: 1 });
@@ -315,7 +315,7 @@ fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
     Ok(ino)
 }
 
-/// What the kernel looks after by itself.
+/// Mount flags that the kernel enforces.
 fn kernel_flags(settings: &MountSettings) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, settings.read_only);
@@ -329,17 +329,17 @@ fn kernel_flags(settings: &MountSettings) -> MountFlags {
             "strictatime" => flags |= MountFlags::STRICTATIME,
             "sync" => flags |= MountFlags::SYNCHRONOUS,
             "dirsync" => flags |= MountFlags::DIRSYNC,
-            // suid, dev, exec, atime and relatime are how it is anyway.
+            // suid, dev, exec, atime and relatime are the defaults.
             _ => {}
         }
     }
     flags
 }
 
-/// Changes what the kernel looks after of a mount that there is: `ro`, `nosuid` and the like.
+/// Changes the mount flags that the kernel enforces, `ro`, `nosuid` and the like.
 ///
 /// # Errors
-/// As mount(2) has them.
+/// Those of mount(2).
 pub fn remount(settings: &MountSettings, directory: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(directory, kernel_flags(settings), c"")?)
 }
@@ -372,7 +372,7 @@ fn check_free(directory: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// A lock on a directory, released when the file is closed. `None`: it lies where there are no such locks, or this user may not read it.
+/// A lock on a directory, released when the file is closed. `None` if its file system has no such locks, or this user may not read it.
 fn lock(directory: &Path) -> Result<Option<File>, MountError> {
     let Ok(file) = File::open(directory) else { return Ok(None) };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -389,7 +389,7 @@ fn lock(directory: &Path) -> Result<Option<File>, MountError> {
 #[derive(Default)]
 struct KernelCaches {
     notifier: OnceLock<Notifier>,
-    /// The node that the kernel calls the root, once it is known.
+    /// The node that the kernel uses as the root, once it is known.
     root: OnceLock<u64>,
 }
 

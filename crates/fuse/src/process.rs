@@ -1,4 +1,4 @@
-//! What the kernel's request does not say about the calling process, from `/proc`.
+//! Facts about the calling process that the kernel's request does not have, from `/proc`.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use proto::msg::Cred;
 /// All capabilities that Linux has.
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
-/// The caller's credentials. Root's need no look at the process: it may do everything here.
+/// The caller's credentials. For root `/proc` is not read, because root may do everything.
 pub(crate) fn cred(request: &fusewire::Request<'_>, umask: u32) -> Cred {
     let (uid, gid) = (request.uid, request.gid);
     if uid == 0 {
@@ -23,14 +23,14 @@ fn status(pid: u32) -> Option<(Vec<u32>, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let groups = field(&text, "Groups:")?.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect();
     let capabilities = field(&text, "CapEff:").and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())?;
-    // Most have none, and need no further look.
-    let counts = capabilities == 0 || has_own_namespace(pid);
+    // Most threads have none, and need no further check.
+    let counts = capabilities == 0 || shares_user_namespace(pid);
     Some((groups, if counts { capabilities } else { 0 }))
 }
 
-/// Whether a thread is in this process's user namespace. Anybody can make one of his own, in which he has all capabilities, but over
-/// nothing that is outside of it.
-fn has_own_namespace(pid: u32) -> bool {
+/// Whether a thread is in this process's user namespace. Any user can make a user namespace and have all capabilities in it, but these
+/// do not apply outside of it.
+fn shares_user_namespace(pid: u32) -> bool {
     static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
     let own = OWN.get_or_init(|| std::fs::read_link("/proc/self/ns/user").ok());
     own.is_some() && std::fs::read_link(format!("/proc/{pid}/ns/user")).ok() == *own
@@ -60,18 +60,19 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// What signals do to a thread that waits for the kernel.
+/// The effect of pending signals on a thread that waits for the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// No signal waits for it, or none that it is to see.
+    /// No signal is pending, or none that matters.
     None,
-    /// One waits that the program handles.
+    /// A signal that the program handles is pending.
     Handled,
-    /// The thread never comes back to its program: it is gone, or a signal that it was sent ends it.
+    /// The thread never returns to its program: it is gone, or a pending signal ends it.
     Ends,
 }
 
-/// What signals do to a thread. One of another process namespace (0) cannot be looked at, and none if `/proc` is another namespace's.
+/// The effect of pending signals on a thread. [`Signal::None`] for a thread of another process namespace (0), which cannot be inspected,
+/// and for all threads if `/proc` belongs to another namespace.
 pub(crate) fn signal(thread: u32) -> Signal {
     static OWN: OnceLock<bool> = OnceLock::new();
     let own = || {
@@ -89,8 +90,8 @@ pub(crate) fn signal(thread: u32) -> Signal {
     }
 }
 
-/// The kernel turns most fatal signals into a SIGKILL of each thread, but not those that leave a core; and a thread that is ending
-/// already gets none.
+/// The effect of pending signals by the text of `/proc/TID/status`. The kernel turns most fatal signals into a SIGKILL of each thread,
+/// but not those that dump core; a thread that is already exiting gets none.
 fn pending(status: &str) -> Signal {
     let set = |name| field(status, name).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     let pending = set("SigPnd:") | set("ShdPnd:");
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!([signal(std::process::id()), signal(0)], [Signal::None, Signal::None]);
     }
 
-    /// In a user namespace of its own a program has all capabilities.
+    /// In its own user namespace a program has all capabilities.
     #[test]
     fn capabilities_of_another_user_namespace_do_not_count() {
         let sleep = |command: &mut std::process::Command| {

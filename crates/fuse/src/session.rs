@@ -17,14 +17,14 @@ use crate::ioctl::{self, Verb};
 use crate::job::Jobs;
 use crate::process;
 
-/// About what the kernel's buffer for directory entries holds.
+/// Approximate size of the kernel's buffer for directory entries.
 const READDIR_BYTES: u32 = 32 << 10;
 
 pub(crate) struct Adapter {
     pub(crate) client: Mount,
-    /// What `Verb::Identity` answers.
+    /// The answer to `Verb::Identity`.
     pub(crate) identity: String,
-    /// The node that the kernel calls the root.
+    /// The node that the kernel uses as the root.
     pub(crate) root: u64,
     pub(crate) interrupts: Interrupts,
     pub(crate) jobs: Jobs,
@@ -32,7 +32,7 @@ pub(crate) struct Adapter {
 
 type Outcome = Result<Answer, Errno>;
 
-/// Answers with an error; also for an answer that the call cannot have: a bug, but the program gets an error, not a hang.
+/// Answers with an error. An answer of the wrong kind is a bug; the program then gets an error instead of hanging.
 fn refuse(reply: Reply, outcome: Outcome) {
     reply.error(outcome.err().unwrap_or(Errno::EIO).raw());
 }
@@ -163,7 +163,7 @@ fn set_stat(set: &SetAttr) -> SetStat {
     }
 }
 
-/// Who waits for a request. The kernel numbers all that wait at a time differently.
+/// The caller of a request. The kernel gives all waiting requests different numbers.
 fn caller(request: &Request<'_>) -> Caller {
     Caller { id: CallId(request.unique), thread: request.pid, interruptible: false }
 }
@@ -172,11 +172,11 @@ fn bytes(name: &[u8]) -> Bytes {
     Bytes::copy_from_slice(name)
 }
 
-/// What becomes of an operation.
+/// How an operation is handled.
 enum Plan {
-    /// A call of the client, whose outcome is answered so. The umask counts for what makes a file.
+    /// A call of the client, and the function that answers with its outcome. The umask applies to calls that make a file.
     Call { umask: u32, call: Call, answer: fn(Reply, Outcome) },
-    /// The same, with the room that the program has for the answer.
+    /// The same, with the size of the program's buffer.
     Sized { call: Call, size: u32, answer: fn(Reply, u32, Outcome) },
     /// Anything else.
     Special,
@@ -237,7 +237,7 @@ impl Adapter {
         }
     }
 
-    /// Operations on attributes, extended ones too.
+    /// Operations on attributes and extended attributes.
     fn plan_attributes(&self, ino: u64, operation: &Operation<'_>) -> Plan {
         match operation {
             Operation::Getattr { fh: None } if ino == self.root => plain(Call::RootAttr { ino }, reply_attr),
@@ -258,7 +258,7 @@ impl Adapter {
         }
     }
 
-    /// Operations on what is open.
+    /// Operations on open files.
     fn plan_open_file(&self, ino: u64, operation: &Operation<'_>) -> Plan {
         match operation {
             Operation::Read { fh, offset, size } => {
@@ -343,7 +343,7 @@ impl Adapter {
         }
     }
 
-    /// On whose behalf.
+    /// The caller's credentials.
     fn cred(&self, request: &Request<'_>, umask: u32) -> Cred {
         let cred = process::cred(request, umask);
         match self.client.jobs() {
@@ -393,7 +393,7 @@ impl Adapter {
             }
             reply.listing(&listing);
             if !unsent.is_empty() {
-                // What did not fit was counted as looked up: give the references back, from a thread that may call.
+                // Entries that did not fit were counted as looked up: release these references, from a thread that may make calls.
                 std::thread::spawn(move || {
                     for ino in unsent {
                         client.submit(cred.clone(), Call::Forget { ino, count: 1 }, Box::new(|_| ()));
@@ -403,7 +403,7 @@ impl Adapter {
         });
     }
 
-    /// The call that an ioctl asks for, or what is answered without one.
+    /// The call for an ioctl, or an answer that needs none.
     fn plan_ioctl(&self, ino: u64, by_root: bool, block: &[u8]) -> Result<Call, Vec<u8>> {
         let refused = || ioctl::answer(Err(Errno::EINVAL));
         let (verb, input) = ioctl::parse_request(block).ok_or_else(refused)?;

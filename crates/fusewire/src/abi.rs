@@ -11,12 +11,12 @@ pub const OLDEST_MINOR: u32 = 36;
 /// The root's node.
 pub const ROOT: u64 = 1;
 
-/// Declares the operations once: number, name and the size of the record that comes first in the request.
+/// Declares the operations: number, name and the size of the leading record of the request.
 macro_rules! opcodes {
     ($($name:ident = $number:literal, $record:ty;)*) => {
         $(#[doc = concat!("Operation ", stringify!($number), ".")] pub const $name: u32 = $number;)*
 
-        /// Bytes of the record that leads a request of an operation; `None` for an operation that this crate does not know.
+/// Bytes of the leading record of a request; `None` for an operation that this crate does not know.
         pub fn record_size(opcode: u32) -> Option<usize> {
             match opcode {
                 $($number => Some(size_of::<$record>()),)*
@@ -70,11 +70,11 @@ opcodes! {
     SYNCFS = 50, SyncfsIn;
 }
 
-/// What both sides can do: bits of INIT.
+/// Features of kernel and file system: bits of INIT.
 pub mod flags {
-    /// Reads may come side by side.
+    /// Concurrent reads.
     pub const ASYNC_READ: u64 = 1;
-    /// Record locks come to the file system.
+    /// The file system handles record locks.
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// `open` with `O_TRUNC` is one request.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
@@ -82,27 +82,27 @@ pub mod flags {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The file system applies the umask.
     pub const DONT_MASK: u64 = 1 << 6;
-    /// Locks of `flock(2)` come to the file system.
+    /// The file system handles `flock(2)` locks.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// ioctl on directories.
     pub const HAS_IOCTL_DIR: u64 = 1 << 11;
     /// Listings with attributes.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    /// The kernel chooses which kind of listing.
+    /// The kernel chooses the kind of listing.
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    /// Direct reads and writes side by side.
+    /// Asynchronous direct reads and writes.
     pub const ASYNC_DIO: u64 = 1 << 15;
-    /// Lookups and listings of one directory side by side.
+    /// Concurrent lookups and listings of one directory.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// The kernel reads and checks POSIX ACLs.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// `max_pages` of the answer counts.
+    /// `max_pages` of the answer is valid.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// Targets of symbolic links may be cached.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// Cached data goes only when the file system says so.
+    /// Cached data is dropped only when the file system invalidates it.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
-    /// The file system clears set-user-id bits when it is told to.
+    /// The file system clears set-user-id bits when the kernel asks for it.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// There are more than 32 flags.
     pub const INIT_EXT: u64 = 1 << 30;
@@ -120,7 +120,7 @@ pub mod open {
     pub const KEEP_CACHE: u32 = 1 << 1;
     /// No FLUSH when it is closed.
     pub const NOFLUSH: u32 = 1 << 5;
-    /// Direct writes side by side.
+    /// Concurrent direct writes.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
@@ -154,7 +154,7 @@ pub const WRITE_CACHE: u32 = 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// A lock request of `flock(2)`.
 pub const LK_FLOCK: u32 = 1;
-/// RELEASE gives up a lock of `flock(2)`.
+/// RELEASE releases a `flock(2)` lock.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// FSYNC of data alone.
 pub const FSYNC_FDATASYNC: u32 = 1;
@@ -162,7 +162,7 @@ pub const FSYNC_FDATASYNC: u32 = 1;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Notification: a name is out of date.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
-/// Notification: nodes may go, where they are not in use.
+/// Notification: unused nodes can be dropped.
 pub const NOTIFY_PRUNE: i32 = 9;
 
 /// Declares the records.
@@ -188,7 +188,7 @@ records! {
         ino: u64, size: u64, blocks: u64, atime: u64, mtime: u64, ctime: u64, atime_ns: u32, mtime_ns: u32, ctime_ns: u32,
         mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
     }
-    /// Answer to LOOKUP and whatever makes a name.
+/// Answer to LOOKUP and operations that make a name.
     EntryOut {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_ns: u32, attr_valid_ns: u32,
         attr: AttrOut,
@@ -222,7 +222,7 @@ records! {
     OpenIn { flags: u32, open_flags: u32, }
     /// CREATE.
     CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, }
-    /// Answer to OPEN, OPENDIR; the second half of that to CREATE.
+/// Answer to OPEN, OPENDIR; second part of the answer to CREATE.
     OpenOut { fh: u64, open_flags: u32, padding: u32, }
     /// RELEASE, RELEASEDIR.
     ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, }
@@ -245,7 +245,7 @@ records! {
     SetxattrIn { size: u32, flags: u32, }
     /// GETXATTR, LISTXATTR.
     GetxattrIn { size: u32, padding: u32, }
-    /// Answer to GETXATTR, LISTXATTR that asked for the size.
+/// Answer to a GETXATTR or LISTXATTR that asked for the size.
     GetxattrOut { size: u32, padding: u32, }
     /// A record lock.
     FileLockRecord { start: u64, end: u64, kind: u32, pid: u32, }
@@ -280,17 +280,17 @@ records! {
     SyncfsIn { padding: u64, }
     /// Answer to LSEEK.
     LseekOut { offset: u64, }
-    /// What accompanies a request in a ring.
+/// Metadata of a request or answer in a ring's entry.
     RingInOut { flags: u64, commit_id: u64, payload_size: u32, padding: u32, reserved: u64, }
     /// The command of a ring.
     RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
 }
 
-/// Command of a ring: here is room for requests.
+/// Ring command: registers an entry for requests.
 pub const RING_REGISTER: u32 = 1;
-/// Command of a ring: here is an answer; the room is free for the next request.
+/// Ring command: sends an answer and frees the entry for the next request.
 pub const RING_COMMIT_AND_FETCH: u32 = 2;
 /// Bytes for [`InHeader`] or [`OutHeader`] in a ring's entry.
 pub const RING_HEADER: usize = 128;
-/// Bytes for the record that leads a request, in a ring's entry.
+/// Bytes for the leading record of a request in a ring's entry.
 pub const RING_RECORD: usize = 128;

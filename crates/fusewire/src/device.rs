@@ -1,4 +1,4 @@
-//! Requests and answers over `/dev/fuse`: a system call for each.
+//! The `/dev/fuse` transport: one system call for each request and each answer.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,12 +14,12 @@ use crate::reply::{Channel, Reply};
 use crate::request::{Incoming, Refused, Request};
 use crate::session::{Attend, Handler};
 
-/// How long a thread that attends to the handler's descriptor sleeps at most, so that it sees the session's end.
+/// The longest sleep of a thread that attends to the handler's companion, so that it notices the end of the session.
 const GLANCE: Duration = Duration::from_millis(100);
-/// What a request has beside its data, generously.
+/// An upper bound on the bytes of a request besides its data.
 const REQUEST_HEAD: usize = 4096;
 
-/// The kernel's device of one mount, or a clone with a queue of its own for requests under way.
+/// The kernel's device of one mount, or a clone with its own queue of requests in flight.
 #[derive(Debug)]
 pub(crate) struct Device(OwnedFd);
 
@@ -29,11 +29,11 @@ impl AsFd for Device {
     }
 }
 
-/// How a read of the device went.
+/// The result of a read of the device.
 pub(crate) enum Taken {
-    /// A request of so many bytes.
+    /// A request of this many bytes.
     Request(usize),
-    /// It was withdrawn meanwhile; read again.
+    /// The request was withdrawn; read again.
     Nothing,
     /// The file system is unmounted.
     Ended,
@@ -66,12 +66,12 @@ impl Device {
         self.send(unique, -errno, parts);
     }
 
-    /// Tells the kernel something unasked.
+    /// Sends a notification to the kernel.
     pub(crate) fn notify(&self, code: i32, parts: &[&[u8]]) -> bool {
         self.send(0, code, parts)
     }
 
-    /// The same of a notification that the kernel may not know.
+    /// Sends a notification that the kernel may not support.
     pub(crate) fn try_notify(&self, code: i32, parts: &[&[u8]]) -> Result<(), rustix::io::Errno> {
         self.write(0, code, parts)
     }
@@ -89,12 +89,12 @@ impl Device {
     fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> bool {
         match self.write(unique, error, parts) {
             Ok(()) => true,
-            // Nobody waits for it any more, or there is nothing to forget.
+            // The request was interrupted, or the kernel has nothing to invalidate.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => false,
             Err(error) => {
                 tracing::warn!("the kernel refused an answer: {error}");
                 if unique != 0 && !parts.is_empty() {
-                    // So that its program does not wait for ever.
+                    // So that its program does not wait forever.
                     self.send(unique, -libc::EIO, &[]);
                 }
                 false
@@ -114,7 +114,7 @@ fn clone_into(device: &OwnedFd, of: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Room for the largest request.
+/// A buffer for the largest request.
 pub(crate) fn buffer(max_write: u32) -> Vec<u8> {
     vec![0; max_write as usize + REQUEST_HEAD]
 }
@@ -128,8 +128,8 @@ pub(crate) fn hand_over(handler: &dyn Handler, unique: u64, request: Result<Requ
     }
 }
 
-/// Serves requests from one descriptor until the file system is unmounted; unless other threads do, it `attends` to the
-/// handler's companion too.
+/// Serves requests from one descriptor until the file system is unmounted. With `attends`, the thread attends to the handler's
+/// companion too.
 pub(crate) fn serve(device: &Arc<Device>, handler: &dyn Handler, max_write: u32, attends: bool) -> io::Result<()> {
     let mut buffer = buffer(max_write);
     loop {
@@ -150,7 +150,7 @@ pub(crate) fn serve(device: &Arc<Device>, handler: &dyn Handler, max_write: u32,
     }
 }
 
-/// Looks after what the handler waits for, as long as it wants this thread to.
+/// Attends to the handler's companion as long as the handler wants this thread to.
 fn attend(handler: &dyn Handler) {
     let mut attending = handler.attend(false, &mut || false);
     while attending != Attend::No {

@@ -1,4 +1,4 @@
-//! Putting a file system under a directory: by the system call as root, through fusermount3 otherwise.
+//! Mounting and unmounting: by the system call as root, through fusermount3 otherwise.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,26 +20,26 @@ use rustix::net::{
 pub struct Mountpoint<'a> {
     /// The directory.
     pub directory: &'a Path,
-    /// What `df` shows as the device.
+    /// The device that `df` shows.
     pub source: &'a str,
     /// The type after `fuse.`.
     pub kind: &'a str,
-    /// What the kernel looks after by itself.
+    /// Mount flags that the kernel enforces.
     pub flags: MountFlags,
-    /// Other users may enter. Without root it needs `user_allow_other` in `/etc/fuse.conf`.
+    /// Other users may access the mount. Without root this needs `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
 }
 
 impl Mountpoint<'_> {
-    /// Mounts. The descriptor is the mount's `/dev/fuse`, which [`Session::start`](crate::Session::start) serves; the kernel
-    /// checks permissions by itself (`default_permissions`).
+    /// Mounts. Returns the mount's `/dev/fuse` descriptor, which [`Session::start`](crate::Session::start) serves; the kernel
+    /// checks permissions (`default_permissions`).
     ///
     /// # Errors
     /// The kernel or fusermount3 refuses; `NotFound` if there is no FUSE or no fusermount3 on this machine.
     pub fn mount(&self) -> io::Result<OwnedFd> {
         if rustix::process::geteuid().is_root() {
             match self.by_system_call() {
-                // Root of a container that may not mount.
+                // Root of a container without the right to mount: try fusermount3.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 result => return result,
             }
@@ -66,7 +66,7 @@ impl Mountpoint<'_> {
 
     fn by_fusermount(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // The one end that fusermount3 inherits.
+        // The only descriptor that fusermount3 inherits.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         let child = Command::new("fusermount3")
             .arg("-o")
@@ -89,7 +89,7 @@ impl Mountpoint<'_> {
     }
 
     fn options(&self) -> String {
-        // Commas part options.
+        // Commas separate options.
         let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
         let mut options = format!("fsname={source},subtype={},default_permissions", self.kind);
         let names = [
@@ -114,7 +114,7 @@ impl Mountpoint<'_> {
     }
 }
 
-/// The descriptor that comes over a socket.
+/// Receives a descriptor over a socket.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -127,7 +127,7 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Takes the file system away under a directory; programs that use it still keep theirs.
+/// Detaches the file system at a directory (lazy unmount); programs that use it keep access.
 ///
 /// # Errors
 /// The kernel or fusermount3 refuses.
@@ -142,7 +142,7 @@ pub fn unmount(directory: &Path) -> io::Result<()> {
 /// A mount of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    /// What `df` shows as the device.
+    /// The device that `df` shows.
     pub source: String,
     /// The directory.
     pub place: PathBuf,
@@ -150,12 +150,12 @@ pub struct Mounted {
     pub kind: String,
 }
 
-/// All mounts that this process sees; of those over one another the last one is on top.
+/// All mounts that this process sees, in mount order: of several at one place the last one is on top.
 pub fn mounts() -> Vec<Mounted> {
     listed(&std::fs::read("/proc/self/mounts").unwrap_or_default())
 }
 
-/// The kernel's list: a line for each, words between blanks.
+/// Parses the kernel's list: one mount per line, words separated by blanks.
 fn listed(text: &[u8]) -> Vec<Mounted> {
     let read = |line: &[u8]| {
         let mut words = line.split(|byte| *byte == b' ').map(plain);
@@ -168,7 +168,7 @@ fn listed(text: &[u8]) -> Vec<Mounted> {
     text.split(|byte| *byte == b'\n').filter_map(read).collect()
 }
 
-/// What the kernel wrote as `\040`, so that no blank or line end is within a word.
+/// Decodes the kernel's octal escapes (`\040`) for blanks and line ends within a word.
 fn plain(word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -1,16 +1,16 @@
-//! The queues of a session over io_uring: room for requests and answers, and the way that an answer takes.
+//! The queues of a session over io_uring: buffers for requests and answers, and the choice of the thread that sends an answer.
 //!
-//! A queue belongs to a processor and has entries. Each is room for one request and its answer, and belongs to the kernel,
-//! to the handler (as a [`Slot`]), or is on its way back in the list of a thread ([`Queues::take_answered`]).
+//! A queue belongs to a processor and has entries. An entry is a buffer for one request and its answer. It is owned by the kernel,
+//! by the handler (as a [`Slot`]), or by the list of a thread that will send it back ([`Queues::take_answered`]).
 //!
-//! # Who sends an answer back
+//! # Which thread sends an answer
 //!
-//! Each queue has a thread with a ring of its own. The kernel takes an answer from any ring, whichever queue its entry is
-//! of, and brings the entry's next request to the ring that the answer came from; among entries it prefers the one that came
-//! back last. So a thread that finds the answer to another queue's request (it reads a socket for all of them) sends it
-//! itself, rather than wake the queue's own thread; the entry and with it the requests of that processor come to the thread that is
-//! awake anyway. [`route`] has the rule. An entry goes home when a request in it woke a thread that had nothing else to do: the
-//! one of the program's own processor is woken sooner.
+//! Each queue has a thread with a ring of its own. The kernel accepts an answer from any ring, whatever queue its entry belongs
+//! to, and delivers the entry's next request to the ring that the answer came from; it prefers the entry that was returned
+//! last. So a thread that reads the answer to another queue's request (one thread reads the socket for all queues) sends it
+//! itself instead of waking the queue's own thread; the entry, and with it the requests of that processor, move to the thread that is
+//! awake anyway. [`route`] has the rule. An entry returns to its own queue when a request in it woke a thread that had nothing else to
+//! do, because the thread on the program's own processor is woken faster.
 
 use std::cell::Cell;
 use std::io;
@@ -28,19 +28,19 @@ use crate::abi;
 
 /// Entries of a queue whose memory is kept after a large transfer.
 const WARM: u16 = 8;
-/// A transfer that touches more than what a request needs anyway.
+/// A transfer larger than this allocates more memory than an ordinary request.
 const LARGE: u64 = 64 << 10;
 
-/// The head of an entry, which the kernel and we write in turn.
+/// The head of an entry, which the kernel and this process write alternately.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Head {
     /// [`abi::InHeader`] or [`abi::OutHeader`].
     pub(crate) header: [u8; abi::RING_HEADER],
-    /// The record that leads the request.
+    /// The leading record of the request.
     pub(crate) record: [u8; abi::RING_RECORD],
     pub(crate) about: abi::RingInOut,
-    /// Beyond what the kernel sees: the larger of the last request and its answer.
+    /// Not visible to the kernel: the size of the last request or its answer, whichever was larger.
     pub(crate) transferred: u64,
 }
 
@@ -51,7 +51,7 @@ const KERNEL_HEAD: usize = std::mem::offset_of!(Head, transferred);
 const HEAD_STRIDE: usize = 512;
 const _: () = assert!(KERNEL_HEAD == 288 && size_of::<Head>() <= HEAD_STRIDE);
 
-/// Which entry.
+/// Identifies an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryId {
     pub(crate) queue: u16,
@@ -66,7 +66,7 @@ pub(crate) struct Queues {
     ended: AtomicBool,
 }
 
-/// A processor's queue, and what the others leave to its thread.
+/// A processor's queue, and the answered entries that other threads leave for its thread.
 struct Queue {
     memory: Memory,
     payload_size: usize,
@@ -78,31 +78,31 @@ struct Queue {
     wake: OwnedFd,
 }
 
-/// What a queue's thread is to send back.
+/// Answered entries that a queue's thread must send back.
 struct Back {
     answered: Vec<EntryId>,
-    /// It looks here only once it is woken.
+    /// The thread sleeps and must be woken.
     sleeps: bool,
 }
 
-#[allow(unsafe_code)] // its pointers lead into memory of its own
+#[allow(unsafe_code)] // its pointers refer to its own memory
 // SAFETY: an entry is used by one owner at a time: the kernel, or the one `Slot`, or the thread that sends it back.
 unsafe impl Send for Queue {}
 #[allow(unsafe_code)] // as above
-// SAFETY: as above; all else is locked or never changes.
+// SAFETY: as above; all other fields are locked or never change.
 unsafe impl Sync for Queue {}
 
-/// Memory of its own, which costs nothing until it is used.
+/// An anonymous mapping, whose pages are not allocated until they are used.
 struct Memory {
     start: NonNull<u8>,
     size: usize,
 }
 
 impl Memory {
-    #[allow(unsafe_code)] // a mapping at a place that the kernel chooses touches nothing else
+    #[allow(unsafe_code)] // a mapping at an address that the kernel chooses affects nothing else
     fn new(size: usize) -> io::Result<Memory> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         let start = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, flags)?
         };
@@ -110,8 +110,8 @@ impl Memory {
         Ok(Memory { start, size })
     }
 
-    /// Gives the pages of a part back; it reads as zeros then.
-    #[allow(unsafe_code)] // the part is ours and holds nothing that is needed
+    /// Frees the pages of a range, which then reads as zeros.
+    #[allow(unsafe_code)] // the range is ours and its contents are not needed
     fn give_back(&self, offset: usize, size: usize) {
         // SAFETY: within the mapping.
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().add(offset).cast(), size, Advice::LinuxDontNeed) };
@@ -131,19 +131,19 @@ thread_local! {
     static SERVED: Cell<Option<(usize, u16)>> = const { Cell::new(None) };
 }
 
-/// Which queue's thread sends an answer back, and whether it has to be woken for that. `here` is the queue of the thread that
-/// has the answer, `home` that of the entry.
+/// Which queue's thread sends an answer, and whether it must be woken for that. `here` is the queue of the thread that
+/// has the answer, `home` the queue of the entry.
 ///
-/// | the answer is found by | the queue's own thread | sent by | woken |
+/// | the thread that has the answer | the queue's own thread | sent by | woken |
 /// |---|---|---|---|
 /// | the queue's own thread | | itself | no |
 /// | any other | is awake | the queue's own, before it sleeps | no |
-/// | a queue's thread | sleeps | the one that found it | no |
-/// | a queue's thread, and the entry is to go home | sleeps | the queue's own | yes |
+/// | a queue's thread | sleeps | the thread that has it | no |
+/// | a queue's thread, and the entry must return home | sleeps | the queue's own | yes |
 /// | a thread without a queue | sleeps | the queue's own | yes |
-fn route(here: Option<u16>, home: u16, home_sleeps: bool, goes_home: bool) -> (u16, bool) {
+fn route(here: Option<u16>, home: u16, home_sleeps: bool, returns_home: bool) -> (u16, bool) {
     match here {
-        Some(here) if here != home && home_sleeps && !goes_home => (here, false),
+        Some(here) if here != home && home_sleeps && !returns_home => (here, false),
         _ => (home, home_sleeps && here != Some(home)),
     }
 }
@@ -152,18 +152,18 @@ fn route(here: Option<u16>, home: u16, home_sleeps: bool, goes_home: bool) -> (u
 pub(crate) struct Slot {
     queues: Arc<Queues>,
     id: EntryId,
-    goes_home: bool,
+    returns_home: bool,
 }
 
 impl Slot {
-    pub(crate) fn new(queues: Arc<Queues>, id: EntryId, goes_home: bool) -> Slot {
-        Slot { queues, id, goes_home }
+    pub(crate) fn new(queues: Arc<Queues>, id: EntryId, returns_home: bool) -> Slot {
+        Slot { queues, id, returns_home }
     }
 
     /// The request's data.
     ///
     /// # Safety
-    /// It is not looked at once the slot has answered: the kernel has the entry then.
+    /// The result must not be used after the slot has answered, because the kernel then owns the entry.
     #[allow(unsafe_code)] // see above
     pub(crate) unsafe fn payload<'a>(&self, size: usize) -> &'a [u8] {
         let queue = self.queues.queue(self.id);
@@ -171,9 +171,9 @@ impl Slot {
         unsafe { std::slice::from_raw_parts(queue.payload(self.id.index), size.min(queue.payload_size)) }
     }
 
-    /// Writes the answer into the entry and sends that back.
+    /// Writes the answer into the entry and sends the entry back.
     pub(crate) fn answer(self, unique: u64, errno: i32, parts: &[&[u8]]) {
-        let Slot { queues, id, goes_home } = self;
+        let Slot { queues, id, returns_home } = self;
         let size: usize = parts.iter().map(|part| part.len()).sum();
         let fits = size <= queues.queue(id).payload_size;
         if !fits {
@@ -182,12 +182,12 @@ impl Slot {
         let (errno, size) = if fits { (errno, size) } else { (libc::EIO, 0) };
         let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + size) as u32, error: -errno, unique };
         queues.queue(id).write_answer(id.index, &header, if fits { parts } else { &[] }, size);
-        queues.send_back(id, goes_home);
+        queues.send_back(id, returns_home);
     }
 }
 
 impl Queues {
-    /// So many queues, each with room for `depth` requests of `payload_size` bytes.
+    /// `count` queues, each with `depth` entries of `payload_size` bytes.
     pub(crate) fn new(count: u16, depth: u16, payload_size: usize) -> io::Result<Queues> {
         let all = (0..count).map(|_| Queue::new(depth, payload_size)).collect::<io::Result<_>>()?;
         Ok(Queues { all, depth, ended: AtomicBool::new(false) })
@@ -211,45 +211,45 @@ impl Queues {
         &self.queue(id).places[usize::from(id.index)]
     }
 
-    /// The request in an entry, and how many bytes of data it has. For the entry's one owner.
+    /// The request in an entry, and its number of data bytes. Only for the entry's owner.
     pub(crate) fn request(&self, id: EntryId) -> (abi::InHeader, [u8; abi::RING_RECORD], usize) {
         self.queue(id).request(id.index)
     }
 
-    /// The kernel's number of the request in an entry. For the entry's one owner.
+    /// The kernel's number of the request in an entry. Only for the entry's owner.
     pub(crate) fn commit_id(&self, id: EntryId) -> u64 {
         self.queue(id).commit_id(id.index)
     }
 
-    /// Whether an entry was used for more than its memory is kept for.
+    /// Whether an entry's memory should be freed: it had a large transfer and is not one of the warm entries.
     pub(crate) fn is_cold(&self, id: EntryId) -> bool {
         id.index >= WARM && self.queue(id).transferred(id.index) > LARGE
     }
 
-    /// Gives the memory of an entry's payload back. For its one owner.
+    /// Frees the memory of an entry's payload. Only for the entry's owner.
     pub(crate) fn cool(&self, id: EntryId) {
         let queue = self.queue(id);
         queue.memory.give_back(queue.payload_offset(id.index), queue.payload_size);
     }
 
-    /// This thread serves that queue from now on.
-    pub(crate) fn serve_here(&self, queue: u16) {
+    /// Records that this thread serves that queue.
+    pub(crate) fn set_served(&self, queue: u16) {
         SERVED.set(Some((std::ptr::from_ref(self).addr(), queue)));
     }
 
     /// The queue that this thread serves.
-    fn here(&self) -> Option<u16> {
+    fn served_queue(&self) -> Option<u16> {
         SERVED.get().filter(|(session, _)| *session == std::ptr::from_ref(self).addr()).map(|(_, queue)| queue)
     }
 
-    fn send_back(&self, id: EntryId, goes_home: bool) {
-        let (home, here) = (self.queue(id), self.here());
+    fn send_back(&self, id: EntryId, returns_home: bool) {
+        let (home, here) = (self.queue(id), self.served_queue());
         let mut back = home.back.lock();
-        match route(here, id.queue, back.sleeps, goes_home) {
+        match route(here, id.queue, back.sleeps, returns_home) {
             (thread, wake) if thread == id.queue => {
                 back.answered.push(id);
                 if wake {
-                    // Whoever has more for it sees that it is awake.
+                    // Threads with further entries for it see that it is awake.
                     back.sleeps = false;
                     home.wake();
                 }
@@ -261,29 +261,29 @@ impl Queues {
         }
     }
 
-    /// Takes what a queue's thread is to send back.
+    /// Takes the answered entries that a queue's thread must send back.
     pub(crate) fn take_answered(&self, queue: u16, into: &mut Vec<EntryId>) {
         std::mem::swap(&mut self.all[usize::from(queue)].back.lock().answered, into);
     }
 
-    /// Whether there is something to send back by that thread; perhaps, if somebody is just about it.
+    /// Whether that thread has entries to send back; also true while another thread holds the lock.
     pub(crate) fn has_answered(&self, queue: u16) -> bool {
         self.all[usize::from(queue)].back.try_lock().is_none_or(|back| !back.answered.is_empty())
     }
 
-    /// Whether a queue's thread may sleep now: from then on it is woken for what is left to it.
+    /// Whether a queue's thread may sleep now. If so, other threads wake it when they leave an entry for it.
     pub(crate) fn falls_asleep(&self, queue: u16) -> bool {
         let mut back = self.all[usize::from(queue)].back.lock();
         back.sleeps = back.answered.is_empty() && !self.has_ended();
         back.sleeps
     }
 
-    /// A queue's thread looks after its list itself.
+    /// A queue's thread is awake again and needs no wake-up.
     pub(crate) fn wakes_up(&self, queue: u16) {
         self.all[usize::from(queue)].back.lock().sleeps = false;
     }
 
-    /// Can be read when that queue's thread is to wake.
+    /// A descriptor that becomes readable when that queue's thread must wake up.
     pub(crate) fn alarm(&self, queue: u16) -> &OwnedFd {
         &self.all[usize::from(queue)].wake
     }
@@ -292,8 +292,8 @@ impl Queues {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// The session is over: tells all threads, also those that the kernel tells nothing because none of its entries is
-    /// with them.
+    /// Ends the session: wakes all threads, including those that get nothing from the kernel because they hold none of its
+    /// entries.
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Ordering::SeqCst) {
             self.all.iter().for_each(Queue::wake);
@@ -331,7 +331,7 @@ impl Queue {
         heads_size(self.depth) + usize::from(entry) * self.payload_size
     }
 
-    /// An entry's head. It is read and written through this place only, never borrowed: the kernel writes there, too.
+    /// An entry's head. It is only read and written through this pointer, never borrowed, because the kernel writes there, too.
     #[allow(unsafe_code)] // the place is within the mapping
     fn head(&self, entry: u16) -> *mut Head {
         assert!(entry < self.depth);
@@ -350,7 +350,7 @@ impl Queue {
     #[allow(unsafe_code)] // copies out of the entry
     fn request(&self, entry: u16) -> (abi::InHeader, [u8; abi::RING_RECORD], usize) {
         let head = self.head(entry);
-        // SAFETY: within the mapping and aligned; any bytes are valid, and the entry's owner, who asks, is the only one to use it.
+        // SAFETY: within the mapping and aligned; any bytes are valid, and only the entry's owner, the caller, uses it.
         let (header, record, size) = unsafe {
             ((&raw const (*head).header).read(), (&raw const (*head).record).read(), (*head).about.payload_size)
         };
@@ -378,7 +378,7 @@ impl Queue {
         assert!(size <= self.payload_size && size == parts.iter().map(|part| part.len()).sum::<usize>());
         let (head, mut room) = (self.head(entry), self.payload(entry));
         for part in parts {
-            // SAFETY: all parts together fit into the payload, and what an answer is made of lies elsewhere: the request's data
+            // SAFETY: all parts together fit into the payload, and do not overlap it: the request's data
             // cannot be borrowed any more when its slot answers.
             unsafe {
                 room.copy_from_nonoverlapping(part.as_ptr(), part.len());
@@ -394,7 +394,7 @@ impl Queue {
     }
 }
 
-/// Bytes of all heads, before the first payload: whole pages, since payloads are given back page by page.
+/// Bytes of all heads, before the first payload: whole pages, because payloads are freed page by page.
 fn heads_size(depth: u16) -> usize {
     (usize::from(depth) * HEAD_STRIDE).next_multiple_of(4096)
 }
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn an_answer_wakes_a_thread_only_if_no_awake_one_may_send_it() {
         const HOME: u16 = 1;
-        for (here, sleeps, goes_home, sent_by, woken) in [
+        for (here, sleeps, returns_home, sent_by, woken) in [
             (Some(HOME), false, false, HOME, false),
             (Some(HOME), true, true, HOME, false),
             (Some(2), false, false, HOME, false),
@@ -417,8 +417,8 @@ mod tests {
             (None, true, false, HOME, true),
             (None, true, true, HOME, true),
         ] {
-            let case = format!("{here:?}, sleeps {sleeps}, goes home {goes_home}");
-            assert_eq!(route(here, HOME, sleeps, goes_home), (sent_by, woken), "{case}");
+            let case = format!("{here:?}, sleeps {sleeps}, returns home {returns_home}");
+            assert_eq!(route(here, HOME, sleeps, returns_home), (sent_by, woken), "{case}");
         }
     }
 
@@ -453,12 +453,12 @@ mod tests {
             taken.len()
         };
         assert!(queues.falls_asleep(1));
-        queues.serve_here(0);
+        queues.set_served(0);
         queues.send_back(EntryId { queue: 1, index: 0 }, false);
         assert_eq!((left(0, &mut taken), left(1, &mut taken)), (1, 0));
         queues.send_back(EntryId { queue: 1, index: 0 }, true);
         assert_eq!((left(0, &mut taken), left(1, &mut taken)), (0, 1), "it goes home");
         let others = Queues::new(2, 4, 4096).unwrap();
-        assert_eq!(others.here(), None, "another session");
+        assert_eq!(others.served_queue(), None, "another session");
     }
 }

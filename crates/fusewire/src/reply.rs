@@ -1,4 +1,4 @@
-//! What the kernel is answered: each request has one [`Reply`], used once, from any thread.
+//! Replies to the kernel: each request has one [`Reply`], used once, from any thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,14 +64,14 @@ impl Attr {
     }
 }
 
-/// A name's node, and for how long the kernel may believe it.
+/// A name's node, and how long the kernel may cache it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The node's attributes, its number among them.
+    /// The node's attributes, including its number.
     pub attr: Attr,
-    /// How long the name leads there.
+    /// How long the kernel may cache the name.
     pub entry_valid: Duration,
-    /// How long the attributes hold.
+    /// How long the kernel may cache the attributes.
     pub attr_valid: Duration,
 }
 
@@ -98,11 +98,11 @@ pub struct FileLock {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
-    /// Who holds it.
+    /// Process that holds it.
     pub pid: u32,
 }
 
-/// Answer to STATFS, as `statvfs(3)` has it.
+/// Answer to STATFS, as in `statvfs(3)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Space {
@@ -115,7 +115,7 @@ pub struct Space {
     pub name_length: u32,
 }
 
-/// Entries of a directory, as many as the kernel has room for.
+/// Entries of a directory, as many as fit into the kernel's buffer.
 #[derive(Clone, Debug)]
 pub struct Listing {
     bytes: Vec<u8>,
@@ -123,18 +123,18 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// An empty one for a request with room for `size` bytes.
+    /// An empty listing for a request with a buffer of `size` bytes.
     pub fn new(size: u32) -> Listing {
         Listing { bytes: Vec::with_capacity(size.min(1 << 16) as usize), room: size as usize }
     }
 
-    /// Adds a name; `offset` is where the listing goes on after it, `kind` is `DT_*`. False if there is no room.
+    /// Adds a name; `offset` is where the listing continues after it, `kind` is `DT_*`. False if it does not fit.
     #[must_use]
     pub fn add(&mut self, ino: u64, offset: u64, kind: u32, name: &[u8]) -> bool {
         self.push(&[], ino, offset, kind, name)
     }
 
-    /// Adds a name with its node, for READDIRPLUS. False if there is no room: then the kernel has not seen the node.
+    /// Adds a name with its node, for READDIRPLUS. False if it does not fit: then the kernel does not take a reference to the node.
     #[must_use]
     pub fn add_plus(&mut self, entry: &Entry, offset: u64, name: &[u8]) -> bool {
         self.push(entry.record().as_bytes(), entry.attr.ino, offset, entry.attr.mode >> 12, name)
@@ -155,7 +155,7 @@ impl Listing {
     }
 }
 
-/// Where an answer goes.
+/// The transport of an answer.
 pub(crate) enum Channel {
     Device(Arc<Device>),
     Ring(Slot),
@@ -163,7 +163,7 @@ pub(crate) enum Channel {
     Test(std::sync::mpsc::Sender<(u64, i32, Vec<u8>)>),
 }
 
-/// The answer to one request. Dropped without one, the program gets `EIO` rather than a hang.
+/// The right to answer one request. If it is dropped unused, the program gets `EIO` instead of hanging.
 pub struct Reply {
     unique: u64,
     channel: Option<Channel>,
@@ -186,7 +186,7 @@ impl Reply {
         Reply { unique, channel: Some(channel) }
     }
 
-    /// For a request that has no answer.
+    /// For a request without an answer.
     pub(crate) fn none(unique: u64) -> Reply {
         Reply { unique, channel: None }
     }
@@ -206,22 +206,22 @@ impl Reply {
         self.send(errno, &[]);
     }
 
-    /// It is done; there is nothing to tell.
+    /// The operation succeeded, without a result.
     pub fn ok(mut self) {
         self.send(0, &[]);
     }
 
-    /// Bytes: of READ, READLINK, GETXATTR, LISTXATTR.
+    /// Bytes, for READ, READLINK, GETXATTR, LISTXATTR.
     pub fn data(mut self, bytes: &[u8]) {
         self.send(0, &[bytes]);
     }
 
-    /// A name's node: LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
+    /// A name's node, for LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(mut self, entry: &Entry) {
         self.send(0, &[entry.record().as_bytes()]);
     }
 
-    /// Attributes: GETATTR, SETATTR.
+    /// Attributes, for GETATTR and SETATTR.
     pub fn attr(mut self, attr: &Attr, valid: Duration) {
         let record = abi::AttrReplyOut {
             attr_valid: valid.as_secs(),
@@ -237,18 +237,18 @@ impl Reply {
         self.send(0, &[abi::OpenOut { fh, open_flags: flags, padding: 0 }.as_bytes()]);
     }
 
-    /// A file made and opened.
+    /// A created and opened file.
     pub fn created(mut self, entry: &Entry, fh: u64, flags: u32) {
         let open = abi::OpenOut { fh, open_flags: flags, padding: 0 };
         self.send(0, &[entry.record().as_bytes(), open.as_bytes()]);
     }
 
-    /// So many bytes were written.
+    /// The number of bytes written.
     pub fn written(mut self, size: u32) {
         self.send(0, &[abi::WriteOut { size, padding: 0 }.as_bytes()]);
     }
 
-    /// How large an extended attribute or their list is.
+    /// The size of an extended attribute or of the list of names.
     pub fn xattr_size(mut self, size: u32) {
         self.send(0, &[abi::GetxattrOut { size, padding: 0 }.as_bytes()]);
     }
@@ -269,18 +269,18 @@ impl Reply {
         self.send(0, &[record.as_bytes()]);
     }
 
-    /// The lock that is in the way, or one of kind `F_UNLCK`.
+    /// The conflicting lock, or one of kind `F_UNLCK`.
     pub fn lock(mut self, lock: &FileLock) {
         let record = abi::FileLockRecord { start: lock.start, end: lock.end, kind: lock.kind as u32, pid: lock.pid };
         self.send(0, &[record.as_bytes()]);
     }
 
-    /// An offset: LSEEK.
+    /// An offset, for LSEEK.
     pub fn offset(mut self, offset: u64) {
         self.send(0, &[abi::LseekOut { offset }.as_bytes()]);
     }
 
-    /// An ioctl's result and what it gives back.
+    /// An ioctl's result and output.
     pub fn ioctl(mut self, result: i32, output: &[u8]) {
         let record = abi::IoctlOut { result, flags: 0, in_iovs: 0, out_iovs: 0 };
         self.send(0, &[record.as_bytes(), output]);

@@ -1,4 +1,4 @@
-//! What the kernel asks: a request taken apart and checked.
+//! Requests of the kernel, parsed and checked.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::reply::Reply;
 pub struct Request<'a> {
     /// The kernel's number of it.
     pub unique: u64,
-    /// The node that it is about.
+    /// The node that it concerns.
     pub node: u64,
     /// The calling process's user.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The calling thread; 0 if it is of another process namespace.
+    /// The calling thread; 0 if it is in another process namespace.
     pub pid: u32,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// A request and the right to answer it. Once it is answered, the memory that the request lies in is the kernel's again: so the
-/// request can be looked at only as long as there is no [`Reply`] yet.
+/// A request and the right to answer it. Once it is answered, its memory belongs to the kernel again, so the
+/// request can be accessed only until it is turned into a [`Reply`].
 ///
 /// ```
 /// # use fusewire::{Incoming, Operation};
@@ -35,7 +35,7 @@ pub struct Request<'a> {
 ///     incoming.into_reply().error(if known { 0 } else { 2 });
 /// }
 /// ```
-/// What was borrowed before cannot be used afterwards:
+/// Data borrowed from the request cannot be used afterwards:
 /// ```compile_fail,E0505
 /// # use fusewire::{Incoming, Operation};
 /// fn answer(incoming: Incoming<'_>) {
@@ -55,12 +55,12 @@ impl<'a> Incoming<'a> {
         Incoming { request, reply }
     }
 
-    /// The request. What is borrowed from it ends with this borrow.
+    /// The request.
     pub fn request(&self) -> &Request<'_> {
         &self.request
     }
 
-    /// The answer to it.
+    /// Turns it into the right to answer it.
     pub fn into_reply(self) -> Reply {
         self.reply
     }
@@ -69,7 +69,7 @@ impl<'a> Incoming<'a> {
 /// A time that SETATTR sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeChange {
-    /// The present.
+    /// The current time.
     Now,
     /// Seconds since 1970 and nanoseconds of the second.
     At(i64, u32),
@@ -88,7 +88,7 @@ pub struct SetAttr {
     pub fh: Option<u64>,
 }
 
-/// What a request asks. Names are as the kernel has them, without a NUL; flags are those of the system call.
+/// The operations. Names are the kernel's, without a NUL; flags are those of the system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
@@ -150,7 +150,7 @@ pub enum Operation<'a> {
         offset: u64,
         size: u32,
     },
-    /// `cached`: from the page cache, by whichever handle.
+    /// `cached`: from the page cache, with any handle of the file.
     Write {
         fh: u64,
         offset: u64,
@@ -159,7 +159,7 @@ pub enum Operation<'a> {
         kill_priv: bool,
     },
     Statfs,
-    /// `flock_owner`: whose `flock(2)` lock goes with it.
+    /// `flock_owner`: the owner whose `flock(2)` lock is released with it.
     Release {
         fh: u64,
         flock_owner: Option<u64>,
@@ -173,12 +173,12 @@ pub enum Operation<'a> {
         value: &'a [u8],
         flags: u32,
     },
-    /// `size` 0 asks how large it is.
+    /// `size` 0 asks for the size.
     Getxattr {
         name: &'a [u8],
         size: u32,
     },
-    /// `size` 0 asks how large it is.
+    /// `size` 0 asks for the size.
     Listxattr {
         size: u32,
     },
@@ -224,7 +224,7 @@ pub enum Operation<'a> {
         umask: u32,
         flags: u32,
     },
-    /// No answer: the request of that number was interrupted.
+    /// The request with that number was interrupted. No answer.
     Interrupt {
         unique: u64,
     },
@@ -245,7 +245,7 @@ pub enum Operation<'a> {
         offset: u64,
         whence: u32,
     },
-    /// Everything is to be made durable. Linux asks only file systems on a device and virtiofs.
+    /// Make everything durable. Linux sends it only to file systems on a block device and to virtiofs.
     Syncfs,
     /// The end of the session.
     Destroy,
@@ -262,7 +262,7 @@ impl Operation<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused(pub(crate) i32);
 
-/// Not what the protocol says.
+/// The request violates the protocol.
 const BROKEN: Refused = Refused(libc::EIO);
 
 /// The leading record of a request.
@@ -281,7 +281,7 @@ fn exactly(bytes: &[u8], size: u32) -> Result<&[u8], Refused> {
 }
 
 impl<'a> Request<'a> {
-    /// Takes a request apart that lies in one piece.
+    /// Parses a request in one buffer.
     pub(crate) fn parse_whole(bytes: &'a [u8]) -> Result<(abi::InHeader, Result<Request<'a>, Refused>), Refused> {
         let (header, body) = abi::InHeader::read_from_prefix(bytes).map_err(|_| BROKEN)?;
         if header.len as usize != bytes.len() {
@@ -294,7 +294,7 @@ impl<'a> Request<'a> {
         Ok((header, request))
     }
 
-    /// Takes a request apart: its leading record and what follows that.
+    /// Parses a request from its header, its leading record and the bytes after that.
     pub(crate) fn parse(header: &abi::InHeader, record: &[u8], rest: &'a [u8]) -> Result<Request<'a>, Refused> {
         Ok(Request {
             unique: header.unique,
@@ -358,7 +358,7 @@ fn operation<'a>(opcode: u32, leading: &[u8], rest: &'a [u8]) -> Result<Operatio
     })
 }
 
-/// Operations on a file or directory that is open, and their opens.
+/// Operations on open files and directories, and opens.
 fn on_open_file<'a>(opcode: u32, leading: &[u8], rest: &'a [u8]) -> Result<Operation<'a>, Refused> {
     Ok(match opcode {
         abi::OPEN => Operation::Open { flags: record::<abi::OpenIn>(leading)?.flags },
@@ -462,7 +462,7 @@ fn set_attr(r: &abi::SetattrIn) -> SetAttr {
 }
 
 impl TimeChange {
-    /// As a signed number of nanoseconds since 1970; `None` for the present.
+    /// As a signed number of nanoseconds since 1970; `None` for the current time.
     pub fn ns(self) -> Option<i64> {
         match self {
             TimeChange::Now => None,

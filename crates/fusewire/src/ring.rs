@@ -1,7 +1,7 @@
-//! Requests and answers over io_uring: a queue for each processor, served by a thread on it with a ring of its own.
+//! The io_uring transport: a queue for each processor, served by a thread on that processor with a ring of its own.
 //!
-//! Only its thread talks to a ring. It takes requests, hands them to the handler, and sends back what is answered: see
-//! [`Queues`] for who sends what.
+//! Only that thread uses its ring. It takes requests, hands them to the handler, and sends answered entries back: see
+//! [`Queues`] for which thread sends which answer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,7 +17,7 @@ use crate::reply::Channel;
 use crate::request::Request;
 use crate::session::{Attend, Handler};
 
-/// Marks of completions that belong to no entry.
+/// User data of completions that belong to no entry.
 const WOKEN: u64 = u64::MAX;
 const COMPANION: u64 = u64::MAX - 1;
 const POLL_IN: u32 = libc::POLLIN as u32;
@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// A ring for a queue; made by the thread that will use it.
+/// Makes a ring for a queue. The thread that will use it must call this.
 pub(crate) fn make_ring(depth: u16) -> io::Result<Ring> {
     IoUring::builder()
         .setup_single_issuer()
@@ -46,15 +46,16 @@ fn marked(mark: u64) -> EntryId {
 
 /// Serves one queue.
 pub(crate) struct Server<'a> {
-    /// Goes before the queues, into whose memory it leads.
+    /// Declared before the queues, so that it is dropped before the memory that it refers to.
     ring: Ring,
     queues: Arc<Queues>,
-    /// The queue.
+    /// The queue that this server serves.
     id: u16,
     completions: Vec<(u64, i32)>,
     answered: Vec<EntryId>,
-    /// The alarm and the companion are waited for.
+    /// A poll of the alarm is in the ring.
     listens: bool,
+    /// A poll of the companion is in the ring.
     armed: bool,
     device: Arc<Device>,
     handler: &'a dyn Handler,
@@ -81,13 +82,13 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Offers all entries to the kernel. From then on requests come here.
+    /// Registers all entries with the kernel, which then delivers requests to this ring.
     ///
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn register(&mut self) -> io::Result<()> {
-        self.queues.serve_here(self.id);
-        // The kernel takes the last one first: so the first ones stay warm.
+        self.queues.set_served(self.id);
+        // The kernel uses the entry registered last first, so registering in reverse order keeps the low indexes warm.
         for index in (0..self.queues.depth()).rev() {
             self.push(self.command(EntryId { queue: self.id, index }, abi::RING_REGISTER, 0))?;
         }
@@ -109,10 +110,10 @@ impl<'a> Server<'a> {
         with_length(entry128, places.len() as u32)
     }
 
-    #[allow(unsafe_code)] // io_uring is told addresses
+    #[allow(unsafe_code)] // io_uring gets addresses
     fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what an entry's command points to lives as long as the queues, which outlive the ring: see `Server`.
+            // SAFETY: the memory that an entry's command points to lives as long as the queues, which outlive the ring: see `Server`.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
@@ -123,7 +124,7 @@ impl<'a> Server<'a> {
     /// Serves requests until the file system is unmounted.
     ///
     /// # Errors
-    /// The ring broke.
+    /// The ring failed.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         let mut attending = Attend::No;
         while !self.queues.has_ended() {
@@ -142,7 +143,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Lets the ring tell when the alarm rings and, if it is waited for, when the companion can be read.
+    /// Polls the alarm and, with [`Attend::Wait`], the companion through the ring.
     fn listen(&mut self, attending: Attend) -> io::Result<()> {
         if !self.listens {
             let poll = opcode::PollAdd::new(types::Fd(self.queues.alarm(self.id).as_raw_fd()), POLL_IN);
@@ -157,8 +158,8 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Gives the kernel what is to be done and takes what there is; perhaps waits until there is something.
-    #[allow(unsafe_code)] // the library's own call does not ask for completions without waiting
+    /// Submits entries to the kernel and collects completions; with `wait`, waits for at least one.
+    #[allow(unsafe_code)] // the library's own call does not collect completions without waiting
     fn enter(&mut self, wait: bool) -> io::Result<()> {
         const GET_EVENTS: u32 = 1;
         let waiting = self.ring.submission().len() as u32;
@@ -173,7 +174,7 @@ impl<'a> Server<'a> {
         self.completions.extend(self.ring.completion().map(|c| (c.user_data(), c.result())));
     }
 
-    /// Does what the completions say. `idle`: before they came this thread had nothing to do.
+    /// Processes the completions. `idle`: this thread had nothing to do before they arrived.
     fn take_in(&mut self, idle: bool) {
         for (mark, result) in std::mem::take(&mut self.completions) {
             match mark {
@@ -187,13 +188,13 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Lets the handler look after its companion until there is something else to do.
+    /// Lets the handler attend to its companion until there is other work.
     fn attend(&mut self, attending: bool) -> Attend {
         let Server { ring, queues, id, handler, .. } = self;
         handler.attend(attending, &mut || ring.submission().taskrun() || queues.has_answered(*id))
     }
 
-    /// Sends the answered entries back.
+    /// Sends answered entries back to the kernel.
     fn send_back(&mut self) -> io::Result<()> {
         let mut answered = std::mem::take(&mut self.answered);
         self.queues.take_answered(self.id, &mut answered);
@@ -201,8 +202,8 @@ impl<'a> Server<'a> {
             self.push(self.command(*id, abi::RING_COMMIT_AND_FETCH, self.queues.commit_id(*id)))?;
         }
         if answered.iter().any(|id| self.queues.is_cold(*id)) {
-            // Then the kernel has the answers. Some entries may have a new request at once; to the others one comes only
-            // while this thread waits.
+            // After this submit the kernel has the answers. Some entries may have a new request at once; the others get one only
+            // while this thread waits, so their memory can be freed now.
             self.ring.submit()?;
             self.take_completions();
             let is_back = |id: &&EntryId| !self.completions.iter().any(|(mark, _)| marked(*mark) == **id);
@@ -216,7 +217,7 @@ impl<'a> Server<'a> {
 
     fn handle(&self, id: EntryId, result: i32, idle: bool) {
         if result < 0 {
-            // The end of the session, which every entry is told.
+            // The end of the session, which the kernel reports for every entry.
             let error = io::Error::from_raw_os_error(-result);
             if !is_end(&error) {
                 tracing::error!("the kernel gave up an entry of queue {}: {error}", id.queue);
@@ -228,7 +229,7 @@ impl<'a> Server<'a> {
         let record_size = abi::record_size(header.opcode).unwrap_or(0);
         let slot = Slot::new(self.queues.clone(), id, idle);
         #[allow(unsafe_code)] // see `Incoming`
-        // SAFETY: nobody can look at the request any more once its slot answers.
+        // SAFETY: the request cannot be accessed any more once its slot answers.
         let payload = unsafe { slot.payload(size) };
         let request = Request::parse(&header, &record[..record_size], payload);
         hand_over(self.handler, header.unique, request, Channel::Ring(slot));
@@ -241,10 +242,10 @@ pub(crate) fn is_end(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| ends.contains(&errno))
 }
 
-/// Sets the length of a command, which the library has no word for.
+/// Sets the length of a command, for which the library has no method.
 #[allow(unsafe_code)] // the kernel's record, which the library keeps as it is
 fn with_length(entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
-    /// Where `len` lies in the kernel's `struct io_uring_sqe`.
+    /// Offset of `len` in the kernel's `struct io_uring_sqe`.
     const LENGTH: usize = 24;
     // SAFETY: both are 128 bytes without padding, and any bytes are a valid entry.
     let mut bytes: [u8; 128] = unsafe { std::mem::transmute(entry) };

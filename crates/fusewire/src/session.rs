@@ -15,56 +15,56 @@ use crate::request::Incoming;
 use crate::ring;
 
 const PAGE: u32 = 4096;
-/// The kernel wants at least this for a request.
+/// The kernel requires at least this much space for a request (`FUSE_MIN_READ_BUFFER`).
 const SMALLEST_WRITE: u32 = 8192;
 /// The kernel's parameter that permits io_uring.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// A file system.
 pub trait Handler: Send + Sync + 'static {
-    /// A request. Its answer may be given at once or later, from any thread; until then this call should not wait for
-    /// anything slow, since the thread serves others too.
+    /// Handles a request. The answer may be given now or later, from any thread. This call must not block for long, because the
+    /// thread serves other requests too.
     fn handle(&self, incoming: Incoming<'_>);
 
-    /// A descriptor that a thread of the session may wait for beside new requests: see [`Handler::attend`].
+    /// A descriptor that a thread of the session may poll besides new requests: see [`Handler::attend`].
     fn companion(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Called by a thread of the session after it handed requests over, and as long as it attends to the companion. It
-    /// should not sleep; it may look for something for a moment, until `called` says that the session has something for the
-    /// thread to do. It is the handler's business that not more threads attend than are useful.
+    /// Called by a thread of the session after it has handed requests over, and repeatedly while it attends to the companion
+    /// (`attending`). It must not sleep. It may poll for a moment, until `called` returns true because the session has work for the
+    /// thread. The handler limits how many threads attend at a time.
     fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attend {
         let _ = (attending, called);
         Attend::No
     }
 }
 
-/// What a thread of the session does beside its requests: see [`Handler::attend`].
+/// What a thread of the session does besides its requests: see [`Handler::attend`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attend {
     /// Nothing.
     No,
-    /// It calls again when the companion can be read, or after a while; without a companion, nothing.
+    /// It calls again when the companion is readable, or after a while; without a companion, it does nothing.
     Wait,
-    /// It calls again as soon as it has taken what requests there are.
+    /// It calls again as soon as it has taken all pending requests.
     Again,
 }
 
-/// How a session is served.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the file system can do: bits of [`abi::flags`]. An older kernel without one of them works with less.
+    /// Features of the file system: bits of [`abi::flags`]. Those that an older kernel lacks are not used.
     pub flags: u64,
     /// Largest read or write, in bytes.
     pub max_write: u32,
-    /// Requests that the kernel sends without a program waiting: read-ahead, writes of the page cache.
+    /// The most requests in flight that no program waits for: read-ahead, write-back of the page cache.
     pub max_background: u16,
     /// Threads that read `/dev/fuse`, at least one.
     pub threads: usize,
     /// Use io_uring if the kernel has it and allows it (the module parameter, see [`Session::allow_uring`]).
     pub uring: bool,
-    /// Requests that each processor's queue holds, over io_uring.
+    /// Entries of each processor's queue, over io_uring.
     pub queue_depth: u16,
 }
 
@@ -74,12 +74,12 @@ impl Default for Options {
     }
 }
 
-/// The way that requests take.
+/// The transport of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// `/dev/fuse`, with so many threads.
+    /// `/dev/fuse`, with this number of threads.
     Device(usize),
-    /// io_uring, with so many queues.
+    /// io_uring, with this number of queues.
     Uring(usize),
 }
 
@@ -92,23 +92,23 @@ impl std::fmt::Display for Transport {
     }
 }
 
-/// Nodes in one notification.
+/// The most nodes in one notification.
 const PRUNE_MAX: usize = 512;
 
-/// Tells the kernel that what it caches is out of date.
+/// Invalidates the kernel's caches.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Device>);
 
 impl Notifier {
-    /// Attributes of a node and, unless `offset` is negative, its data from there on (`length` 0: to the end). False if the
-    /// kernel does not know the node. Waits for requests under way on that data: not for a thread of the session.
+    /// Invalidates the attributes of a node and, unless `offset` is negative, its data from there on (`length` 0: to the end). False if the
+    /// kernel does not know the node. Blocks while requests on that data are in flight: never call it from a thread of the session.
     pub fn inval_inode(&self, ino: u64, offset: i64, length: i64) -> bool {
         let record = abi::NotifyInvalInode { ino, off: offset, len: length };
         self.0.notify(abi::NOTIFY_INVAL_INODE, &[record.as_bytes()])
     }
 
-    /// A name. False if the kernel does not know it. Waits for requests under way in that directory: not for a thread of the
-    /// session.
+    /// Invalidates a name. False if the kernel does not know it. Blocks while requests in that directory are in flight: never call it
+    /// from a thread of the session.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
         let record = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
         let mut bytes = name.to_vec();
@@ -116,18 +116,18 @@ impl Notifier {
         self.0.notify(abi::NOTIFY_INVAL_ENTRY, &[record.as_bytes(), &bytes])
     }
 
-    /// Drops nodes that are not in use, with all their names: many at once, and no directory is waited for. False if the
-    /// kernel cannot do that: it can since Linux 6.18.
+    /// Drops unused nodes, with all their names: many at once, without waiting for any directory. False if the
+    /// kernel does not support it (before Linux 6.18).
     pub fn prune(&self, inos: &[u64]) -> bool {
         inos.chunks(PRUNE_MAX).all(|inos| {
             let record = abi::NotifyPrune { count: inos.len() as u32, padding: 0, spare: 0 };
-            let told = self.0.try_notify(abi::NOTIFY_PRUNE, &[record.as_bytes(), inos.as_bytes()]);
-            !matches!(told, Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS))
+            let result = self.0.try_notify(abi::NOTIFY_PRUNE, &[record.as_bytes(), inos.as_bytes()]);
+            !matches!(result, Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS))
         })
     }
 }
 
-/// A file system that is served.
+/// A mounted file system and the threads that serve it.
 pub struct Session {
     device: Arc<Device>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -141,17 +141,17 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Permits io_uring to all FUSE file systems of this machine that are mounted from now on, where root may. True if it is
-    /// permitted now.
+    /// Enables io_uring for all FUSE file systems of this machine that are mounted from now on, if this process may. Returns whether
+    /// it is enabled.
     pub fn allow_uring() -> bool {
         let allowed = |text: String| matches!(text.trim(), "Y" | "1");
         std::fs::read_to_string(PARAMETER).is_ok_and(allowed) || std::fs::write(PARAMETER, "Y").is_ok()
     }
 
-    /// Shakes hands with the kernel over the descriptor of a fresh mount and starts to serve it.
+    /// Performs the handshake with the kernel on the descriptor of a new mount and starts to serve it.
     ///
     /// # Errors
-    /// The kernel is too old, or broke off; a thread or a descriptor was refused.
+    /// The kernel is too old, or the handshake failed; a thread or a descriptor could not be made.
     pub fn start(device: OwnedFd, options: &Options, handler: Arc<dyn Handler>) -> io::Result<Session> {
         let options = Options {
             max_write: options.max_write.max(SMALLEST_WRITE).next_multiple_of(PAGE),
@@ -169,7 +169,7 @@ impl Session {
         let mut readers = options.threads;
         let queues = rings.as_ref().map(|rings| rings.queues.clone());
         if let Some(rings) = rings {
-            // Forgets, interrupts, and what came before the rings were ready.
+            // For forgets, interrupts, and requests from before the rings were ready.
             readers = 1;
             session.transport = Transport::Uring(rings.threads.len());
             session.threads.extend(rings.register()?);
@@ -189,20 +189,20 @@ impl Session {
         Ok(session)
     }
 
-    /// The way that requests take.
+    /// The transport of requests.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// For notifications.
+    /// A handle for notifications.
     pub fn notifier(&self) -> Notifier {
         Notifier(self.device.clone())
     }
 
-    /// Waits until the file system is unmounted: no request comes any more.
+    /// Waits until the file system is unmounted and no further request can arrive.
     ///
     /// # Errors
-    /// A thread broke off; the others went on.
+    /// A thread failed; the others continued.
     pub fn join(self) -> io::Result<()> {
         let mut result = Ok(());
         for thread in self.threads {
@@ -213,20 +213,20 @@ impl Session {
     }
 }
 
-/// The kernel's INIT.
+/// The kernel's INIT request.
 struct Asked {
     unique: u64,
     init: abi::InitIn,
 }
 
 impl Asked {
-    /// What the kernel can do.
+    /// Features of the kernel.
     fn offered(&self) -> u64 {
         u64::from(self.init.flags) | (u64::from(self.init.flags2) << 32)
     }
 }
 
-/// `None` if the file system was unmounted at once.
+/// Takes the kernel's INIT. `None` if the file system was unmounted at once.
 fn take_init(device: &Device, max_write: u32) -> io::Result<Option<Asked>> {
     let mut buffer = device::buffer(max_write);
     let size = loop {
@@ -238,7 +238,7 @@ fn take_init(device: &Device, max_write: u32) -> io::Result<Option<Asked>> {
     };
     let broken = || io::Error::other("the kernel's first request is no handshake");
     let (header, body) = abi::InHeader::read_from_prefix(&buffer[..size]).map_err(|_| broken())?;
-    // Older kernels send less of it.
+    // Older kernels send a shorter record.
     let mut bytes = [0; size_of::<abi::InitIn>()];
     let known = body.len().min(bytes.len());
     bytes[..known].copy_from_slice(&body[..known]);
@@ -277,8 +277,8 @@ fn answer_init(device: &Device, asked: &Asked, options: &Options, uring: u64) {
     device.answer(asked.unique, 0, &[answer.as_bytes()]);
 }
 
-/// Threads that have made their rings and wait for the handshake's end before they offer them to the kernel: once
-/// io_uring is agreed on, the kernel holds all requests back until the rings are there.
+/// Threads that have made their rings and wait for the end of the handshake before they register them with the kernel: once
+/// io_uring is negotiated, the kernel holds all requests back until the rings are registered.
 struct RingThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     go: Vec<mpsc::Sender<()>>,
@@ -287,7 +287,7 @@ struct RingThreads {
 }
 
 impl RingThreads {
-    /// `None` if this machine cannot: its log says why.
+    /// `None` if this machine does not support it; the log has the reason.
     fn start(device: &Arc<Device>, options: &Options, handler: &Arc<dyn Handler>) -> Option<RingThreads> {
         match Self::try_start(device, options, handler) {
             Ok(threads) => Some(threads),
@@ -317,7 +317,7 @@ impl RingThreads {
                     }
                 };
                 let _ = made.send(Ok(()));
-                // If the others cannot, this one is not wanted.
+                // If another thread's ring failed, this one is not needed.
                 if start.recv().is_err() {
                     return Ok(());
                 }
@@ -336,14 +336,14 @@ impl RingThreads {
         Ok(rings)
     }
 
-    /// Offers all rings to the kernel.
+    /// Registers all rings with the kernel.
     fn register(self) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
         for go in &self.go {
             let _ = go.send(());
         }
         for _ in &self.threads {
             match self.registered.recv().map_err(io::Error::other)? {
-                // Unmounted meanwhile: the other threads see it too.
+                // Unmounted in the meantime: the other threads see it too.
                 Err(error) if ring::is_end(&error) => {}
                 result => result?,
             }
@@ -352,14 +352,14 @@ impl RingThreads {
     }
 }
 
-/// Processors that there can be: the kernel has a queue for each.
+/// The number of possible processors: the kernel has a queue for each.
 fn possible_cpus() -> io::Result<u16> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<u16>().ok());
     last.and_then(|last| last.checked_add(1)).ok_or_else(|| io::Error::other("cannot tell the number of processors"))
 }
 
-/// Keeps this thread on a processor, if that one is there.
+/// Pins this thread to a processor, if that exists.
 fn stay_on(cpu: u16) {
     let mut set = CpuSet::new();
     set.set(cpu.into());
@@ -367,7 +367,7 @@ fn stay_on(cpu: u16) {
 }
 
 impl Session {
-    /// Serves a directory: mounts, starts, and leaves the session to whoever unmounts it.
+    /// Mounts on a directory and starts the session, which ends when the file system is unmounted.
     ///
     /// # Errors
     /// As [`Mountpoint::mount`](crate::Mountpoint::mount) and [`Session::start`].

@@ -78,7 +78,7 @@ fn times_and_what_is_not_set() {
     assert_eq!(set, SetAttr { uid: Some(12), mtime: Some(TimeChange::Now), ..SetAttr::default() });
 }
 
-/// Whatever the kernel sends cut off is refused, and never read beyond its end.
+/// Truncated requests are refused, and never read beyond their end.
 #[test]
 fn broken_requests_are_refused() {
     let records: [(u32, Vec<u8>, &[u8]); 5] = [
@@ -211,21 +211,21 @@ impl Handler for Flat {
             }
             Operation::Open { .. } | Operation::Opendir { .. } => incoming.into_reply().opened(1, 0),
             Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => incoming.into_reply().ok(),
-            // The kernel's program waits for this one until it is told that nobody answers.
+            // The program waits for this request until the session answers it with an error.
             Operation::Statfs => drop(incoming.into_reply()),
             _ => incoming.into_reply().error(libc::ENOSYS),
         }
     }
 }
 
-/// Mounts one, or says why not: then the test has nothing to do here.
+/// Mounts one, or prints why it cannot; then the test is skipped.
 fn mount(directory: &Path, uring: bool) -> Option<Session> {
     let flat = Flat { files: Mutex::default(), next: AtomicU64::new(2) };
     let options = Options { uring, queue_depth: 16, ..Options::default() };
     mount_with(directory, &options, Arc::new(flat))
 }
 
-/// The same of any handler.
+/// The same with any handler.
 fn mount_with(directory: &Path, options: &Options, handler: Arc<dyn Handler>) -> Option<Session> {
     let place = Mountpoint { directory, source: "flat", kind: "flat", flags: MountFlags::NODEV, allow_other: false };
     match Session::mount(&place, options, handler) {
@@ -243,7 +243,7 @@ fn mount_with(directory: &Path, options: &Options, handler: Arc<dyn Handler>) ->
     }
 }
 
-/// A mount that somebody takes away before it is served has simply ended.
+/// A mount that is unmounted before it is served ends without an error.
 #[test]
 fn unmounted_at_once() {
     let place = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn a_life(uring: bool) {
     assert_eq!(fs::metadata(place.path().join("big")).unwrap().size(), big.len() as u64);
     assert!(session.notifier().inval_inode(2, 0, 0), "the kernel knows the node");
     assert!(fs::read(place.path().join("big")).unwrap() == big, "what was written is read");
-    // More readers than processors, whose answers come late and from other threads.
+    // More readers than processors, whose answers arrive late and from other threads.
     fs::write(place.path().join("slow"), b"0123456789").unwrap();
     session.notifier().inval_inode(3, 0, 0);
     std::thread::scope(|scope| {
@@ -290,7 +290,7 @@ fn a_life(uring: bool) {
     if session.notifier().prune(&[2, 99]) {
         assert!(session.notifier().inval_inode(2, -1, 0), "it is open");
         drop(open);
-        // The kernel lets go of a closed file a moment later.
+        // The kernel releases a closed file a moment later.
         let start = Instant::now();
         while session.notifier().prune(&[2]) && session.notifier().inval_inode(2, -1, 0) {
             assert!(start.elapsed() < Duration::from_secs(10), "it is still there");
@@ -321,7 +321,7 @@ fn stay_on(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
 }
 
-/// An entry that is sent back may have a new request at once, if more wait than there are entries: its memory stays.
+/// An entry that is sent back may get a new request at once, if more wait than there are entries: its memory is kept.
 #[test]
 fn requests_that_waited_for_an_entry_are_whole() {
     let place = tempfile::tempdir().unwrap();
@@ -344,7 +344,7 @@ fn requests_that_waited_for_an_entry_are_whole() {
     session.join().unwrap();
 }
 
-/// Keeps the replies of STATFS for ever; wants its thread to wait, but has nothing to wait for.
+/// Keeps the replies of STATFS forever; asks its thread to wait, but has no companion.
 #[derive(Default)]
 struct Keeper {
     kept: Mutex<Vec<Reply>>,
@@ -364,7 +364,7 @@ impl Handler for Keeper {
     }
 }
 
-/// Threads none of whose entries are with the kernel hear of the end too.
+/// Threads without an entry in the kernel notice the end of the session, too.
 #[test]
 fn a_forced_unmount_ends_threads_whose_requests_all_wait() {
     let place = tempfile::tempdir().unwrap();

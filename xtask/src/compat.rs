@@ -1,7 +1,7 @@
 //! Older versions of the program, built from this repository's history, as peers of the tests with real processes.
 //!
-//! `tests/compat/versions.toml` lists them. Each is taken out of git at its commit and built in a folder of its own
-//! (nothing is shared with this version's build), compiled fast rather than well, and kept as
+//! `tests/compat/versions.toml` lists them. Each is checked out of git at its commit, built in a folder of its own
+//! (sharing nothing with this version's build) with little optimisation, and kept as
 //! `target/compat/COMMIT/adamant-VERSION` until `cargo clean`.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::{root, target_directory};
 #[derive(Debug, Deserialize)]
 struct Version {
     name: String,
-    /// The whole hash: what is kept is found by it.
+    /// The full hash, under which the built program is kept.
     commit: String,
 }
 
@@ -26,7 +26,7 @@ struct Versions {
     version: Vec<Version>,
 }
 
-/// Built once and run briefly.
+/// Options for a fast build: these programs are built once and run briefly.
 const FAST_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -35,7 +35,7 @@ const FAST_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_INCREMENTAL", "false"),
 ];
 
-/// Builds what is not there yet; gives the folder in which the programs lie, `adamant-0.1.0` and so on.
+/// Builds the missing versions. Returns the folder with the programs, `adamant-0.1.0` and so on.
 pub(crate) fn build_all(sh: &Shell) -> anyhow::Result<PathBuf> {
     let folder = target_directory().join("compat");
     let bin = folder.join("bin");
@@ -47,7 +47,7 @@ pub(crate) fn build_all(sh: &Shell) -> anyhow::Result<PathBuf> {
                 .with_context(|| format!("version {} could not be built as a peer of the tests", version.name))?;
         }
         let link = bin.join(format!("adamant-{}", version.name));
-        // Another commit may have been listed before.
+        // It may have been built from another commit before.
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&kept, &link)?;
     }
@@ -61,7 +61,7 @@ fn listed() -> anyhow::Result<Vec<Version>> {
     Ok(versions.version)
 }
 
-/// Builds in scratch folders, which go; the program is moved to its place when it is whole.
+/// Builds in scratch folders, which are removed; the program is moved to its place when it is complete.
 fn build(sh: &Shell, version: &Version, folder: &Path, kept: &Path) -> anyhow::Result<()> {
     check_history(sh, version)?;
     let Version { name, commit } = version;

@@ -1,7 +1,7 @@
-//! What the machine must have beside the Rust toolchain, and how it gets there.
+//! Programs that the machine needs besides the Rust toolchain, and their installation.
 //!
 //! A mount needs one program (`fusermount3`); the tests use a few more. Each step runs only if something is missing
-//! and says what it does. Tools written in Rust go to `target/tools`, never into the user's home.
+//! and prints what it does. Tools written in Rust are installed in `target/tools`, never in the user's home.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use xshell::{Shell, cmd};
 
 use crate::target_directory;
 
-/// A program and the Debian package that brings it.
+/// A program and its Debian package.
 struct Program {
     program: &'static str,
     package: &'static str,
@@ -28,7 +28,7 @@ const PROGRAMS: &[Program] = &[
     Program { program: "setfacl", package: "acl", why: "the tests set access lists with it" },
 ];
 
-/// What only the soak needs.
+/// Programs that only the soak needs.
 const SOAK_PROGRAMS: &[Program] = &[
     Program { program: "stress-ng", package: "stress-ng", why: "the soak runs its tests of file systems" },
     Program { program: "sqlite3", package: "sqlite3", why: "the soak keeps databases on mounts with it" },
@@ -43,7 +43,7 @@ const SOAK_PROGRAMS: &[Program] = &[
 struct Tool {
     program: &'static str,
     specification: &'static str,
-    /// What the tests call it for.
+    /// Its purpose.
     why: &'static str,
 }
 
@@ -54,7 +54,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "cargo-machete", specification: "cargo-machete@0.9.2", why: "dependencies that nobody uses" },
 ];
 
-/// Tools are built once and run briefly: compile them fast rather than well.
+/// Options for a fast build: tools are built once and run briefly.
 const FAST_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -64,7 +64,7 @@ const FAST_BUILD: &[(&str, &str)] = &[
 
 /// Fails with what to do if a mount cannot work on this machine.
 pub(crate) fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
-    // Root mounts by itself.
+    // Root mounts without fusermount3.
     if !is_root(sh)? && !is_installed("fusermount3") {
         bail!("'fusermount3' is missing, which mounts the file system; install it: apt-get install fuse3");
     }
@@ -74,14 +74,14 @@ pub(crate) fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs what is missing for building, mounting and testing.
+/// Installs missing programs for building, mounting and testing.
 pub(crate) fn install(sh: &Shell) -> anyhow::Result<()> {
     install_packages(sh, PROGRAMS)?;
     install_tools(sh)?;
     check_run_time(sh)
 }
 
-/// The same, and what only the soak needs.
+/// The same, plus programs that only the soak needs.
 pub(crate) fn install_for_soak(sh: &Shell) -> anyhow::Result<()> {
     install(sh)?;
     install_packages(sh, SOAK_PROGRAMS)
@@ -131,7 +131,7 @@ fn is_root(sh: &Shell) -> anyhow::Result<bool> {
     Ok(cmd!(sh, "id -u").quiet().read()? == "0")
 }
 
-/// Whether `program` can be started by name, from the machine's search path or from our tools.
+/// Whether `program` is in the machine's search path or among our tools.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let tools = tools_directory().join("bin");

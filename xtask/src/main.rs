@@ -1,9 +1,8 @@
-//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|mutants|bench|compat|results|docs|deps`.
+//! The entry point to checks, tests and tools: `cargo xtask ci|test|tidy|sim|soak|mutants|bench|compat|results|docs|deps`.
 //!
-//! The README's commands, `.ci/run` and the people use the same subcommands. What each step runs stands in [`steps`];
-//! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`]; how older versions
-//! become peers of the tests stands in [`compat`]; which seeds the simulator runs stands in [`seeds`]; how faults are planted
-//! on purpose stands in [`mutants`].
+//! The README's commands, `.ci/run` and people use the same subcommands. [`steps`] has the steps of CI, [`tidy`] the rules for the
+//! sources, [`deps`] the requirements on the machine, [`compat`] the older versions that tests run as peers, [`seeds`] the choice of the
+//! simulator's seeds, and [`mutants`] the planted faults.
 
 mod compat;
 mod deps;
@@ -32,37 +31,37 @@ enum Command {
     Ci(steps::Selection),
     /// Unit tests, the simulator's smoke run and canary, the tests with real processes
     Test,
-    /// What the compiler does not check: dependency edges, module documentation, words, links
+    /// Rules that the compiler does not check: dependency edges, module documentation, words, links
     Tidy,
-    /// `adamant sim` built for release, with the arguments that follow
+    /// Builds `adamant` for release and runs `adamant sim` with the arguments that follow
     #[command(disable_help_flag = true)]
     Sim {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// What takes longer than two minutes: long simulation, the ignored tests with real processes
+    /// The tests that take longer than two minutes: long simulation, the ignored tests with real processes
     Soak {
-        /// How long seeds of the simulator run at most; the next soak goes on from there
+        /// The time limit for seeds of the simulator; the next soak continues from there
         #[arg(long, default_value_t = 60)]
         minutes: u32,
     },
-    /// Plants realistic faults, one at a time, says which test finds each, and writes the guide's page of them
+    /// Plants realistic faults, one at a time, finds the test that catches each, and writes the guide's page of them
     Mutants(mutants::Arguments),
-    /// `adamant bench` built for release, with the arguments that follow (when none: all experiments, and a page of them)
+    /// Builds `adamant` for release and runs `adamant bench` with the arguments that follow (without any: all experiments, and a page of them)
     #[command(disable_help_flag = true)]
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Builds the older versions that the tests with real processes run as peers, and says where they are
+    /// Builds the older versions that the tests with real processes run as peers, and prints where they are
     Compat,
-    /// The tests by Lustre's numbers, and the guide's page of their results
+    /// Runs the tests by Lustre's numbers, and writes the guide's page of their results
     Results,
-    /// The API documentation without warnings and, where mdbook is installed, the user's guide
+    /// Builds the API documentation without warnings and, if mdbook is installed, the user's guide
     Docs,
-    /// Installs what is missing on this machine (Debian 12 and later), and says what it does
+    /// Installs missing packages and tools on this machine (Debian 12 and later), and prints what it does
     Deps {
-        /// Only what a mount needs, not what the tests use; installs nothing
+        /// Only checks the requirements of a mount, not those of the tests; installs nothing
         #[arg(long)]
         run_only: bool,
     },
@@ -96,7 +95,7 @@ fn run(command: Command) -> anyhow::Result<()> {
                 return Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?);
             }
             let out = target_directory().join("bench");
-            // `slots` finds version 0.1.0 beside the program.
+            // `slots` looks for version 0.1.0 next to the program.
             compat::build_all(&sh)?;
             for suite in ["ceiling", "native", "smallfile", "meta", "slots", "recovery"] {
                 cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
@@ -114,14 +113,14 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// The checkout: the folder above this crate's.
+/// The root of the checkout: the parent of this crate's folder.
 fn root() -> PathBuf {
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.pop();
     path
 }
 
-/// Where cargo puts what it builds, as an absolute path.
+/// Cargo's target directory, as an absolute path.
 fn target_directory() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root().join(named)

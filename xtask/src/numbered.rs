@@ -1,9 +1,9 @@
-//! The tests by Lustre's numbers: found in the sources by their names, run, and written as a page of the guide.
+//! The tests by Lustre's numbers: finds them in the sources by name, runs them, and writes a page of the guide.
 //!
-//! A test with real processes that is a case of a suite of Lustre bears its name: `replay_single_53a_close_request_…` is
-//! case 53a of replay-single, and the words behind are its title. It is played with a mount as mounts are by default, and another
-//! test, whose name ends with [`SYNCHRONOUS`], plays it with that mount option. `cargo xtask results` runs them all and writes
-//! [`PAGE`]; tidy holds the page against the sources, so that it lists the cases that exist and no others, all passed.
+//! A test with real processes that corresponds to a case of a Lustre suite has its name: `replay_single_53a_close_request_…` is
+//! case 53a of replay-single, and the words after the number are its title. One test runs the case with a default mount; a second
+//! test, whose name ends with [`SYNCHRONOUS`], runs it with that mount option. `cargo xtask results` runs all of them and writes
+//! [`PAGE`]; tidy compares the page with the sources, so that it lists exactly the existing cases, all passed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use xshell::{Shell, cmd};
 
 /// The page.
 pub(crate) const PAGE: &str = "docs/src/tests-by-number.md";
-/// Where the tests are.
+/// The folder of the tests.
 pub(crate) const SOURCES: &str = "crates/e2e/tests/";
 
-/// Suites of Lustre, as names of functions begin.
+/// Suites of Lustre, as prefixes of function names.
 const SUITES: &[&str] = &[
     "sanity",
     "sanityn",
@@ -28,13 +28,13 @@ const SUITES: &[&str] = &[
     "recovery_small",
 ];
 
-/// Suites about what servers do by themselves: how a mount makes changes is nothing to them.
+/// Suites about servers alone, for which the mount's mode does not matter.
 const SERVERS_ALONE: &[&str] = &["sanity-lfsck", "sanity-scrub"];
 
-/// How the name of a test ends that plays a case with `-o sync_metadata`.
+/// The suffix of tests that run a case with `-o sync_metadata`.
 const SYNCHRONOUS: &str = "_sync_metadata";
 
-/// A test that cannot run, for it is not root's or there is no FUSE, fails if this is set.
+/// If this variable is set, a test that cannot run (without root or FUSE) fails.
 pub(crate) const STRICT: &str = "ADAMANT_E2E_STRICT";
 
 /// A case.
@@ -46,9 +46,9 @@ pub(crate) struct Case {
     number: (u32, String),
     /// `close request while two requests in flight`.
     pub title: String,
-    /// The function that plays it with a mount as mounts are by default.
+    /// The function that runs it with a default mount.
     pub function: String,
-    /// Whether another one plays it with `-o sync_metadata`.
+    /// Whether another function runs it with `-o sync_metadata`.
     pub in_both: bool,
 }
 
@@ -58,7 +58,7 @@ impl Case {
         format!("test {}{}: {}", self.number.0, self.number.1, self.title)
     }
 
-    /// The functions that play it.
+    /// The functions that run it.
     fn functions(&self) -> Vec<String> {
         let second = self.in_both.then(|| format!("{}{SYNCHRONOUS}", self.function));
         core::iter::once(self.function.clone()).chain(second).collect()
@@ -71,13 +71,13 @@ impl Case {
         format!("| {} | {} | {} |", self.suite, self.shown(), cells.join(" | "))
     }
 
-    /// Its row when all is well.
+    /// Its row when all functions have passed.
     fn passed(&self) -> String {
         self.row(|_| "PASS".to_owned())
     }
 }
 
-/// The case that a function's name stands for.
+/// The case that a function's name refers to.
 fn case(function: &str) -> Option<Case> {
     SUITES.iter().find_map(|suite| {
         let rest = function.strip_prefix(suite)?.strip_prefix('_')?;
@@ -110,7 +110,7 @@ pub(crate) fn cases<'a>(sources: impl Iterator<Item = &'a str>) -> Vec<Case> {
     cases
 }
 
-/// What is wrong with the page.
+/// Differences between the page and the cases.
 pub(crate) fn differences(page: &str, cases: &[Case]) -> Vec<String> {
     let is_row = |line: &&str| {
         line.split_once(" | test ").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -133,7 +133,7 @@ pub(crate) fn results(sh: &Shell, binary: &std::ffi::OsStr) -> anyhow::Result<()
     }
     let cases = cases(texts.iter().map(String::as_str));
     let _binary = sh.push_env("ADAMANT", binary);
-    // A case that did nothing has not passed.
+    // A skipped case has not passed.
     let _strict = sh.push_env(STRICT, "1");
     let functions: Vec<String> = cases.iter().flat_map(Case::functions).collect();
     let names = &functions;
@@ -153,7 +153,7 @@ pub(crate) fn results(sh: &Shell, binary: &std::ffi::OsStr) -> anyhow::Result<()
     Ok(())
 }
 
-/// What the runner said of each function.
+/// The result of each function, from the runner's output.
 fn statuses(told: &str) -> BTreeMap<&str, &'static str> {
     let one = |line: &str| match line {
         "ok" => "PASS",

@@ -1,9 +1,9 @@
-//! Which seeds of the simulator run: new ones with every change of the core, and the same for whoever repeats a run.
+//! The choice of the simulator's seeds: new ones with every change of the core, and the same ones when a run is repeated.
 //!
-//! The first seed follows from the sources of the core crates. CI runs [`SMOKE`] seeds from there; the soak goes on behind
+//! The first seed is derived from the sources of the core crates. CI runs [`SMOKE`] seeds from there; the soak continues after
 //! them, part by part, until [`SOAK`] have passed. `tests/soak.toml` keeps the parts; those of another core do not count.
 //! Worked example: the sources hash to `9ae0c2d4`, so CI runs the seeds from `0x9ae0c2d4 << 20` on, and the first part of the
-//! soak begins 3000 seeds later.
+//! soak starts 3000 seeds later.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) const SMOKE: u64 = 3_000;
 pub(crate) const SOAK: u64 = 100_000;
 /// Seeds of one of its parts.
 const PART: u64 = 5_000;
-/// Seeds that belong to one state of the core: 2 to this power.
+/// The number of seeds for one state of the core is 2 to this power.
 const SPAN_BITS: u32 = 20;
 
 const HEADER: &str = "\
@@ -90,10 +90,10 @@ fn read() -> anyhow::Result<Parts> {
     toml::from_str(&text).with_context(|| format!("'{}' is wrong", place().display()))
 }
 
-/// Runs parts until enough seeds have passed or the time is over, and notes each. What each part reached is printed, for 1000 seeds.
+/// Runs parts until enough seeds have passed or the time is over, and records each. Prints the coverage of each part, per 1000 seeds.
 ///
 /// # Errors
-/// A seed failed, none of this run has reached some mark, or the sources were changed meanwhile.
+/// A seed failed, no seed of this run reached some mark, or the sources changed in the meantime.
 pub(crate) fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Result<()> {
     let (start, core) = (Instant::now(), core_hash()?);
     let name = format!("{core:08x}");
@@ -108,7 +108,7 @@ pub(crate) fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Resul
             if over && done < SOAK {
                 eprintln!("the time is over: the next soak goes on from there");
             }
-            // What is never reached is not proved, however many seeds pass.
+            // Code that is never reached is not tested, however many seeds pass.
             let never: Vec<String> = never.unwrap_or_default().into_iter().collect();
             ensure!(never.is_empty(), "no seed has reached {}", never.join(", "));
             return Ok(());
@@ -141,7 +141,7 @@ pub(crate) fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Resul
     }
 }
 
-/// The marks that the simulator says no seed has reached.
+/// The marks that no seed has reached, from the simulator's output.
 fn missed(told: &str) -> BTreeSet<String> {
     let list = told.lines().find_map(|line| line.strip_prefix("FAILED. No seed has reached "));
     list.iter().flat_map(|list| list.split(", ")).map(str::to_owned).collect()

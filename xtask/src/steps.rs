@@ -1,7 +1,7 @@
-//! The steps of CI: what each runs, in which order, how long it took.
+//! The steps of CI, in order.
 //!
 //! A step prints its name before it starts and its time when it ends; the first failure stops the run with one line
-//! that says how to go on from there. Test output is never swallowed: the runner's own `test result:` lines are seen.
+//! that says how to continue from there. Test output is not captured, so that the runner's own `test result:` lines are visible.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use xshell::{Shell, cmd};
 
 use crate::{compat, deps, root, seeds, target_directory, tidy};
 
-/// Which of the steps to run.
+/// The steps to run.
 #[derive(Args)]
 pub(crate) struct Selection {
-    /// Starts with this step (after a failure: no need to repeat what passed)
+    /// Starts with this step (after a failure, to skip the steps that passed)
     #[arg(long, value_name = "STEP", conflicts_with = "only")]
     from: Option<String>,
-    /// Runs this step alone
+    /// Runs only this step
     #[arg(long, value_name = "STEP")]
     only: Option<String>,
     /// Prints the steps and runs none
@@ -52,7 +52,7 @@ const STEPS: &[Step] = &[
     Step { name: "book", about: "the user's guide", run: book },
 ];
 
-/// Everything, or what `selection` leaves of it.
+/// Runs all steps, or those that are selected.
 pub(crate) fn ci(sh: &Shell, selection: &Selection) -> anyhow::Result<()> {
     if selection.list {
         for step in STEPS {
@@ -77,7 +77,7 @@ pub(crate) fn ci(sh: &Shell, selection: &Selection) -> anyhow::Result<()> {
     run_all(sh, chosen.iter())
 }
 
-/// The named steps, in the order given.
+/// Runs the named steps, in the given order.
 pub(crate) fn run(sh: &Shell, names: &[&str]) -> anyhow::Result<()> {
     run_all(sh, names.iter().filter_map(|name| STEPS.iter().find(|step| step.name == *name)))
 }
@@ -136,7 +136,7 @@ fn unit(sh: &Shell) -> anyhow::Result<()> {
     Ok(cmd!(sh, "cargo test --workspace --exclude e2e --locked --no-fail-fast").run()?)
 }
 
-/// The binary under test. Steps that use it may be run alone, so it is brought up to date first.
+/// The binary under test, brought up to date first because a step may run alone.
 fn adamant(sh: &Shell) -> anyhow::Result<OsString> {
     cmd!(sh, "cargo build --release --package adamant --locked --quiet").run()?;
     Ok(target_directory().join("release/adamant").into_os_string())
@@ -148,7 +148,7 @@ fn simulator_smoke(sh: &Shell) -> anyhow::Result<()> {
     Ok(cmd!(sh, "{adamant} sim --first {first} --runs {runs} --minutes 15 --complete").run()?)
 }
 
-/// A run with a planted fault must fail, or the simulator's alarm does not ring.
+/// A run with a planted fault must fail; otherwise the oracles are broken.
 fn simulator_canary(sh: &Shell) -> anyhow::Result<()> {
     let adamant = adamant(sh)?;
     let status = cmd!(sh, "{adamant} sim --scenario canary").ignore_status().output()?.status;
@@ -167,7 +167,7 @@ fn e2e(sh: &Shell) -> anyhow::Result<()> {
     real_processes(sh, &["--test-threads=1"])
 }
 
-/// Without root or FUSE nearly all of these tests would skip themselves and count as passed.
+/// Fails without root or FUSE, where nearly all of these tests would be skipped and count as passed.
 fn may_mount(sh: &Shell) -> anyhow::Result<()> {
     let uid = cmd!(sh, "id -u").quiet().read()?;
     ensure!(
@@ -187,7 +187,7 @@ fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
     Ok(cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?)
 }
 
-/// mdbook is not needed to build or test; where it is installed the guide is built with it.
+/// Builds the guide if mdbook is installed; building and testing do not need it.
 fn book(sh: &Shell) -> anyhow::Result<()> {
     if !deps::is_installed("mdbook") {
         eprintln!("mdbook is not installed: the guide is checked by tidy (chapters, titles, links) but not rendered");
@@ -198,19 +198,19 @@ fn book(sh: &Shell) -> anyhow::Result<()> {
     Ok(cmd!(sh, "mdbook build {book}").run()?)
 }
 
-/// The tests by number, and their page.
+/// Runs the tests by number and writes their page.
 pub(crate) fn results(sh: &Shell) -> anyhow::Result<()> {
     may_mount(sh)?;
     let binary = adamant(sh)?;
     crate::numbered::results(sh, &binary)
 }
 
-/// What takes longer than two minutes.
+/// Runs the tests that take longer than two minutes.
 pub(crate) fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     deps::install_for_soak(sh)?;
     let binary = adamant(sh)?;
     seeds::soak(sh, binary.as_ref(), Duration::from_secs(u64::from(minutes) * 60))?;
-    // Every fault at every step.
+    // Every story, with the fault at every step.
     cmd!(sh, "{binary} sim --scenario all").run()?;
     real_processes(sh, &["--test-threads=1", "--include-ignored"])
 }

@@ -1,5 +1,5 @@
-//! The kernel's asynchronous I/O (`io_submit(2)`), by which databases write past the cache. The standard library, rustix and the crate
-//! `libc` have no form of it but the numbers of the system calls.
+//! The kernel's asynchronous I/O (`io_submit(2)`), which databases use for direct writes. The standard library, rustix and the crate
+//! `libc` have nothing for it except the numbers of the system calls.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,7 +38,7 @@ struct Completion {
 
 const WRITE: u16 = 1;
 
-/// Writes in flight. What they write is kept here until they are complete.
+/// Writes in flight, with their bytes, which are kept until the writes are complete.
 #[derive(Debug)]
 pub struct Writes {
     context: u64,
@@ -50,7 +50,7 @@ fn checked(result: libc::c_long) -> io::Result<usize> {
 }
 
 impl Writes {
-    /// Room for so many.
+    /// For up to `most` writes in flight.
     ///
     /// # Errors
     /// As `io_setup(2)`.
@@ -62,7 +62,7 @@ impl Writes {
         Ok(Writes { context, in_flight: HashMap::new() })
     }
 
-    /// Begins to write these bytes. `name` comes back when they are written; it must not be in flight.
+    /// Starts to write these bytes. `name` is returned when they are written; it must not be in flight.
     ///
     /// # Errors
     /// As `io_submit(2)`.
@@ -93,10 +93,10 @@ impl Writes {
         }
     }
 
-    /// Waits until one is complete. Gives its name and how many bytes were written.
+    /// Waits until one is complete. Returns its name and the number of bytes written.
     ///
     /// # Errors
-    /// What the write failed with, or as `io_getevents(2)`.
+    /// The error of the write, or of `io_getevents(2)`.
     #[allow(unsafe_code)]
     pub fn wait(&mut self) -> io::Result<(u64, usize)> {
         let mut done = Completion::default();
@@ -117,7 +117,7 @@ impl Writes {
 impl Drop for Writes {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: the context is ours. The call waits for what is in flight, so the bytes may go afterwards.
+        // SAFETY: the context is ours. The call waits for writes in flight, so the bytes can be freed afterwards.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -9,29 +9,29 @@ use crate::process::{self, Background};
 use crate::story::{Story, is_mounted, say, take_away};
 use crate::{adamant, process::describe};
 
-/// How long a process may take until it serves, or until a mount is there.
+/// The longest time until a process serves, or a mount is visible.
 const START_BOUND: Duration = Duration::from_secs(30);
-/// How long a process may take to end when it is asked to.
+/// The longest time for a process to exit when it is asked to.
 const END_BOUND: Duration = Duration::from_secs(20);
 
-/// What a cluster is to have.
+/// The shape of a cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Object targets.
     pub osts: u32,
     /// Mounts.
     pub mounts: usize,
-    /// Options of each mount, `max_dirty_mb=1`.
+    /// Options of each mount, such as `max_dirty_mb=1`.
     pub mount_options: Vec<&'static str>,
-    /// Those of the mounts that take requests over `/dev/fuse`, also where the kernel has io_uring for it.
+    /// Mounts that use `/dev/fuse` even if the kernel supports io_uring.
     pub over_device: Vec<usize>,
-    /// Those of the mounts that make no change behind their programs' backs.
+    /// Mounts without metadata write-back.
     pub sync_metadata: Vec<usize>,
-    /// Options of each server, `-o`, `recovery_time_soft=5`.
+    /// Options `-o` of each server, such as `recovery_time_soft=5`.
     pub serve_arguments: Vec<&'static str>,
-    /// Where a target lives, if not in the story's folder.
+    /// Locations of targets outside the story's folder.
     pub places: Vec<(Which, PathBuf)>,
-    /// The metadata target is one that version 0.1.0 can serve, too.
+    /// Version 0.1.0 can serve the metadata target, too.
     pub plain_names: bool,
     /// The program of the servers, if not the binary under test.
     pub server_program: Option<PathBuf>,
@@ -57,12 +57,12 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// So many mounts.
+    /// A cluster with `count` mounts.
     pub fn mounts(count: usize) -> Shape {
         Shape { mounts: count, ..Shape::default() }
     }
 
-    /// So many mounts, of which each change is a request of its own.
+    /// A cluster with `count` mounts that send each change as a request of its own.
     pub fn synchronous(count: usize) -> Shape {
         Shape { sync_metadata: (0..count).collect(), ..Shape::mounts(count) }
     }
@@ -71,11 +71,11 @@ impl Shape {
 /// One of the targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// The configuration.
+    /// The management target.
     Mgt,
-    /// The metadata.
+    /// The metadata target.
     Mdt,
-    /// Data.
+    /// An object target.
     Ost(u32),
 }
 
@@ -115,7 +115,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes, serves and mounts it.
+    /// Formats, serves and mounts it.
     #[track_caller]
     pub fn start(story: &Story, shape: Shape) -> Cluster {
         let mut cluster = Cluster::stopped(story, shape);
@@ -134,7 +134,7 @@ impl Cluster {
         cluster
     }
 
-    /// Makes the targets; nothing runs.
+    /// Formats the targets, and starts nothing.
     #[track_caller]
     pub fn stopped(story: &Story, shape: Shape) -> Cluster {
         let fsname = story.fsname();
@@ -167,7 +167,7 @@ impl Cluster {
                     mkfs.args(["--fsname", &fsname, "--ost", "--index", &index.to_string(), "--mgsnode", mgs])
                 }
             };
-            // An older version knows nothing else.
+            // An older version has no option for this.
             let plain = server.which == Which::Mdt && shape.plain_names && shape.server_program.is_none();
             mkfs.args(plain.then_some("--plain-names")).arg(&place).ok();
         }
@@ -191,17 +191,17 @@ impl Cluster {
         self.mounts.iter().map(|mount| mount.place.clone()).collect()
     }
 
-    /// What is given to mount(8): `127.0.0.1:7988:/fs`.
+    /// The source for mount(8): `127.0.0.1:7988:/fs`.
     pub fn source(&self) -> String {
         format!("{}:/{}", self.nid(Which::Mgt), self.fsname)
     }
 
-    /// Where a target listens.
+    /// The address of a target.
     pub fn nid(&self, which: Which) -> &str {
         &self.server(which).nid
     }
 
-    /// Where a target lives.
+    /// The location of a target.
     pub fn place(&self, which: Which) -> &Path {
         &self.server(which).place
     }
@@ -258,7 +258,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the MGS knows a target: before that nobody can mount.
+    /// Waits until the MGS knows a target, because until then mounts fail.
     #[track_caller]
     fn await_registration(&mut self, index: usize) {
         let start = Instant::now();
@@ -270,14 +270,14 @@ impl Cluster {
         }
     }
 
-    /// Ends a server as a power cut would.
+    /// Kills a server, as a power cut would.
     #[track_caller]
     pub fn kill9(&mut self, which: Which) {
         let index = self.index(which);
         self.servers[index].process.take().expect("a running server").kill9();
     }
 
-    /// Ends a server as an administrator would.
+    /// Stops a server, as an administrator would.
     #[track_caller]
     pub fn stop(&mut self, which: Which) {
         let index = self.index(which);
@@ -301,7 +301,7 @@ impl Cluster {
         self.await_service(index);
     }
 
-    /// Starts a server with these arguments, which is to fail; gives what it said.
+    /// Starts a server with these arguments, which must fail; returns its output.
     pub fn restart_fails(&self, which: Which, arguments: &[&str]) -> crate::Outcome {
         let server = self.server(which);
         let place = server.place.display().to_string();
@@ -321,7 +321,7 @@ impl Cluster {
         self.mounts[index].program = program.to_path_buf();
     }
 
-    /// One more mount, by this program. Gives its number.
+    /// Adds a mount by this program. Returns its number.
     #[track_caller]
     pub fn add_mount(&mut self, program: &Path) -> usize {
         let index = self.mounts.len();
@@ -331,7 +331,7 @@ impl Cluster {
         index
     }
 
-    /// Starts a server with these arguments too, once, and ends it as an administrator would when it serves.
+    /// Starts a server once with additional arguments, and stops it as an administrator would when it serves.
     #[track_caller]
     pub fn serve_once(&mut self, which: Which, arguments: &[&'static str]) {
         let usual = self.shape.serve_arguments.clone();
@@ -342,18 +342,18 @@ impl Cluster {
         self.stop(which);
     }
 
-    /// Whether a server's process lives.
+    /// Whether a server's process is running.
     pub fn is_alive(&mut self, which: Which) -> bool {
         let index = self.index(which);
         self.servers[index].process.as_mut().is_some_and(|process| process.ended().is_none())
     }
 
-    /// What a server said since it was started last.
+    /// The log of a server since its last start.
     pub fn server_log(&self, which: Which) -> String {
         self.server(which).process.as_ref().map(Background::log_text).unwrap_or_default()
     }
 
-    /// What a mount said since it was started last.
+    /// The log of a mount since its last start.
     pub fn mount_log(&self, index: usize) -> String {
         self.mounts[index].process.as_ref().map(Background::log_text).unwrap_or_default()
     }
@@ -368,7 +368,7 @@ impl Cluster {
         self.mounts[index].process.as_ref().map_or(0, Background::pid)
     }
 
-    /// Mounts, unless it is mounted.
+    /// Mounts, unless it is mounted already.
     #[track_caller]
     pub fn mount_if_missing(&mut self, index: usize) {
         if self.mounts[index].process.is_none() {
@@ -376,7 +376,7 @@ impl Cluster {
         }
     }
 
-    /// Mounts, where it is not mounted.
+    /// Mounts. It must not be mounted.
     #[track_caller]
     pub fn mount_again(&mut self, index: usize) {
         let log = self.log(&format!("mnt{index}"));
@@ -403,13 +403,13 @@ impl Cluster {
         mount.process = Some(process);
     }
 
-    /// Unmounts as umount(8) does, and waits until the process has written everything back and ended.
+    /// Unmounts as umount(8) does, and waits until the process has written everything back and exited.
     #[track_caller]
     pub fn unmount(&mut self, index: usize) {
         self.unmount_and(index, |_| ());
     }
 
-    /// The same, and tells the process to end as soon as the kernel has let go.
+    /// The same, and sends SIGTERM to the process as soon as the kernel has unmounted.
     #[track_caller]
     pub fn unmount_and_terminate(&mut self, index: usize) {
         self.unmount_and(index, |process| process.terminate());
@@ -435,20 +435,20 @@ impl Cluster {
         assert!(status.success(), "the mount ended with {}:\n{}", describe(status), process.log_text());
     }
 
-    /// Tells the process of a mount to end, whether programs use that or not.
+    /// Sends SIGTERM to the process of a mount, whether programs use the mount or not.
     #[track_caller]
     pub fn terminate_mount(&self, index: usize) {
         self.mounts[index].process.as_ref().expect("a mount").terminate();
     }
 
-    /// How the process of a mount ended, if it does in this time, and its log.
+    /// The exit status and the log of a mount's process, if it exits within `bound`.
     pub fn mount_ended(&mut self, index: usize, bound: Duration) -> Option<(std::process::ExitStatus, String)> {
         let status = self.mounts[index].process.as_mut()?.wait(bound)?;
         let process = self.mounts[index].process.take()?;
         Some((status, process.log_text()))
     }
 
-    /// Ends a mount as a power cut would.
+    /// Kills a mount, as a power cut would.
     #[track_caller]
     pub fn kill9_mount(&mut self, index: usize) {
         let mount = &mut self.mounts[index];
@@ -456,7 +456,7 @@ impl Cluster {
         take_away(&mount.place);
     }
 
-    /// Ends everything as a power cut would.
+    /// Kills everything, as a power cut would.
     pub fn kill9_all(&mut self) {
         for index in 0..self.mounts.len() {
             if self.mounts[index].process.is_some() {
@@ -466,7 +466,7 @@ impl Cluster {
         self.kill9_servers();
     }
 
-    /// Ends all servers as a power cut would.
+    /// Kills all servers, as a power cut would.
     pub fn kill9_servers(&mut self) {
         for server in &mut self.servers {
             if let Some(mut process) = server.process.take() {
@@ -475,7 +475,7 @@ impl Cluster {
         }
     }
 
-    /// Starts whatever does not run.
+    /// Starts all servers and mounts that are not running.
     #[track_caller]
     pub fn start_all(&mut self) {
         let missing: Vec<usize> = (0..self.servers.len()).filter(|at| self.servers[*at].process.is_none()).collect();
@@ -568,7 +568,7 @@ impl Cluster {
         }
     }
 
-    /// A thread that panicked without anybody noticing is a failure too.
+    /// A thread that panicked unnoticed is a failure, too.
     fn look_for_panics(&self) {
         for log in self.logs() {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -577,7 +577,7 @@ impl Cluster {
     }
 }
 
-/// An address that nobody listens at, below the range that the kernel takes for outgoing connections.
+/// An unused address, below the kernel's range for outgoing connections.
 pub fn free_nid() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

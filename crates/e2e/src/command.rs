@@ -1,4 +1,4 @@
-//! Commands that run to their end, within a bound.
+//! Commands that run to completion, with a time limit.
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a command may take unless it is told otherwise.
+/// The default time limit of a command.
 const BOUND: Duration = Duration::from_secs(120);
 
 /// The binary under test.
@@ -16,21 +16,21 @@ pub fn binary() -> PathBuf {
         return std::path::absolute(path).expect("ADAMANT names a path");
     }
     let own = std::env::current_exe().expect("this test has a file");
-    // target/release/deps/TEST: the binary lies two folders up.
+    // target/release/deps/TEST: the binary is two folders up.
     let found = own.ancestors().skip(2).map(|folder| folder.join("adamant")).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("no binary to test: run through `cargo xtask ci --only e2e`, or set ADAMANT to one"))
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The command as it was given, for messages.
+    /// The command line, for messages.
     pub shown: String,
-    /// Exit status; `None` if a signal (or the bound) ended it.
+    /// Exit status; `None` if a signal (or the time limit) ended it.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained.
+    /// Standard error.
     pub stderr: String,
     /// How long it took.
     pub took: Duration,
@@ -44,7 +44,7 @@ impl Outcome {
         self.stdout
     }
 
-    /// Its complaint, after it failed as CLI errors do: status 1 or 2, one line, no trace of a panic.
+    /// Its error message, checked to be a proper CLI error: status 1 or 2, one line, no panic.
     #[track_caller]
     pub fn refused(self) -> String {
         assert!(matches!(self.code, Some(1 | 2)), "must fail with status 1 or 2: {self}");
@@ -54,7 +54,7 @@ impl Outcome {
         lines[0].to_owned()
     }
 
-    /// The complaint, which must contain all of `words`.
+    /// Checks that it failed with an error message that contains all of `words`.
     #[track_caller]
     pub fn refused_with(self, words: &[&str]) {
         let line = self.refused();
@@ -64,7 +64,7 @@ impl Outcome {
     }
 }
 
-/// Lines of a complaint that are errors, not log lines or warnings.
+/// Lines of standard error that are errors, not log lines or warnings.
 fn error_lines(stderr: &str) -> Vec<&str> {
     let is_log = |line: &str| {
         let line = line.trim_start();
@@ -114,13 +114,13 @@ where
     command(binary()).args(arguments)
 }
 
-/// A shell's line, for pipes.
+/// A shell command line, for pipes.
 pub fn shell(line: &str) -> Run {
     command("bash").args(["-euo", "pipefail", "-c", line])
 }
 
 impl Run {
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Run {
         self.shown.push(' ');
         self.shown.push_str(&argument.as_ref().to_string_lossy());
@@ -128,7 +128,7 @@ impl Run {
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub fn args<I: IntoIterator>(self, arguments: I) -> Run
     where
         I::Item: AsRef<OsStr>,
@@ -154,19 +154,19 @@ impl Run {
         self
     }
 
-    /// By another name.
+    /// Calls the program by another name.
     pub fn called(mut self, name: &str) -> Run {
         self.command.arg0(name);
         self
     }
 
-    /// May take this long.
+    /// Sets the time limit.
     pub fn within(mut self, bound: Duration) -> Run {
         self.bound = bound;
         self
     }
 
-    /// Runs it to its end. Past the bound it is killed.
+    /// Runs it to completion, or kills it at the time limit.
     #[track_caller]
     pub fn run(mut self) -> Outcome {
         let (mut stdout, mut stderr) = (scratch_file(), scratch_file());
@@ -183,7 +183,7 @@ impl Run {
             }
             if start.elapsed() > self.bound {
                 let _ = child.kill();
-                // It may hang in the kernel: give it a moment, not for ever.
+                // It may hang in the kernel: wait a moment, but not forever.
                 std::thread::sleep(Duration::from_millis(500));
                 let _ = child.try_wait();
                 break None;
@@ -212,7 +212,7 @@ impl Run {
     }
 }
 
-/// A file without a name: a grandchild that keeps it open cannot make us wait, as it could with a pipe.
+/// A file without a name. Unlike with a pipe, a grandchild that keeps it open does not delay the test.
 fn scratch_file() -> std::fs::File {
     rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC).expect("a scratch file").into()
 }

@@ -1,6 +1,6 @@
-//! One file under random operations through several descriptors, each on a mount of its own, in turn.
+//! Random operations on one file through several descriptors, each on a mount of its own, one operation at a time.
 //!
-//! After each operation the whole truth is known: every read, through whichever mount, must give it. The seed of a
+//! The expected content is known after each operation, and every read through any mount must return it. The seed of a
 //! failure repeats it.
 
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,7 @@ use stdx::Rng;
 use crate::model::first_difference;
 use crate::system::{Aligned, Mapping};
 
-/// What to do with the file.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The file by its paths, one for each mount.
@@ -23,7 +23,7 @@ pub struct Plan {
     pub operations: u64,
     /// Largest size, in bytes.
     pub size_max: usize,
-    /// Of it all follows.
+    /// Seed of the run.
     pub seed: u64,
     /// Open with `O_DIRECT`: offsets and lengths are then multiples of 512.
     pub direct: bool,
@@ -40,10 +40,10 @@ struct Exerciser {
     history: Vec<String>,
 }
 
-/// Carries out a plan.
+/// Runs a plan.
 ///
 /// # Errors
-/// A sentence: what failed or differed, and what was done before.
+/// A sentence: what failed or differed, and the operations before.
 pub fn run(plan: Plan) -> Result<(), String> {
     let shown = format!("seed {}, {} operations, up to {} bytes", plan.seed, plan.operations, plan.size_max);
     let mut exerciser =
@@ -173,7 +173,7 @@ impl Exerciser {
     }
 
     fn read(&self, at: usize, offset: usize, length: usize) -> io::Result<()> {
-        // O_DIRECT wants whole blocks in aligned memory; the page cache does not care.
+        // O_DIRECT needs whole blocks in aligned memory; the page cache does not.
         let length = if self.plan.direct { length.next_multiple_of(512) } else { length };
         let mut found = Aligned::zeros(length);
         let mut done = 0;
@@ -187,7 +187,7 @@ impl Exerciser {
         let expected = self.truth.get(offset..end).unwrap_or_default();
         if found[..done] != *expected {
             let difference = first_difference(&format!("read at {offset}"), &found[..done], expected);
-            // What the others and a second look say tells where the difference comes from.
+            // The results of the other mounts and of a second read show where the difference comes from.
             let sizes: Vec<_> = self.files.iter().map(|file| file.metadata().map(|metadata| metadata.len())).collect();
             let again = self.files[at].read_at(&mut found[..], offset as u64);
             let beyond = found[expected.len().min(done)..done].iter().any(|byte| *byte != 0);
@@ -216,8 +216,8 @@ impl Exerciser {
         Ok(())
     }
 
-    /// Maps the beginning, as programs do: only after a look at the size, for a fault beyond the size that the kernel
-    /// knows ends the program, and nothing tells the kernel of a new size but a look.
+    /// Maps the start of the file, as programs do: only after asking for the size, because a fault beyond the size that the kernel
+    /// knows ends the program, and only `fstat` updates that size.
     fn map(&self, at: usize, length: usize) -> io::Result<Mapping> {
         let size = self.files[at].metadata()?.len();
         if size != self.truth.len() as u64 {
@@ -247,7 +247,7 @@ impl Exerciser {
         let content = self.content(length);
         let mapping = self.map(at, offset + length)?;
         mapping.write(offset, &content);
-        // Another machine sees what was synced, as everywhere.
+        // Other machines see synced data.
         mapping.sync()?;
         self.keep(offset, &content);
         Ok(())

@@ -1,4 +1,4 @@
-//! Faults on purpose in a running file system: sites set by `lctl`, a medium that takes nothing more, what is in flight.
+//! Faults on purpose in a running file system: sites set by `lctl`, a read-only medium, requests in flight.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ pub const ONCE: u32 = 0x8000_0000;
 /// `fail_loc`: the site was hit.
 pub const FAILED: u32 = 0x4000_0000;
 
-/// Every wait for something that takes milliseconds on an idle machine ends here.
+/// The time limit of waits for events that take milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -32,7 +32,7 @@ pub fn chmod(mode: u32, file: &Path) {
     command("chmod").arg(format!("{mode:04o}")).arg(file).ok();
 }
 
-/// Waits for processes that change modes, and looks at what they did.
+/// Waits for processes that change modes, and checks that they succeeded.
 #[track_caller]
 pub fn finish_chmods(processes: Vec<JoinHandle<()>>, to: u32, files: &[PathBuf]) {
     for process in processes {
@@ -43,7 +43,7 @@ pub fn finish_chmods(processes: Vec<JoinHandle<()>>, to: u32, files: &[PathBuf])
     }
 }
 
-/// chmod(1), which nobody waits for here.
+/// Starts chmod(1) without waiting for it.
 pub fn begin_chmod(mode: u32, file: PathBuf) -> JoinHandle<()> {
     std::thread::spawn(move || chmod(mode, &file))
 }
@@ -54,32 +54,32 @@ pub fn mode(file: &Path) -> u32 {
     std::fs::metadata(file).expect("it is there").permissions().mode() & 0o7777
 }
 
-/// How a mount makes changes. The cases by Lustre's numbers are played in both ways.
+/// How a mount makes changes. The cases by Lustre's numbers run in both modes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// As mounts do without options: in directories that they have to themselves by metadata write-back, in batches.
+    /// The default: metadata write-back in leased directories, in batches.
     WriteBack,
-    /// Each change is a request of its own, and answered before the program goes on (`-o sync_metadata`).
+    /// Each change is a request of its own, and answered before the program continues (`-o sync_metadata`).
     Synchronous,
 }
 
-/// A program that has a file open and closes it when it is told to, like Lustre's `multiop FILE O_c`: its exit status tells
-/// what its open and its close gave.
+/// A program that has a file open and closes it on request, like Lustre's `multiop FILE O_c`. Its exit status has
+/// the results of open and close.
 #[derive(Debug)]
 pub struct Multiop(Child);
 
 impl Multiop {
-    /// Opens a file that is there, for writing. When it has done so the caller must find out.
+    /// Opens an existing file for writing. The caller must find out when the open is done.
     pub fn open(file: &Path) -> Multiop {
         let mut command = std::process::Command::new("dd");
         command.arg(format!("of={}", file.display())).args(["conv=notrunc", "status=none"]);
         Multiop(command.stdin(Stdio::piped()).spawn().expect("dd is part of the system"))
     }
 
-    /// Lets it close the file, and gives its exit status.
+    /// Makes it close the file, and returns its exit status.
     ///
     /// # Panics
-    /// It does not end.
+    /// It does not exit.
     #[track_caller]
     pub fn close(mut self) -> i32 {
         drop(self.0.stdin.take());
@@ -93,7 +93,7 @@ impl Multiop {
 }
 
 impl Shape {
-    /// A mount that makes changes in this way and another that makes each as a request, one object target, and faults allowed
+    /// A mount in this mode and another one with synchronous changes, one object target, and faults allowed
     /// everywhere.
     pub fn with_faults_in(mode: Mode) -> Shape {
         let sync_metadata = match mode {
@@ -103,7 +103,7 @@ impl Shape {
         Shape { mounts: 2, sync_metadata, ..Shape::with_faults() }
     }
 
-    /// One mount, one object target, and faults allowed everywhere. Each change is a request, so that a fault meets the one that is meant.
+    /// One mount, one object target, and faults allowed everywhere. Each change is a request, so that a fault strikes the intended one.
     pub fn with_faults() -> Shape {
         Shape {
             osts: 1,
@@ -127,8 +127,8 @@ impl Cluster {
         text.trim_end().to_owned()
     }
 
-    /// Lets the first mount send again what had no answer for this long: instead of what it has learnt of the servers, by
-    /// which a request at rest takes 11 s.
+    /// Makes the first mount resend requests without a reply after this time, instead of using adaptive timeouts, with which an idle
+    /// client waits 11 s.
     #[track_caller]
     pub fn resend_after(&self, time: Duration) {
         self.await_mount();
@@ -136,7 +136,7 @@ impl Cluster {
         self.set_on_mount("timeout", &time.as_secs().to_string());
     }
 
-    /// Waits until the process of the first mount can be asked: it is so a moment after the mount is there.
+    /// Waits until the admin socket of the first mount answers, which is a moment after the mount is visible.
     #[track_caller]
     pub fn await_mount(&self) {
         let mount = self.mount(0).display().to_string();
@@ -151,7 +151,7 @@ impl Cluster {
         self.set_on(Which::Mdt, "fail_loc", &format!("{loc:#x}")).ok();
     }
 
-    /// So many files in a new directory, with the mode 0644, made by one of the mounts; as the first mount calls them.
+    /// `count` files with mode 0644 in a new directory, made by one of the mounts; their paths on the first mount.
     #[track_caller]
     fn make_files_by(&self, maker: usize, folder: &str, count: usize) -> Vec<PathBuf> {
         let made = self.mount(maker).join(folder);
@@ -169,21 +169,21 @@ impl Cluster {
         files
     }
 
-    /// So many files with the mode 0644 in a new directory. The last mount makes them: to the first they are others' files, so
-    /// that each change of one is a request, in whichever way it makes changes.
+    /// `count` files with mode 0644 in a new directory. The last mount makes them, so that every change of them by the first mount is a
+    /// request, whatever its mode.
     #[track_caller]
     pub fn make_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
         self.make_files_by(self.mounts().len() - 1, folder, count)
     }
 
-    /// The same, but the first mount makes them: if it may, it changes them by metadata write-back.
+    /// The same, but made by the first mount, which changes them with metadata write-back if its mode allows it.
     #[track_caller]
     pub fn make_own_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
         self.make_files_by(0, folder, count)
     }
 
-    /// Arms a site and changes the mode of files of the first mount's own by metadata write-back: that waits for nobody. One
-    /// request with changes is on its way.
+    /// Arms a site and changes the mode of the first mount's own files with metadata write-back, which does not wait. One
+    /// batch is then in flight.
     #[track_caller]
     pub fn chmod_behind(&self, loc: u32, to: u32, files: &[PathBuf]) {
         self.fail_loc(loc);
@@ -194,7 +194,7 @@ impl Cluster {
         assert_eq!(self.in_flight(), 1, "one batch is on its way, the others wait for it");
     }
 
-    /// A number of the first mount about metadata write-back.
+    /// A figure of the first mount's metadata write-back.
     #[track_caller]
     fn write_back(&self, key: &str) -> usize {
         let text = self.mdc_parameter("metadata_write_back");
@@ -208,13 +208,13 @@ impl Cluster {
         self.write_back("batches:")
     }
 
-    /// How many changes it has made that have no answer.
+    /// How many changes it has outstanding.
     #[track_caller]
     pub fn outstanding(&self) -> usize {
         self.write_back("outstanding:")
     }
 
-    /// Waits until the modes are so for all: the last mount looks.
+    /// Waits until the files have this mode, as seen by the last mount.
     #[track_caller]
     pub fn await_modes(&self, to: u32, files: &[PathBuf]) {
         let seen = self.mount(self.mounts().len() - 1);
@@ -224,7 +224,7 @@ impl Cluster {
         }
     }
 
-    /// Arms a site and begins to change the mode of files, each in a process of its own: each holds a slot until it is
+    /// Arms a site and starts to change the mode of files, each in a process of its own: each change holds a slot until it is
     /// answered.
     #[track_caller]
     pub fn begin_chmods(&self, loc: u32, to: u32, files: &[PathBuf]) -> Vec<JoinHandle<()>> {
@@ -262,7 +262,7 @@ impl Cluster {
         adamant(["lctl", "--device", &mount, "set_param", &format!("{name}={value}")]).ok();
     }
 
-    /// Changes that the client waits for, closes among them.
+    /// Changes in flight, including closes.
     #[track_caller]
     pub fn in_flight(&self) -> usize {
         let text = self.mdc_parameter("rpc_stats");
@@ -282,7 +282,7 @@ impl Cluster {
         self.get_on(Which::Mdt, "mdt.*.open_files").parse().expect("a number")
     }
 
-    /// How many requests of a kind the metadata target has done, by its `stats`.
+    /// How many requests of a kind the metadata target has executed, by its `stats`.
     #[track_caller]
     pub fn requests_done(&self, kind: &str) -> usize {
         let text = self.get_on(Which::Mdt, "mdt.*.stats");
@@ -290,13 +290,13 @@ impl Cluster {
         words.as_mut().and_then(|words| words.nth(1)).map_or(0, |count| count.parse().expect("a number"))
     }
 
-    /// Waits until all that the metadata target has done is on its disk.
+    /// Waits until everything that the metadata target has done is on its disk.
     #[track_caller]
     pub fn sync_mdt(&self) {
         wait_for("everything is on disk", || self.get_on(Which::Mdt, "mdt.*.dirty_bytes") == "0");
     }
 
-    /// Lustre's `replay_barrier`: what is done from now on does not reach the disk of the metadata target, and is lost when
+    /// Lustre's `replay_barrier`: changes from now on do not reach the disk of the metadata target, and are lost when
     /// it is killed.
     #[track_caller]
     pub fn replay_barrier(&self) {

@@ -1,15 +1,15 @@
-//! Tests with real processes and real mounts: the harness that they share.
+//! The harness of tests with real processes and real mounts.
 //!
-//! A test is a story. It begins with [`Story::begin`], which bounds its time and tidies up after it; starts a [`Cluster`]
-//! (or calls the program as a person would, with [`adamant`]); and goes on with plain file operations, because what a
-//! program on a mount sees is the only thing that counts here.
+//! A test is a story. It starts with [`Story::begin`], which limits its time and cleans up after it. It then starts a [`Cluster`]
+//! (or runs the program as a person would, with [`adamant`]), and continues with plain file operations, because these tests check
+//! only what a program on a mount sees.
 //!
-//! The binary under test is named by the variable `ADAMANT`, or lies in the target directory of this build; older versions
-//! of it lie in the folder that `ADAMANT_COMPAT` names, or where `cargo xtask compat` puts them. Most tests need
-//! root (they mount, and they act as several users): without it they are skipped, and say so.
+//! The variable `ADAMANT` names the binary under test; the default is the binary in the target directory of this build. Older
+//! versions are in the folder that `ADAMANT_COMPAT` names, or where `cargo xtask compat` puts them. Most tests need
+//! root, because they mount and act as several users; without root they print that they are skipped.
 //!
-//! Invariants: every process that a test starts is ended by its number, every mount taken away, also after a failure and
-//! also when the file system hangs (the kernel's session is then aborted, so that no thread stays behind).
+//! Invariants: every process that a test starts is ended by its number, and every mount is removed, also after a failure and
+//! also when the file system hangs (the kernel's session is then aborted, so that no thread is left).
 
 pub mod aio;
 pub mod cluster;

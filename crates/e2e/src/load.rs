@@ -1,7 +1,7 @@
-//! Programs at work while servers die: every call must succeed, and the result must be what the calls said.
+//! A load of programs that runs while servers are killed: every call must succeed, and the final state must match the calls.
 //!
 //! Each thread works in a folder of its own and keeps a [`Model`] of it, so that every acknowledged operation can be
-//! looked for afterwards. It also keeps files open, some without a name, and goes on using them.
+//! checked afterwards. It also keeps files open, some without a name, and continues to use them.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -23,22 +23,22 @@ pub struct Load {
     threads: Vec<JoinHandle<Result<Worked, String>>>,
 }
 
-/// What a thread did.
+/// The work of a thread.
 #[derive(Debug)]
 pub struct Worked {
     /// Its folder, from the root of the file system.
     pub folder: PathBuf,
-    /// What must be there.
+    /// The expected content.
     pub model: Model,
     /// Operations.
     pub operations: u64,
-    /// The longest that one of them took.
+    /// The longest operation.
     pub longest: Duration,
-    /// Begin and end of those that took long.
+    /// Start and end of the long operations.
     pub slow: Vec<(Instant, Instant)>,
 }
 
-/// An operation that takes longer is noted by itself.
+/// An operation that takes longer is recorded separately.
 const SLOW: Duration = Duration::from_millis(20);
 
 impl Load {
@@ -47,7 +47,7 @@ impl Load {
         Load::of(mounts, per_mount, seed, false)
     }
 
-    /// The same with nothing but creates, renames, links and unlinks: operations that fail if they are done twice.
+    /// The same with only creates, renames, links and unlinks: operations that fail if they are done twice.
     pub fn of_names(mounts: &[PathBuf], per_mount: usize, seed: u64) -> Load {
         Load::of(mounts, per_mount, seed, true)
     }
@@ -74,12 +74,12 @@ impl Load {
         Load { stop, done, threads }
     }
 
-    /// Operations done by now.
+    /// Operations done so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more operations are done: the file system serves.
+    /// Waits until this many more operations are done, which shows that the file system serves.
     #[track_caller]
     pub fn await_progress(&self, operations: u64, bound: Duration) {
         let (start, from) = (Instant::now(), self.done());
@@ -91,7 +91,7 @@ impl Load {
         }
     }
 
-    /// Ends the load. Fails with what the threads met, if anything.
+    /// Ends the load. Fails if a thread has failed.
     #[track_caller]
     pub fn stop(self) -> Vec<Worked> {
         self.stop.store(true, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Load {
         results.into_iter().flatten().collect()
     }
 
-    /// Waits for the threads, whatever they met: their mounts are gone.
+    /// Waits for the threads and ignores their failures, because their mounts are gone.
     pub fn abandon(self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -111,7 +111,7 @@ impl Load {
     }
 }
 
-/// Looks for everything that was acknowledged, through a mount.
+/// Checks through a mount that every acknowledged operation took effect.
 #[track_caller]
 pub fn verify(worked: &[Worked], mount: &Path) {
     for work in worked {
@@ -145,7 +145,7 @@ struct Worker {
     open: Vec<(usize, fs::File)>,
     next: u64,
     names_alone: bool,
-    /// The operation at hand, for messages.
+    /// The current operation, for messages.
     last: String,
 }
 
@@ -314,7 +314,7 @@ impl Worker {
             (Entry::File(a), Some(Entry::File(b))) => a == b,
             _ => from == to,
         };
-        // Two names of one file: nothing happens, says POSIX.
+        // POSIX: a rename between two names of one file does nothing.
         if !same {
             self.model.remove(&to);
             if let Some(entry) = self.model.names.remove(&from) {

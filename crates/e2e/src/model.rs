@@ -1,22 +1,22 @@
-//! What a folder must hold: names that lead to files with content, as a program that changed it believes.
+//! The expected content of a folder: names and the files behind them, according to the program that changed it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A file that names lead to.
+/// A file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct File {
     /// Its bytes.
     pub content: Vec<u8>,
     /// Permissions.
     pub mode: u32,
-    /// Names that lead to it.
+    /// Number of names.
     pub links: u64,
 }
 
-/// What a name leads to.
+/// The object behind a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// A file, by its number in [`Model::files`].
@@ -32,12 +32,12 @@ pub enum Entry {
 pub struct Model {
     /// Names.
     pub names: BTreeMap<String, Entry>,
-    /// Files, those without a name too.
+    /// Files, including those without a name.
     pub files: Vec<File>,
 }
 
 impl Model {
-    /// Takes a name away.
+    /// Removes a name.
     pub fn remove(&mut self, name: &str) {
         if let Some(Entry::File(number)) = self.names.remove(name) {
             self.files[number].links -= 1;
@@ -116,7 +116,7 @@ impl Model {
     }
 }
 
-/// A sentence about where two contents part.
+/// A sentence that says where two contents differ.
 pub fn first_difference(name: &str, found: &[u8], expected: &[u8]) -> String {
     let at = found.iter().zip(expected).position(|(a, b)| a != b);
     match at {

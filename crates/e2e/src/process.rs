@@ -1,4 +1,4 @@
-//! Processes in the background, each with a log, each ended by its number.
+//! Background processes, each with a log, each ended by its number.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// A process in the background.
+/// A background process.
 #[derive(Debug)]
 pub struct Background {
     child: Child,
@@ -18,10 +18,10 @@ pub struct Background {
     name: String,
 }
 
-/// Processes that run now, for [`crate::story`], which ends them when a story hangs.
+/// The running processes, for [`crate::story`], which kills them when a story hangs.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Numbers of the processes that run now.
+/// Numbers of the running processes.
 pub fn running() -> Vec<u32> {
     RUNNING.lock().map(|list| list.clone()).unwrap_or_default()
 }
@@ -55,7 +55,7 @@ impl Background {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().ok().flatten();
         if status.is_some() {
@@ -64,7 +64,7 @@ impl Background {
         status
     }
 
-    /// Ends it without a word, as a power cut would. Returns when it is gone.
+    /// Kills it, as a power cut would. Returns when it is gone.
     pub fn kill9(&mut self) {
         let _ = self.child.kill();
         if self.wait(Duration::from_secs(10)).is_none() {
@@ -72,14 +72,14 @@ impl Background {
         }
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -93,7 +93,7 @@ impl Background {
         }
     }
 
-    /// What it logged.
+    /// Its log.
     pub fn log_text(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -114,7 +114,7 @@ impl Drop for Background {
     }
 }
 
-/// Who keeps a mount busy, as far as one can see: processes with a file open or a directory there, and threads that wait for FUSE.
+/// What keeps a mount busy: processes with an open file or their directory there, and threads that wait for FUSE.
 pub fn users_of(mount: &Path) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -122,7 +122,7 @@ pub fn users_of(mount: &Path) -> Vec<(u32, String)> {
         let links = |folder: &str| std::fs::read_dir(entry.path().join(folder)).into_iter().flatten().flatten();
         let places =
             links("fd").map(|link| link.path()).chain(["cwd", "root", "exe"].map(|name| entry.path().join(name)));
-        // The text of a link is read, not what it leads to: that could hang.
+        // Only the text of the link is read; following it could hang.
         let open = places.filter(|link| std::fs::read_link(link).is_ok_and(|place| place.starts_with(mount))).count();
         let stack =
             |thread: &std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stack")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The frame of a test: a folder of its own, a time limit that also holds when the file system hangs, tidying up.
+//! The frame of a test: its own folder, a time limit that also applies when the file system hangs, and cleanup.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ pub struct Story {
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Folders of all stories begin like this, with the number of their process behind it.
+/// The prefix of all stories' folders, followed by the number of their process.
 const PREFIX: &str = "adamant-e2e-";
 
 impl Story {
-    /// Begins a story that may take `limit`.
+    /// Starts a story that may take `limit`.
     pub fn begin(name: &str, limit: Duration) -> Story {
         if COUNT.load(Ordering::Relaxed) == 0 {
             sweep();
@@ -53,7 +53,7 @@ impl Story {
         Story { name: name.to_owned(), number, folder, start: Instant::now(), done }
     }
 
-    /// Its folder; gone afterwards, kept if it failed.
+    /// Its folder, which is removed at the end unless the test failed.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -63,7 +63,7 @@ impl Story {
         format!("t{:05x}{:02x}", std::process::id() & 0xf_ffff, self.number & 0xff)
     }
 
-    /// A line that is seen although the test passes.
+    /// Prints a line that is visible even if the test passes.
     pub fn note(&self, line: &str) {
         say(&format!("{}: {line}", self.name));
     }
@@ -84,20 +84,20 @@ impl Drop for Story {
     }
 }
 
-/// A line on the real standard error, which the test runner does not swallow.
+/// Prints a line to the real standard error, which the test runner does not capture.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "    {line}");
 }
 
-/// Says why a test does not run.
+/// Prints why a test is skipped.
 pub fn skip(reason: &str) {
     say(&format!("SKIPPED: {reason}"));
 }
 
-/// Set for a run in which a test that cannot run is one that fails: its result stands in a table, or a whole step would say nothing.
+/// If this variable is set, a test that cannot run fails instead of being skipped.
 pub const STRICT: &str = "ADAMANT_E2E_STRICT";
 
-/// Whether this process may mount; says so if not, and fails where that was asked for ([`STRICT`]).
+/// Whether this process may mount. If not, prints that the test is skipped, or fails with [`STRICT`].
 #[must_use]
 pub fn needs_root() -> bool {
     let lack = if !rustix::process::geteuid().is_root() {
@@ -128,7 +128,7 @@ pub fn mounts() -> Vec<(String, PathBuf, String)> {
         .collect()
 }
 
-/// Whether something of FUSE is mounted there.
+/// Whether a FUSE file system is mounted there.
 pub fn is_mounted(place: &Path) -> bool {
     mounts().iter().any(|(_, at, kind)| at == place && kind.starts_with("fuse"))
 }
@@ -140,7 +140,7 @@ fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     list
 }
 
-/// Takes a mount away whatever state it is in: the kernel's session is aborted first, so that nobody waits in it.
+/// Unmounts, whatever the state of the mount: the kernel's session is aborted first, so that no process hangs in it.
 pub fn take_away(place: &Path) {
     let _ = rustix::mount::unmount(place, UnmountFlags::FORCE);
     let _ = rustix::mount::unmount(place, UnmountFlags::DETACH);
@@ -157,7 +157,7 @@ fn break_off(folder: &Path) {
     }
 }
 
-/// Where the threads of the test and of its processes wait in the kernel.
+/// Prints where the threads of the test and of its processes wait in the kernel.
 fn tell_where_threads_are() {
     for pid in process::running().into_iter().chain([std::process::id()]) {
         let name = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
@@ -178,7 +178,7 @@ fn tell_where_threads_are() {
     }
 }
 
-/// What earlier runs left behind because they were killed themselves: their mounts, their processes, their folders.
+/// Removes mounts, processes and folders that killed earlier runs have left.
 fn sweep() {
     let own = std::process::id();
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
@@ -199,7 +199,7 @@ fn sweep() {
     }
 }
 
-/// Processes with this very folder in their command line: nobody else's, for the folder bears a test's number.
+/// Processes with this folder in their command line. They belong to this test, because the folder's name has its process number.
 fn processes_that_mention(folder: &Path) -> Vec<Pid> {
     let folder = format!("{}/", folder.display());
     std::fs::read_dir("/proc")

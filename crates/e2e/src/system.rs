@@ -1,4 +1,5 @@
-//! What the standard library and rustix lack a safe form of: record locks on ranges, shared mappings, memory for `O_DIRECT`; and names in `/sbin`.
+//! Safe forms of calls that the standard library and rustix lack: record locks on ranges, shared mappings, memory for `O_DIRECT`; and links in
+//! `/sbin`.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +9,11 @@ use std::path::{Path, PathBuf};
 /// A lock of `fcntl(2)` on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordLock {
-    /// Many may hold it.
+    /// Shared.
     Shared,
-    /// One holds it.
+    /// Exclusive.
     Exclusive,
-    /// Gives it back.
+    /// Unlock.
     Unlock,
 }
 
@@ -40,7 +41,7 @@ fn control(file: &File, command: libc::c_int, lock: &mut libc::flock) -> io::Res
     Ok(())
 }
 
-/// Takes or gives back a lock, at once or not at all.
+/// Takes or releases a lock without waiting.
 ///
 /// # Errors
 /// `EAGAIN` if another holds it.
@@ -56,10 +57,10 @@ pub fn wait_lock(file: &File, kind: RecordLock, start: i64, length: i64) -> io::
     control(file, libc::F_SETLKW, &mut describe(kind, start, length))
 }
 
-/// The range of a lock that is in the way of an exclusive one, if any.
+/// The range of a lock that conflicts with an exclusive one, if any.
 ///
 /// # Errors
-/// As the file system has them.
+/// Those of the file system.
 pub fn lock_in_the_way(file: &File, start: i64, length: i64) -> io::Result<Option<(i64, i64)>> {
     let mut lock = describe(RecordLock::Exclusive, start, length);
     control(file, libc::F_GETLK, &mut lock)?;
@@ -74,14 +75,14 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `length` bytes, to read and to write.
+    /// Maps the first `length` bytes for reading and writing.
     ///
     /// # Errors
     /// As `mmap(2)`.
     #[allow(unsafe_code)]
     pub fn new(file: &File, length: usize) -> io::Result<Mapping> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel chooses the address, so nothing that exists is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping is affected.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), length, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
@@ -90,7 +91,7 @@ impl Mapping {
         Ok(Mapping { address, length })
     }
 
-    /// Copies out. The file must reach that far, or the program ends with SIGBUS.
+    /// Copies bytes out. The file must be that long, or the program ends with SIGBUS.
     #[allow(unsafe_code)]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= self.length);
@@ -98,7 +99,7 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(self.address.cast::<u8>().add(offset), out.as_mut_ptr(), out.len()) }
     }
 
-    /// Copies in. The file must reach that far.
+    /// Copies bytes in. The file must be that long.
     #[allow(unsafe_code)]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.length);
@@ -109,7 +110,7 @@ impl Mapping {
     /// `msync(2)` with `MS_SYNC`.
     ///
     /// # Errors
-    /// What writing back failed with.
+    /// Errors of write-back.
     #[allow(unsafe_code)]
     pub fn sync(&self) -> io::Result<()> {
         // SAFETY: the mapping is ours.
@@ -123,12 +124,12 @@ impl Mapping {
 impl Drop for Mapping {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody uses it any more.
+        // SAFETY: the mapping is ours and no longer used.
         unsafe { libc::munmap(self.address, self.length) };
     }
 }
 
-/// Bytes in memory that begins at a page: what `O_DIRECT` wants.
+/// Bytes in page-aligned memory, as `O_DIRECT` needs.
 #[derive(Debug)]
 pub struct Aligned {
     space: Vec<u8>,
@@ -137,10 +138,10 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// The alignment that every device takes.
+    /// An alignment that every device accepts.
     const PAGE: usize = 4096;
 
-    /// So many zeros.
+    /// `length` zeros.
     pub fn zeros(length: usize) -> Aligned {
         let space = vec![0; length + Aligned::PAGE];
         let skew = space.as_ptr().align_offset(Aligned::PAGE);
@@ -169,7 +170,7 @@ impl std::ops::DerefMut for Aligned {
     }
 }
 
-/// A name in `/sbin` under which mount(8) finds the binary under test; taken away again, unless it was there before.
+/// A link in `/sbin` through which mount(8) finds the binary under test; removed again, unless it existed before.
 #[derive(Debug)]
 pub struct SbinLink(Option<PathBuf>);
 

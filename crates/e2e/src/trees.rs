@@ -1,4 +1,4 @@
-//! Trees of files: made from a seed, and compared.
+//! Trees of files, made from a seed and compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use stdx::Rng;
 
-/// Bytes that follow from a seed.
+/// Bytes derived from a seed.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut out = vec![0; length];
     Rng::new(seed).fill(&mut out);
     out
 }
 
-/// Makes a tree as source trees are: many small files, some large ones, links of both kinds, empty folders.
+/// Makes a tree like a source tree: many small files, some large ones, hard and symbolic links, empty folders.
 ///
 /// # Errors
-/// What the file system answered, with the path.
+/// Those of the file system, with the path.
 pub fn make(root: &Path, seed: u64, files: usize) -> io::Result<()> {
     let at = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut rng = Rng::new(seed);
@@ -59,12 +59,12 @@ pub fn make(root: &Path, seed: u64, files: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// What a name in a tree leads to, in a form that is equal for equal things.
+/// The object behind a name in a tree, in a form that can be compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Thing {
     /// Type and permissions.
     pub mode: u32,
-    /// Links, of what is not a folder.
+    /// Links; not for folders.
     pub links: u64,
     /// Bytes, of a file.
     pub size: u64,
@@ -75,7 +75,7 @@ pub struct Thing {
 /// Everything below `root`, by its path from there.
 ///
 /// # Errors
-/// What the file system answered, with the path.
+/// Those of the file system, with the path.
 pub fn read(root: &Path) -> io::Result<BTreeMap<PathBuf, Thing>> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_path_buf()];

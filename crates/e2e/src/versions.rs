@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::{binary, skip};
 
-/// The program of an older version. Without one the test cannot run: that is said, and is a failure where the variable
-/// `ADAMANT_COMPAT` names the folder of older versions, as CI does.
+/// The program of an older version. Without one the test is skipped with a message, or fails if the variable
+/// `ADAMANT_COMPAT` names the folder of older versions, as in CI.
 pub fn older(version: &str) -> Option<PathBuf> {
     let name = format!("adamant-{version}");
     let named = std::env::var_os("ADAMANT_COMPAT").map(PathBuf::from);

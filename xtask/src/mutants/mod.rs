@@ -1,10 +1,10 @@
-//! `cargo xtask mutants`: plants realistic faults, one at a time, and looks for the test that turns red.
+//! `cargo xtask mutants`: plants realistic faults, one at a time, and finds the test that fails.
 //!
-//! All mutants ([`table`]) are compiled into one binary of copied sources ([`tree`]), with a switch that says which one is on.
-//! First every seed is run once with all watched and none on: up to the first place that a mutant changes, a run with the
-//! mutant on is the same, so a mutant needs only the seeds that reach its place. Each mutant then has a process of its own,
-//! which may panic, hang or eat memory, on those seeds; a survivor goes through the stories and the unit tests that reach
-//! it. What comes of it is written as a page of the guide ([`page`]).
+//! All mutants ([`table`]) are compiled into one binary of copied sources ([`tree`]), with a switch that turns one of them on.
+//! First every seed runs once with all mutants off, recording which places it reaches. Up to the first place that a mutant changes, a run
+//! with the mutant on is the same, so a mutant needs only the seeds that reach its place. Each mutant then runs on those seeds in a
+//! process of its own, which may panic, hang or exhaust memory; a survivor runs through the stories and the unit tests that reach
+//! it. The results are written as a page of the guide ([`page`]).
 
 pub(crate) mod page;
 pub(crate) mod table;
@@ -31,10 +31,10 @@ use tree::Tests;
 /// Which mutants to run, and how long.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// These mutants, not all
+    /// Only these mutants
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
-    /// Those mutants that nobody has caught, by the page
+    /// Only mutants that nothing has caught, according to the page
     #[arg(long, conflicts_with = "only")]
     survivors: bool,
     /// Only seeds and stories of the simulator, no unit tests
@@ -43,34 +43,34 @@ pub(crate) struct Arguments {
     /// Only unit tests, for mutants that the simulator has not found
     #[arg(long, conflicts_with = "simulator")]
     units: bool,
-    /// Seeds that are drawn
+    /// The number of seeds
     #[arg(long, default_value_t = 5000)]
     seeds: usize,
-    /// Of the seeds that reach a mutant's place so many are run with it
+    /// The most seeds that run with a mutant, among those that reach its place
     #[arg(long, default_value_t = 1000)]
     reached: usize,
     /// The first seed
     #[arg(long, default_value_t = 500)]
     first: u64,
-    /// Stories are told with the fault at every so many steps
+    /// Stories run with the fault at every Nth step
     #[arg(long, default_value_t = 1)]
     stride: u64,
     /// Processes at a time (when not given: one for each processor)
     #[arg(long)]
     jobs: Option<usize>,
-    /// Only checks that all mutants fit the sources and compile
+    /// Only checks that all mutants match the sources and compile
     #[arg(long)]
     check: bool,
 }
 
-/// A process that says nothing for so long hangs.
+/// A process without output for this long counts as hung.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// Seeds of one process that watches.
+/// Seeds of one process that records coverage.
 const CHUNK: usize = 50;
-/// Memory of a process, in KiB: a mutant that allocates without end fails before the machine does.
+/// Memory limit of a process, in KiB: a mutant that allocates without end fails before the machine does.
 const MEMORY_KIB_MAX: u32 = 8 << 20;
 
-/// What a process said about seeds or stories.
+/// The result of a process that ran seeds or stories.
 enum Outcome {
     /// All passed.
     Passed,
@@ -78,7 +78,7 @@ enum Outcome {
     Failed(String, String),
 }
 
-/// Which places each seed, story or test binary reaches; those that fail without a mutant are not there.
+/// The places that each seed, story or test binary reaches; those that fail without a mutant are left out.
 type Reached = BTreeMap<String, BTreeSet<u32>>;
 
 struct Run<'a> {
@@ -154,7 +154,7 @@ pub(crate) fn run(sh: &Shell, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The table as it is in the checkout.
+/// The table of the checkout.
 fn read(sh: &Shell) -> anyhow::Result<Vec<Mutant>> {
     let mut texts = BTreeMap::new();
     for path in sh.read_dir(table::FOLDER)?.iter().filter(|path| path.extension().is_some_and(|end| end == "toml")) {
@@ -163,7 +163,7 @@ fn read(sh: &Shell) -> anyhow::Result<Vec<Mutant>> {
     table::read(texts.iter().map(|(path, text)| (&**path, &**text)))
 }
 
-/// The same work on so many threads; the first error.
+/// Runs the same work on several threads; returns the first error.
 fn in_parallel(jobs: usize, work: &(impl Fn() -> anyhow::Result<()> + Sync)) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
@@ -171,14 +171,14 @@ fn in_parallel(jobs: usize, work: &(impl Fn() -> anyhow::Result<()> + Sync)) -> 
     })
 }
 
-/// A process that runs behind everything else, and may not take all memory.
+/// A process with low priority and a memory limit.
 fn command(binary: &Path) -> Command {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("ulimit -v {MEMORY_KIB_MAX}; exec nice -n 5 \"$0\" \"$@\"")).arg(binary);
     command
 }
 
-/// The lines that a process writes, one by one; an error says that it hangs.
+/// The output lines of a process, one by one; an error if it hangs.
 fn lines(mut child: Child, mut each: impl FnMut(&str)) -> anyhow::Result<Option<std::process::ExitStatus>> {
     let out = child.stdout.take().context("the output is read")?;
     let (sender, receiver) = mpsc::channel();
@@ -201,7 +201,7 @@ fn lines(mut child: Child, mut each: impl FnMut(&str)) -> anyhow::Result<Option<
     Ok(ended)
 }
 
-/// Which places the seeds reach. That is remembered as long as the binary is the same.
+/// The places that the seeds reach, cached as long as the binary is the same.
 fn watch_seeds(runner: &Path, arguments: &Arguments, jobs: usize) -> anyhow::Result<Reached> {
     let mut hasher = DefaultHasher::new();
     hasher.write(&std::fs::read(runner)?);
@@ -240,7 +240,7 @@ fn watch_seeds(runner: &Path, arguments: &Arguments, jobs: usize) -> anyhow::Res
                 told += 1;
                 note(&mut found.lock().unwrap(), line);
             })?;
-            // A seed that fails without a mutant by a panic ends its process; those behind it are for the next.
+            // A seed that panics without a mutant ends its process; the next process runs the seeds after it.
             for seed in chunk.iter().skip(told).take(1) {
                 note(&mut found.lock().unwrap(), &format!("failed {seed}"));
             }
@@ -276,7 +276,7 @@ fn reached(line: &str) -> Option<(String, BTreeSet<u32>)> {
 }
 
 impl Run<'_> {
-    /// What catches a mutant; `before`: what caught it last time.
+    /// Finds what catches a mutant; `before`: what caught it last time.
     fn one(&self, mutant: &Mutant, before: Option<&Row>) -> anyhow::Result<Row> {
         let mut row = match before {
             Some(before) if self.arguments.units => before.clone(),
@@ -297,7 +297,7 @@ impl Run<'_> {
         Ok(row)
     }
 
-    /// What of the simulator catches a mutant. The seed that did so last time comes first.
+    /// Finds the seed or story that catches a mutant. The seed that did so last time runs first.
     fn simulated(&self, mutant: &Mutant, before: Option<u64>) -> anyhow::Result<Row> {
         let number = mutant.number;
         let mut seeds: Vec<&String> =
@@ -323,11 +323,11 @@ impl Run<'_> {
         Ok(Row { reached, caught })
     }
 
-    /// Which unit test catches a mutant.
+    /// Finds the unit test that catches a mutant.
     fn tested(&self, mutant: &Mutant) -> anyhow::Result<Option<String>> {
         let number = mutant.number;
         let units = self.units.get_or_init(|| self.watch_units().expect("the unit tests can be run"));
-        // Those of its own crate are the likeliest.
+        // Tests of its own crate are most likely to catch it.
         let reach = |tests: &&Tests| units.get(&tests.name).is_some_and(|places| places.contains(&number));
         let (own, others): (Vec<&Tests>, Vec<&Tests>) = self
             .tests()
@@ -352,7 +352,7 @@ impl Run<'_> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let errors = child.stderr.take().context("the errors are read")?;
-        // What a panic says; read beside the output, so that no pipe fills.
+        // Panic messages, read concurrently with the output, so that no pipe fills.
         let errors = std::thread::spawn(move || {
             let mut panic = None;
             let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
@@ -437,7 +437,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs a test binary, and says which test fails.
+/// Runs a test binary, and returns the test that fails.
 fn failed_test(mut command: Command, tests: &Tests) -> anyhow::Result<Option<String>> {
     command.current_dir(&tests.folder).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut failed = None;
@@ -454,7 +454,7 @@ fn failed_test(mut command: Command, tests: &Tests) -> anyhow::Result<Option<Str
     })
 }
 
-/// As much of a failure as a row has room for.
+/// A failure message, shortened to fit a row.
 fn shortened(what: &str) -> String {
     let what = what.replace('|', "/");
     if what.chars().count() <= 90 { what } else { format!("{}…", what.chars().take(89).collect::<String>()) }

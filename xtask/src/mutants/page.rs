@@ -1,6 +1,6 @@
-//! The guide's page of the mutants: how to read it, sums, one row for each.
+//! The guide's page of the mutants: an explanation, sums, one row for each mutant.
 //!
-//! The page is the record: rows of mutants that were not run this time stay as they are.
+//! The page is also the record: rows of mutants that were not run this time stay unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,13 +10,13 @@ use super::table::Mutant;
 /// The page.
 pub(crate) const PAGE: &str = "docs/src/mutants.md";
 
-/// What a row says that has no result.
+/// The text of a row without a result.
 pub(crate) const NOT_RUN: &str = "not run yet";
 
-/// What it says more of one that was not taken through the unit tests.
+/// The suffix of a row whose mutant did not run through the unit tests.
 pub(crate) const UNITS_NOT_RUN: &str = "; unit tests not run";
 
-/// A place that fewer of the seeds reach wants a story.
+/// A place that a smaller part of the seeds reaches is rare, and needs a story.
 const RARE: f64 = 5.0 / 5000.0;
 
 const HEAD: &str = "\
@@ -55,23 +55,23 @@ const HEAD: &str = "\
     mutant is the same, so a\nmutant is run only on seeds that reach its place. Rows of mutants that a command does \
     not run stay unchanged.\n\n";
 
-/// What is known of a mutant.
+/// The results of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Row {
     /// `213 of 600`.
     pub reached: String,
-    /// `seed 968`, `story grow …`, `unit …`, or nobody.
+    /// `seed 968`, `story grow …`, `unit …`, or `**nobody** …`.
     pub caught: String,
 }
 
 impl Row {
-    /// `213 of 600`, with a word if that is little.
+    /// `213 of 600`, marked if it is rare.
     pub(crate) fn reached(seeds: usize, drawn: usize) -> String {
         let rare = if (seeds as f64) < RARE * drawn as f64 || seeds == 0 { ", rare" } else { "" };
         format!("{seeds} of {drawn}{rare}")
     }
 
-    /// Whether anybody did.
+    /// Whether a test caught it.
     pub(crate) fn is_caught(&self) -> bool {
         ["seed ", "story ", "unit "].iter().any(|who| self.caught.starts_with(who))
     }
@@ -92,7 +92,7 @@ pub(crate) fn rows(page: &str) -> BTreeMap<String, Row> {
     page.lines().filter_map(row).collect()
 }
 
-/// The sums, one to a line.
+/// The sums, one per line.
 pub(crate) fn sums(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
     let known: Vec<&Row> = mutants
         .iter()
@@ -150,7 +150,7 @@ pub(crate) fn page(mutants: &[Mutant], rows: &BTreeMap<String, Row>) -> String {
     text
 }
 
-/// What is wrong with the page: mutants that it lacks, and rows of none.
+/// Differences between the page and the table: missing mutants, and rows without a mutant.
 pub(crate) fn differences(page: &str, mutants: &[Mutant]) -> Vec<String> {
     let rows = rows(page);
     let lacks = mutants.iter().map(|mutant| &mutant.name).filter(|name| !rows.contains_key(*name));

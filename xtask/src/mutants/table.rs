@@ -1,8 +1,8 @@
-//! The table of mutants: what each is, where it is, and the sources with all of them built in.
+//! The table of mutants, and the sources with all of them built in.
 //!
-//! A mutant is a realistic fault: a snippet of a source file, and what a slip would have made of it. The table lies beside
-//! the code (`tests/mutants/*.toml`), so the product's sources know nothing of it. A snippet is found by its words, not by
-//! lines or indentation, and must occur exactly once, so a mutant moves along with the code or is missed by tidy.
+//! A mutant is a realistic fault: a snippet of a source file, and what a mistake would have made of it. The table is separate from
+//! the code (`tests/mutants/*.toml`), so the product's sources do not refer to it. A snippet is found by its words, not by
+//! lines or indentation, and must occur exactly once, so a mutant moves with the code or tidy reports it.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ pub(crate) const FOLDER: &str = "tests/mutants/";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Form {
-    /// Both values are worked out, and the place counts as reached only where they differ.
+    /// Both values are computed, and the place counts as reached only where they differ.
     Value,
     /// One expression for another.
     Expression,
     /// Statements, or nothing, for statements.
     Statements,
-    /// The text of `new` stands for `old`, with `$ON` for whether the mutant is on and `$OLD` for `old`: for an arm of a
+    /// The text of `new` replaces `old`, with `$ON` for whether the mutant is on and `$OLD` for `old`: for an arm of a
     /// `match`.
     Raw,
 }
@@ -33,16 +33,16 @@ pub(crate) enum Form {
 pub(crate) struct Mutant {
     /// Its stable name.
     pub name: String,
-    /// What the fault is, as one sentence.
+    /// The fault, as one sentence.
     pub fault: String,
     /// The file, from the root.
     pub file: String,
     old: String,
     new: String,
     form: Option<Form>,
-    /// Why nobody can tell it from the original.
+    /// Why no test can distinguish it from the original.
     pub equivalent: Option<String>,
-    /// Its number in the switch, by its name.
+    /// Its number in the switch, derived from its name.
     #[serde(skip)]
     pub number: u32,
 }
@@ -59,7 +59,7 @@ impl Mutant {
         self.form.unwrap_or(if statements { Form::Statements } else { Form::Expression })
     }
 
-    /// What stands for the snippet, whose text (perhaps with other mutants in it) is `old`.
+    /// The replacement of the snippet, whose text (perhaps with other mutants in it) is `old`.
     fn replacement(&self, old: &str) -> String {
         let switch = if self.file.starts_with("crates/stdx/") { "crate::mutants" } else { "::stdx::mutants" };
         let (number, new) = (self.number, self.new.trim());
@@ -89,7 +89,7 @@ pub(crate) fn read<'a>(tables: impl Iterator<Item = (&'a str, &'a str)>) -> anyh
             }
         }
     }
-    // A number follows from the name, so a new mutant leaves the others' sources, and what is built of them, alone.
+    // A number is derived from the name, so that a new mutant does not change the other files, which then need no rebuild.
     let mut taken = vec![false; 1 << 16];
     taken[0] = true;
     for mutant in mutants.values_mut() {
@@ -105,7 +105,7 @@ pub(crate) fn read<'a>(tables: impl Iterator<Item = (&'a str, &'a str)>) -> anyh
     Ok(order.iter().filter_map(|name| mutants.remove(name)).collect())
 }
 
-/// Where the only occurrence of `snippet` begins and ends in `text`, however its words are spaced.
+/// Where the only occurrence of `snippet` starts and ends in `text`, ignoring spacing.
 fn find(text: &str, snippet: &str) -> Result<(usize, usize), usize> {
     let words: Vec<&str> = snippet.split_whitespace().collect();
     let Some(first) = words.first() else { return Err(0) };
@@ -129,7 +129,7 @@ fn find(text: &str, snippet: &str) -> Result<(usize, usize), usize> {
     }
 }
 
-/// What is wrong with the table, seen from the sources.
+/// Entries of the table that do not match the sources.
 pub(crate) fn findings<'a>(mutants: &[Mutant], source: impl Fn(&str) -> Option<&'a str>) -> Vec<String> {
     let one = |mutant: &Mutant| {
         let (file, name) = (&mutant.file, &mutant.name);
@@ -167,7 +167,7 @@ pub(crate) fn by_file(mutants: &[Mutant]) -> BTreeMap<&str, Vec<&Mutant>> {
     by_file
 }
 
-/// The text of a file with these mutants, all of it, built in.
+/// The full text of a file with these mutants built in.
 pub(crate) fn apply(text: &str, mutants: &[&Mutant]) -> anyhow::Result<String> {
     let mut places = Vec::new();
     for (index, mutant) in mutants.iter().enumerate() {
@@ -175,7 +175,7 @@ pub(crate) fn apply(text: &str, mutants: &[&Mutant]) -> anyhow::Result<String> {
             .map_err(|count| anyhow::anyhow!("mutant '{}' is found {count} times", mutant.name))?;
         places.push((start, end, index));
     }
-    // The outer of two first; of two at the same place the one that is first in the table.
+    // The outer of two nested snippets first; of two at the same place, the one that is first in the table.
     places.sort_by_key(|&(start, end, index)| (start, usize::MAX - end, index));
     let mut places = &places[..];
     let result = render(text, 0, text.len(), &mut places, mutants)?;

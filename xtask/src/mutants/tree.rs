@@ -1,4 +1,4 @@
-//! The copied sources with all mutants built in, and what is built of them.
+//! The copied sources with all mutants built in, and the binaries built from them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::table::{FOLDER, Mutant, apply, by_file};
 use crate::tidy::edges::CORE;
 use crate::{root, target_directory};
 
-/// As fast to run as what is shipped, nearly, and much faster to build.
+/// A build profile nearly as fast as the release, and much faster to build.
 const PROFILE: &str =
     "\n[profile.mutants]\ninherits = \"release\"\nlto = false\ncodegen-units = 16\nincremental = true\n";
 
-/// Files that the copy has and the sources have not: from, to.
+/// Additional files of the copy: from, to.
 const ADDED: &[(&str, &str)] =
     &[("switch.rs", "crates/stdx/src/mutants.rs"), ("runner.rs", "crates/sim/examples/mutants.rs")];
 
@@ -24,7 +24,7 @@ pub(super) struct Tests {
     /// The crate, and the file of a test beside it.
     pub name: String,
     pub binary: PathBuf,
-    /// Where it is run.
+    /// Its working directory.
     pub folder: PathBuf,
 }
 
@@ -34,12 +34,12 @@ impl Tests {
     }
 }
 
-/// Where everything of the mutants lies.
+/// The folder of the copied sources and binaries.
 pub(super) fn folder() -> PathBuf {
     target_directory().join("mutants")
 }
 
-/// Brings the copy up to date. A file that is the same is left alone, so that cargo builds only what has changed.
+/// Brings the copy up to date. Unchanged files are not written, so that cargo builds only what has changed.
 pub(super) fn write(sh: &Shell, mutants: &[Mutant]) -> anyhow::Result<()> {
     let names = cmd!(sh, "git ls-files --cached --others --exclude-standard -z").quiet().read()?;
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -73,7 +73,7 @@ pub(super) fn write(sh: &Shell, mutants: &[Mutant]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what an earlier version had.
+/// Removes files of an earlier state.
 fn remove_others(tree: &Path, folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for entry in entries {
@@ -87,7 +87,7 @@ fn remove_others(tree: &Path, folder: &Path, files: &BTreeMap<String, Vec<u8>>) 
     Ok(())
 }
 
-/// Builds the runner of seeds and stories, and says where it is.
+/// Builds the runner of seeds and stories, and returns its path.
 pub(super) fn build_runner(sh: &Shell) -> anyhow::Result<PathBuf> {
     let built = cargo(sh, &["build", "--profile", "mutants", "--package", "sim", "--example", "mutants"])?;
     let [runner] = &built[..] else { anyhow::bail!("cargo built no runner") };
@@ -105,7 +105,7 @@ pub(super) fn build_tests(sh: &Shell) -> anyhow::Result<Vec<Tests>> {
 fn cargo(sh: &Shell, arguments: &[&str]) -> anyhow::Result<Vec<Tests>> {
     let _folder = sh.push_dir(folder().join("tree"));
     let _target = sh.push_env("CARGO_TARGET_DIR", folder().join("build"));
-    // A mutant leaves things unused; that is not what is looked for.
+    // Mutants leave things unused, and warnings about that do not matter here.
     let _flags = sh.push_env("RUSTFLAGS", "--cap-lints allow");
     let told = cmd!(sh, "cargo {arguments...} --locked --message-format json-render-diagnostics").read()?;
     let mut built = Vec::new();

@@ -1,4 +1,4 @@
-//! Rules over the Markdown files: one title each, links that lead somewhere, a summary that lists every chapter.
+//! Rules over the Markdown files: one title each, valid links, a summary that lists every chapter.
 
 use std::collections::BTreeSet;
 
@@ -36,11 +36,11 @@ pub(super) fn one_title(tree: &Tree) -> Findings {
     findings
 }
 
-/// A link of the text: the line and where it leads.
+/// The links of a text: line and target.
 fn link_targets(text: &str) -> Vec<(usize, &str)> {
     let mut links = Vec::new();
     for (number, line) in prose(text) {
-        // Text between backquotes is code, not links.
+        // Text between backquotes is code.
         for (index, piece) in line.split('`').enumerate() {
             if index % 2 == 1 {
                 continue;
@@ -55,7 +55,7 @@ fn link_targets(text: &str) -> Vec<(usize, &str)> {
     links
 }
 
-/// The path that `target` names, seen from the file at `from`; nothing if it leaves the checkout.
+/// The path that `target` refers to, relative to the file at `from`; `None` if it leaves the checkout.
 fn resolve(from: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -71,7 +71,7 @@ fn resolve(from: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The anchor that a heading gets: lower case, words joined by hyphens.
+/// The anchor of a heading: lower case, words joined by hyphens.
 fn anchor(heading: &str) -> String {
     heading
         .trim_start_matches('#')
@@ -85,7 +85,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Links to files and headings of the checkout lead somewhere, and a chapter links only within the book.
+/// Links to files and headings of the checkout are valid, and a chapter links only within the book.
 pub(super) fn links(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in tree.ending_in(".md") {
@@ -125,7 +125,7 @@ pub(super) fn summary(tree: &Tree) -> Findings {
         .collect()
 }
 
-/// The page of the tests by number lists those that exist.
+/// The page of the tests by number lists exactly the existing tests.
 pub(super) fn tests_by_number(tree: &Tree) -> Findings {
     let sources = tree.ending_in(".rs").filter(|(path, _)| path.starts_with(numbered::SOURCES)).map(|(_, text)| text);
     let cases = numbered::cases(sources);

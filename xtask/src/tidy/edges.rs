@@ -1,7 +1,7 @@
-//! Which crate may depend on which: the one table, and what the core must never pull in.
+//! The allowed dependencies between crates, and crates that the core must never depend on.
 //!
-//! Dependencies point one way. Servers never depend on each other or on the client; they meet in `proto`. The table
-//! holds for tests too, with the exceptions of a second table: a test that needs a wider view belongs to `sim` or `e2e`.
+//! Dependencies point one way. Servers never depend on each other or on the client; they share `proto`. The table
+//! applies to tests too, with the exceptions of a second table: a test that needs more belongs in `sim` or `e2e`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::{Findings, Tree};
 pub(crate) const CORE: &[&str] =
     &["stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "client"];
 
-/// Package name, and the packages of this workspace that it may name.
+/// Package name, and the packages of this workspace that it may depend on.
 const EDGES: &[(&str, &[&str])] = &[
     // The core.
     ("stdx", &[]),
@@ -46,12 +46,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What tests may name beside that: the client's stories run against the real targets, not against imitations of them.
+/// Additional dependencies of tests: the client's stories run against the real targets, not against imitations of them.
 const TEST_EDGES: &[(&str, &[&str])] = &[("client", &["store", "schema", "target", "lfsck", "mgt", "mdt", "ost"])];
 
 const SERVER: &[&str] = &["stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck"];
 
-/// What a core crate may name beside the workspace's own crates: pure code.
+/// External crates that a core crate may depend on: pure code.
 const CORE_MAY_NAME: &[&str] = &[
     "buf-list",
     "bytes",
@@ -66,7 +66,7 @@ const CORE_MAY_NAME: &[&str] = &[
     "smallvec",
 ];
 
-/// What must not be found below a core crate at any depth.
+/// Crates that a core crate must not depend on, at any depth.
 const NEVER_BELOW_CORE: &[&str] = &[
     "tokio",
     "rustix",
@@ -82,7 +82,7 @@ const NEVER_BELOW_CORE: &[&str] = &[
     "anyhow",
 ];
 
-/// A member's manifest, with the names that it depends on under any section.
+/// A member's manifest, with its dependencies from all sections.
 struct Member {
     path: String,
     package: String,
@@ -101,7 +101,7 @@ fn members(tree: &Tree) -> (Vec<Member>, Findings) {
         let Some(package) = manifest.get("package").and_then(|package| package.get("name")?.as_str()) else {
             continue;
         };
-        // A workspace of its own is no member.
+        // A separate workspace is not a member.
         if manifest.contains_key("workspace") {
             continue;
         }
@@ -116,7 +116,7 @@ fn members(tree: &Tree) -> (Vec<Member>, Findings) {
     (members, findings)
 }
 
-/// Every edge between the workspace's crates stands in the table.
+/// Every dependency between the workspace's crates is in the table.
 pub(crate) fn dependency_edges(tree: &Tree) -> Findings {
     let (members, mut findings) = members(tree);
     let table: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
@@ -138,7 +138,7 @@ pub(crate) fn dependency_edges(tree: &Tree) -> Findings {
     findings
 }
 
-/// Core crates name only pure libraries.
+/// Core crates depend only on pure libraries.
 pub(crate) fn core_dependencies(tree: &Tree) -> Findings {
     let (members, _) = members(tree);
     let ours: BTreeSet<&str> = EDGES.iter().map(|(package, _)| *package).collect();
@@ -156,8 +156,8 @@ pub(crate) fn core_dependencies(tree: &Tree) -> Findings {
     findings
 }
 
-/// Nothing below a core crate, at any depth, does I/O. Reads what `cargo metadata` prints; build scripts, macros and
-/// tests run elsewhere and do not count.
+/// No dependency of a core crate, at any depth, does I/O. Reads the output of `cargo metadata`; build scripts, macros and
+/// tests are not part of the core at run time and do not count.
 pub(crate) fn core_closure(metadata: &str) -> anyhow::Result<Findings> {
     let metadata: Value = serde_json::from_str(metadata).context("cargo metadata printed no JSON")?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();

@@ -1,9 +1,9 @@
-//! The layers of a crate whose modules know each other in one direction only.
+//! The layers of a crate whose modules may import in one direction only.
 
 use super::sources::without_comments;
 use super::{Findings, Tree, line_at};
 
-/// A crate's top modules, lowest first. A module may name those of its own layer and of the layers below.
+/// A crate's top modules, lowest first. A module may import from its own layer and from the layers below.
 struct Layers {
     sources: &'static str,
     layers: &'static [&'static [&'static str]],
@@ -14,7 +14,7 @@ const ALL: &[Layers] = &[Layers {
     layers: &[&["api", "stats"], &["base"], &["session"], &["cache"], &["coherence"], &["ops"], &["machine", "lib"]],
 }];
 
-/// No file names a module of a layer above its own, tests included.
+/// No file imports from a layer above its own, including tests.
 pub(super) fn layers(tree: &Tree) -> Findings {
     ALL.iter().flat_map(|layers| layers.findings(tree)).collect()
 }
@@ -38,7 +38,7 @@ impl Layers {
             let code = without_comments(text);
             for (offset, _) in code.match_indices("crate::") {
                 for named in heads(&code[offset + "crate::".len()..]) {
-                    // Other names at the top of a crate are those that its root shows again.
+                    // Other names at the top of a crate are re-exports of its root.
                     if self.of(named).is_some_and(|other| other > layer) {
                         let line = line_at(&code, offset);
                         findings.push(format!(
@@ -57,7 +57,7 @@ impl Layers {
     }
 }
 
-/// The first names of a path that follows `crate::`: one, or those of a group in braces.
+/// The first segments of a path after `crate::`: one, or those of a group in braces.
 fn heads(rest: &str) -> Vec<&str> {
     let name = |text: &'_ str| text.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(text.len());
     let Some(group) = rest.strip_prefix('{') else { return vec![&rest[..name(rest)]] };

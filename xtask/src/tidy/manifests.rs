@@ -7,7 +7,7 @@ fn parsed<'a>(tree: &'a Tree, suffix: &'a str) -> impl Iterator<Item = (&'a str,
     tree.ending_in(suffix).filter_map(|(path, text)| Some((path, text.parse().ok()?)))
 }
 
-/// A folder is a role, and its `description` says it in one sentence.
+/// Every crate has a `description` of one sentence.
 pub(super) fn crate_descriptions(tree: &Tree) -> Findings {
     parsed(tree, "/Cargo.toml")
         .filter(|(_, manifest)| {
@@ -18,10 +18,10 @@ pub(super) fn crate_descriptions(tree: &Tree) -> Findings {
         .collect()
 }
 
-/// Members take every dependency from the workspace's table, so each version is chosen once.
+/// Members take every dependency from the workspace's table, so that each version is chosen once.
 pub(super) fn workspace_dependencies(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
-    // What is a workspace of its own (the fuzzers, which need another compiler) is no member.
+    // A separate workspace (the fuzzers, which need another compiler) is not a member.
     for (path, manifest) in parsed(tree, "/Cargo.toml").filter(|(_, manifest)| !manifest.contains_key("workspace")) {
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let Some(toml::Value::Table(table)) = manifest.get(section) else { continue };
@@ -40,7 +40,7 @@ pub(super) fn workspace_dependencies(tree: &Tree) -> Findings {
     findings
 }
 
-/// Every line of the workspace's table says why the dependency is there. Our own crates have their description.
+/// Every line of the workspace's table gives the reason for the dependency. Our own crates have their description.
 pub(super) fn dependency_reasons(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     let mut inside = false;
@@ -50,7 +50,7 @@ pub(super) fn dependency_reasons(tree: &Tree) -> Findings {
             continue;
         }
         let entry = inside && line.contains('=') && !line.starts_with('#');
-        // Versions and features hold no '#', so the first one starts the comment.
+        // Versions and features contain no '#', so the first one starts the comment.
         let reason = line.split_once('#').map_or("", |(_, reason)| reason.trim());
         if entry && !line.contains("path = ") && reason.is_empty() {
             let name = line.split('=').next().unwrap_or_default().trim();
@@ -61,7 +61,7 @@ pub(super) fn dependency_reasons(tree: &Tree) -> Findings {
     findings
 }
 
-/// The code map in ARCHITECTURE.md says of each crate what its manifest says, in the same words.
+/// The code map in ARCHITECTURE.md has each crate's description, in the same words.
 pub(super) fn code_map(tree: &Tree) -> Findings {
     let map = tree.get("ARCHITECTURE.md").unwrap_or_default();
     parsed(tree, "/Cargo.toml")

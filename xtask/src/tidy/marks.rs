@@ -1,11 +1,11 @@
-//! Coverage marks come in pairs: a rare branch says that it was reached, and a test asserts that it was.
+//! Coverage marks come in pairs: a rare branch records that it was reached, and a test asserts that.
 
 use std::collections::BTreeMap;
 
 use super::sources::{is_test_file, without_comments, without_tests};
 use super::{Findings, Tree, line_at};
 
-/// `mark!("x")` in the code has a test with `marks::count("x")`, and the other way round.
+/// `mark!("x")` in the code has a test with `marks::count("x")`, and vice versa.
 pub(super) fn coverage_marks(tree: &Tree) -> Findings {
     let mut hits: BTreeMap<String, String> = BTreeMap::new();
     let mut counts: BTreeMap<String, String> = BTreeMap::new();

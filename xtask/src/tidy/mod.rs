@@ -1,9 +1,9 @@
-//! What the compiler does not check, as rules over the text of the tracked files.
+//! Rules that the compiler does not check, over the text of the tracked files.
 //!
 //! A rule is a function from a [`Tree`] (paths and texts) to findings, so its test needs no files: each rule has a test
-//! that shows that it catches a violation. Rules name the file and line, and what to do. The rules by what they read:
+//! that shows that it catches a violation. A finding names the file and line, and says what to do. The rules by what they read:
 //! [`edges`] the crates' dependencies, [`layers`] those of modules within a crate, [`manifests`] the Cargo files, [`sources`] the
-//! Rust code, [`marks`] the coverage marks, [`mutants`] the table of mutants, [`words`] everything, [`documents`] the Markdown.
+//! Rust code, [`marks`] the coverage marks, [`mutants`] the table of mutants, [`words`] all files, [`documents`] the Markdown.
 
 mod documents;
 pub(crate) mod edges;
@@ -25,7 +25,7 @@ pub(crate) struct Tree {
     files: BTreeMap<String, String>,
 }
 
-/// One violation, as a person reads it: place, then what to do.
+/// Violations, each as a sentence for a person: place, then what to do.
 type Findings = Vec<String>;
 
 type Rule = (&'static str, fn(&Tree) -> Findings);
@@ -61,7 +61,7 @@ impl Tree {
             .context("tidy reads the files that git tracks; this is not a git checkout")?;
         let mut files = BTreeMap::new();
         for name in names.split('\0').filter(|name| !name.is_empty()) {
-            // A tracked file that was just deleted is gone, not an error.
+            // A tracked file that was just deleted is not an error.
             if let Ok(text) = std::fs::read_to_string(sh.current_dir().join(name)) {
                 files.insert(name.to_owned(), text);
             }
@@ -116,7 +116,7 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of a line as people count, from a byte offset.
+/// The line number, from 1, of a byte offset.
 fn line_at(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
 }

@@ -1,10 +1,10 @@
-//! The table of mutants fits the sources, and the guide's page has a row for each.
+//! The rule that the table of mutants matches the sources, and that the guide's page has a row for each.
 
 use super::{Findings, Tree};
 use crate::mutants::page::{PAGE, differences};
 use crate::mutants::table::{self, FOLDER};
 
-/// What every mutant changes is there once, and the page lists what the table has.
+/// The snippet of every mutant occurs once, and the page lists exactly the mutants of the table.
 pub(super) fn mutants(tree: &Tree) -> Findings {
     let mutants = match table::read(tree.ending_in(".toml").filter(|(path, _)| path.starts_with(FOLDER))) {
         Ok(mutants) => mutants,

@@ -1,4 +1,4 @@
-//! Rules over Rust sources: documentation at the head, size, no escape hatches in the core.
+//! Rules over Rust sources: module documentation, size, no escape hatches in the core.
 //!
 //! Code is read as text, which is enough because rustfmt fixes its shape: a test module at the top level starts with
 //! `#[cfg(test)]` at the line's start and ends with a `}` there.
@@ -8,7 +8,7 @@ use super::{Findings, Tree, line_at};
 
 const LINES_MAX: usize = 800;
 
-/// Whether the whole file is tests.
+/// Whether the file contains only tests.
 pub(super) fn is_test_file(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/") || path.contains("/e2e/")
 }
@@ -31,7 +31,7 @@ pub(super) fn without_tests(text: &str) -> String {
     result
 }
 
-/// The text with comments blanked. A `//` inside a string blanks the rest of its line too, which no rule here minds.
+/// The text with comments blanked. A `//` inside a string blanks the rest of its line too, which does not matter for these rules.
 pub(super) fn without_comments(text: &str) -> String {
     text.split('\n').map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
@@ -40,7 +40,7 @@ fn sources(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
     tree.ending_in(".rs")
 }
 
-/// A module opens with what it does, what it leaves to others, its invariants.
+/// A module starts with documentation: what it does, what it leaves to others, its invariants.
 pub(super) fn module_documentation(tree: &Tree) -> Findings {
     sources(tree)
         .filter(|(_, text)| {
@@ -51,7 +51,7 @@ pub(super) fn module_documentation(tree: &Tree) -> Findings {
         .collect()
 }
 
-/// A file past 800 lines, tests not counted, is asking to be two.
+/// A file has at most 800 lines, not counting tests.
 pub(super) fn file_size(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in sources(tree).filter(|(path, _)| !is_test_file(path)) {
@@ -80,7 +80,7 @@ const HATCHES: &[(&str, &str)] = &[
     ("tokio", "the core has no runtime"),
 ];
 
-/// A core crate's code, tests not counted, has no I/O, clock, threads or async.
+/// A core crate's code, not counting tests, has no I/O, clock, threads or async.
 pub(super) fn escape_hatches(tree: &Tree) -> Findings {
     let mut findings = Findings::new();
     for (path, text) in sources(tree) {
@@ -106,7 +106,7 @@ pub(super) fn escape_hatches(tree: &Tree) -> Findings {
     findings
 }
 
-/// Every path with `::` in the code, groups of a `use` written out: `use std::{fs, time::Instant}` gives two.
+/// Every path with `::` in the code, with groups of a `use` expanded: `use std::{fs, time::Instant}` gives two.
 fn used_paths(code: &str) -> Vec<(usize, String)> {
     let mut paths = Vec::new();
     // The prefixes of the open braces that belong to a path; a brace of ordinary code has no prefix.

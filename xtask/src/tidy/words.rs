@@ -2,7 +2,7 @@
 
 use super::{Findings, Tree, line_at};
 
-/// A word, and why it is banned. Written in two halves, so that this file does not trip over itself.
+/// A word, and why it is banned. Written in two halves, so that the rule does not find it in this file.
 const BANNED: &[(&str, &str)] = &[
     (concat!("FIX", "ME"), "finish it, or say in the documents what is missing"),
     (concat!("XX", "X"), "finish it, or say in the documents what is missing"),
@@ -36,7 +36,7 @@ pub(super) fn banned_words(tree: &Tree) -> Findings {
     findings
 }
 
-/// Whether the match is not the middle of a longer word or path.
+/// Whether the match is not part of a longer word or path.
 fn stands_alone(text: &str, offset: usize, word: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     let before = text[..offset].chars().next_back();

@@ -15,6 +15,7 @@
 //! ```
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use store::{KEY_LEN_MAX, Key, Value};
@@ -49,6 +50,38 @@ pub(crate) struct Step {
     /// Where the next step starts; `None`: the walk is over.
     pub(crate) next: Option<Key>,
     pub(crate) finds: Vec<String>,
+}
+
+/// What is wrong with a page.
+#[derive(Debug, thiserror::Error)]
+enum Wrong {
+    #[error("it is deeper than any tree")]
+    TooDeep,
+    #[error("the file has pages 2 to {last}")]
+    NoSuchPage { last: u64 },
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error("it says that it is page {0}")]
+    Number(u64),
+    #[error("its header makes no sense")]
+    Header,
+    #[error("its entry {0} makes no sense")]
+    Entry(usize),
+    #[error("its keys are out of order")]
+    Order,
+    #[error("its keys belong elsewhere")]
+    Place,
+}
+
+/// What is wrong with a value on pages of its own.
+#[derive(Debug, thiserror::Error)]
+enum WrongValue {
+    #[error("page {first}: {what}")]
+    Page { first: u64, what: Wrong },
+    #[error("page {0} does not hold its value")]
+    Other(u64),
+    #[error("page {first} and those after it cannot be read: {error}")]
+    Unreadable { first: u64, error: io::Error },
 }
 
 /// A node of a page, with checked bounds.
@@ -135,7 +168,7 @@ impl<'a> Tree<'a> {
             }
             left = left.saturating_sub(self.page_size);
             let checked = if path.len() > DEPTH_MAX {
-                Err("it is deeper than any tree".to_owned())
+                Err(Wrong::TooDeep)
             } else {
                 let place = Place { number, low: &low, end: end.as_deref() };
                 self.page(number).and_then(|page| self.check_page(&page, &place, from, &mut step, &mut left))
@@ -169,16 +202,16 @@ impl<'a> Tree<'a> {
     }
 
     /// Reads a page and checks its number.
-    fn page(&self, number: u64) -> Result<Vec<u8>, String> {
+    fn page(&self, number: u64) -> Result<Vec<u8>, Wrong> {
         if !(2..=self.last_page).contains(&number) {
-            return Err(format!("the file has pages 2 to {}", self.last_page));
+            return Err(Wrong::NoSuchPage { last: self.last_page });
         }
         let mut page = vec![0; self.page_size];
         let read = self.file.read_exact_at(&mut page, number * self.page_size as u64);
-        read.map_err(|error| format!("it cannot be read: {error}"))?;
+        read.map_err(Wrong::Unreadable)?;
         match u64_at(&page, 0) {
             Some(own) if own == number => Ok(page),
-            own => Err(format!("it says that it is page {}", own.unwrap_or_default())),
+            own => Err(Wrong::Number(own.unwrap_or_default())),
         }
     }
 
@@ -190,7 +223,7 @@ impl<'a> Tree<'a> {
         from: &Key,
         step: &mut Step,
         left: &mut usize,
-    ) -> Result<Option<Children>, String> {
+    ) -> Result<Option<Children>, Wrong> {
         let Place { number, low, end } = *place;
         let nodes = nodes(page)?;
         let fits = |key: &[u8]| key >= low && end.is_none_or(|end| key < end);
@@ -199,7 +232,7 @@ impl<'a> Tree<'a> {
             // LMDB ignores the first key of a branch page; the lowest key of the branch counts.
             let key = if position == 0 && matches!(node.content, Content::Child(_)) { low } else { node.key };
             if !fits(key) {
-                return Err("its keys belong elsewhere".to_owned());
+                return Err(Wrong::Place);
             }
             let value = match node.content {
                 Content::Child(child) => {
@@ -224,42 +257,41 @@ impl<'a> Tree<'a> {
     }
 
     /// Reads a value from its overflow pages.
-    fn big(&self, first: u64, length: usize) -> Result<Value, String> {
-        let page = self.page(first).map_err(|what| format!("page {first}: {what}"))?;
+    fn big(&self, first: u64, length: usize) -> Result<Value, WrongValue> {
+        let page = self.page(first).map_err(|what| WrongValue::Page { first, what })?;
         let pages = u32_at(&page, 12).unwrap_or_default() as usize;
         let is_one = u16_at(&page, 10).is_some_and(|flags| flags & KINDS == OVERFLOW);
         if !is_one || length > VALUE_MAX || pages != (HEADER + length).div_ceil(self.page_size) {
-            return Err(format!("page {first} does not hold its value"));
+            return Err(WrongValue::Other(first));
         }
         let mut value = vec![0; length];
         let read = self.file.read_exact_at(&mut value, first * self.page_size as u64 + HEADER as u64);
-        read.map_err(|error| format!("page {first} and those after it cannot be read: {error}"))?;
+        read.map_err(|error| WrongValue::Unreadable { first, error })?;
         Ok(value.into())
     }
 }
 
 /// The nodes of a page of the tree, with bounds and order of keys checked.
-fn nodes(page: &[u8]) -> Result<Vec<Node<'_>>, String> {
-    let wrong = || "its header makes no sense".to_owned();
-    let flags = u16_at(page, 10).ok_or_else(wrong)? & KINDS;
-    let lower = usize::from(u16_at(page, 12).ok_or_else(wrong)?);
-    let upper = usize::from(u16_at(page, 14).ok_or_else(wrong)?);
+fn nodes(page: &[u8]) -> Result<Vec<Node<'_>>, Wrong> {
+    let flags = u16_at(page, 10).ok_or(Wrong::Header)? & KINDS;
+    let lower = usize::from(u16_at(page, 12).ok_or(Wrong::Header)?);
+    let upper = usize::from(u16_at(page, 14).ok_or(Wrong::Header)?);
     let is_branch = flags == BRANCH;
     if !is_branch && flags != LEAF || lower <= HEADER || lower % 2 != 0 || lower > upper || upper > page.len() {
-        return Err(wrong());
+        return Err(Wrong::Header);
     }
     let mut nodes: Vec<Node<'_>> = Vec::with_capacity((lower - HEADER) / 2);
     for at in (HEADER..lower).step_by(2) {
-        let place = usize::from(u16_at(page, at).ok_or_else(wrong)?);
+        let place = usize::from(u16_at(page, at).ok_or(Wrong::Header)?);
         let node = node(page, place, is_branch).filter(|_| place >= upper);
-        let node = node.ok_or_else(|| format!("its entry {} makes no sense", (at - HEADER) / 2))?;
+        let node = node.ok_or(Wrong::Entry((at - HEADER) / 2))?;
         let follows = match nodes.len() {
             0 => true,
             1 if is_branch => true,
             _ => nodes.last().is_some_and(|last| last.key < node.key),
         };
         if !follows {
-            return Err("its keys are out of order".to_owned());
+            return Err(Wrong::Order);
         }
         nodes.push(node);
     }

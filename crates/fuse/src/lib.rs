@@ -9,6 +9,7 @@
 //! expire at once. The kernel gets no negative entries, and its own write-back cache stays off.
 
 mod convert;
+mod error;
 mod interrupts;
 pub mod ioctl;
 mod job;
@@ -16,6 +17,7 @@ mod mount;
 mod process;
 mod session;
 
-pub use mount::{Claim, Connected, Connecting, FuseMount, MountError, MountSettings, mounts, remount};
+pub use error::MountError;
+pub use mount::{Claim, Connected, Connecting, FuseMount, MountSettings, mounts, remount};
 
 pub(crate) use client::api::Call;

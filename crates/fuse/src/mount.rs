@@ -17,6 +17,7 @@ use rustix::fs::{Access, FlockOperation};
 use rustix::mount::MountFlags;
 
 use crate::Call;
+use crate::error::MountError;
 use crate::interrupts::Interrupts;
 use crate::job::Jobs;
 use crate::session::Adapter;
@@ -53,18 +54,6 @@ pub struct MountSettings {
     /// Use io_uring if the kernel supports it; otherwise `/dev/fuse`.
     pub uring: bool,
 }
-
-/// Why mounting failed: a sentence that says what to do.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MountError(pub String);
-
-impl std::fmt::Display for MountError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for MountError {}
 
 /// A client mounted on a directory.
 pub struct FuseMount {
@@ -159,11 +148,11 @@ impl Claim {
     /// Starts the client that will be mounted here, without waiting for servers.
     ///
     /// # Errors
-    /// The operating system refused a thread or a descriptor: a sentence.
+    /// The operating system refused a thread or a descriptor.
     pub fn connect(self, options: Options) -> Result<Connecting, MountError> {
         let kernel = Arc::new(KernelCaches::default());
         let identity = format!("{}\n{}\n", options.fsname, options.uuid);
-        let client = Mount::launch(options, kernel.clone()).map_err(MountError)?;
+        let client = Mount::launch(options, kernel.clone())?;
         Ok(Connecting { client, identity, kernel, claim: self })
     }
 }
@@ -188,12 +177,12 @@ impl Connecting {
     /// The servers refuse, or the client was stopped: a sentence.
     pub fn wait(self, settings: &MountSettings) -> Result<Connected, MountError> {
         let Connecting { client, identity, kernel, claim } = self;
-        client.wait_mounted().map_err(MountError)?;
+        client.wait_mounted()?;
         let root = match find_subtree(&client, &settings.subtree) {
             Ok(root) => root,
-            Err(reason) => {
+            Err(error) => {
                 let _ = client.unmount(Duration::from_secs(5));
-                return Err(MountError(reason));
+                return Err(error);
             }
         };
         let _ = kernel.root.set(root);
@@ -214,22 +203,19 @@ impl Connected {
     /// Mounts it on its directory.
     ///
     /// # Errors
-    /// The kernel refuses: a sentence.
+    /// The kernel refuses.
     pub fn mount(self, settings: &MountSettings) -> Result<FuseMount, MountError> {
         let Connected { client, root, identity, kernel, claim } = self;
         let directory = claim.directory.clone();
         let failed = |error: io::Error| {
             let _ = client.unmount(Duration::from_secs(5));
-            MountError(match error.kind() {
-                io::ErrorKind::NotFound => {
-                    "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse"
-                        .to_owned()
-                }
+            match error.kind() {
+                io::ErrorKind::NotFound => MountError::NoFuse,
                 io::ErrorKind::PermissionDenied => {
-                    format!("mounting {} is not permitted: {error}{}", directory.display(), advice(settings))
+                    MountError::NotPermitted { directory: directory.clone(), error, advice: advice(settings) }
                 }
-                _ => format!("cannot mount {}: {error}", directory.display()),
-            })
+                _ => MountError::Kernel { directory: directory.clone(), error },
+            }
         };
         let interrupts = Interrupts::watch(client.clone()).map_err(failed)?;
         let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts, jobs: Jobs::default() });
@@ -284,19 +270,14 @@ fn session_options(settings: &MountSettings) -> fusewire::Options {
 
 /// The node of a subtree's directory. It stays open as long as the client exists, so that it stays valid even if another client
 /// renames or changes it.
-fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
+fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, MountError> {
     let mut ino = fusewire::abi::ROOT;
     if names.is_empty() {
         return Ok(ino);
     }
-    let shown = names.join("/");
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let cred = Cred { uid, gid, ..Cred::default() };
-    let refused = |errno: Errno| {
-        format!(
-            "the file system has no directory '/{shown}' for this user ({errno}); make it in a mount of the whole first"
-        )
-    };
+    let refused = |errno: Errno| MountError::NoSubtree { subtree: names.join("/"), errno };
     let mut looked_up = Vec::new();
     for name in names {
         let call = Call::Lookup { parent: ino, name: name.clone().into() };
@@ -345,18 +326,12 @@ pub fn remount(settings: &MountSettings, directory: &Path) -> io::Result<()> {
 }
 
 fn check_kind(directory: &Path) -> Result<(), MountError> {
-    let shown = directory.display();
+    let own = || directory.to_path_buf();
     match std::fs::metadata(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(MountError(format!("mount point {shown} does not exist; create it with: mkdir -p {shown}")))
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Err(MountError(format!(
-            "mount point {shown} is left over from a mount whose process died; free it with: umount -l {shown}"
-        ))),
-        Err(error) => Err(MountError(format!("mount point {shown}: {error}"))),
-        Ok(metadata) if !metadata.is_dir() => {
-            Err(MountError(format!("mount point {shown} is not a directory; choose or create one")))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(MountError::NoDirectory(own())),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Err(MountError::LeftOver(own())),
+        Err(error) => Err(MountError::Unusable { directory: own(), error }),
+        Ok(metadata) if !metadata.is_dir() => Err(MountError::NotADirectory(own())),
         Ok(_) => Ok(()),
     }
 }
@@ -364,10 +339,7 @@ fn check_kind(directory: &Path) -> Result<(), MountError> {
 fn check_free(directory: &Path) -> Result<(), MountError> {
     let wanted = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
     if mounts().iter().any(|mount| mount.place == wanted) {
-        return Err(MountError(format!(
-            "mount point {} is busy: an Adamant file system is mounted there; unmount it first or choose another directory",
-            directory.display()
-        )));
+        return Err(MountError::Mounted(directory.to_path_buf()));
     }
     Ok(())
 }
@@ -377,10 +349,7 @@ fn lock(directory: &Path) -> Result<Option<File>, MountError> {
     let Ok(file) = File::open(directory) else { return Ok(None) };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(MountError(format!(
-            "mount point {} is busy: another process is about to mount there (see 'adamant status'); end it first or choose another directory",
-            directory.display()
-        ))),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(MountError::Claimed(directory.to_path_buf())),
         Err(_) => Ok(None),
     }
 }
@@ -440,12 +409,14 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let first = Claim::new(place.path()).unwrap();
         let refused = Claim::new(place.path()).unwrap_err();
-        assert!(refused.0.contains("another process is about to mount there"), "{refused}");
+        assert!(matches!(refused, MountError::Claimed(_)), "{refused}");
+        assert!(refused.to_string().contains("another process is about to mount there"), "{refused}");
         drop(first);
         Claim::new(place.path()).unwrap();
         let file = place.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(Claim::new(&file).unwrap_err().0.contains("not a directory"));
-        assert!(Claim::new(&place.path().join("none")).unwrap_err().0.contains("mkdir -p"));
+        assert!(matches!(Claim::new(&file), Err(MountError::NotADirectory(_))));
+        let absent = Claim::new(&place.path().join("none")).unwrap_err();
+        assert!(matches!(absent, MountError::NoDirectory(_)) && absent.to_string().contains("mkdir -p"), "{absent}");
     }
 }

@@ -18,13 +18,40 @@ use crate::stream::Stream;
 /// How long a server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Why a target could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No server answers there: look whether one runs.
+    #[error("cannot ask {target} at {place}: {error}; is it served there?")]
+    Unreachable {
+        /// Its name.
+        target: String,
+        /// Its addresses.
+        place: String,
+        /// What became of the attempt.
+        error: io::Error,
+    },
+    /// It does not let this process connect.
+    #[error("{target} at {place} refuses: {reason}")]
+    Refused {
+        /// Its name.
+        target: String,
+        /// Its addresses.
+        place: String,
+        /// Its answer.
+        errno: Errno,
+        /// The same, or what it says beside.
+        reason: String,
+    },
+}
+
 /// Asks the target `target` at one of `nids`.
 ///
 /// # Errors
-/// A sentence if it cannot be asked. What it answers, errors too, is in the frame.
-pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> Result<Frame, String> {
-    let shown = nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
-    let failed = |error: io::Error| format!("cannot ask {target} at {shown}: {error}; is it served there?");
+/// It cannot be asked. What it answers, errors too, is in the frame.
+pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> Result<Frame, AskError> {
+    let place = || nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
+    let failed = |error: io::Error| AskError::Unreachable { target: target.to_owned(), place: place(), error };
     let mut talk = Talk { stream: Stream::dial(nids).map_err(failed)?, decoder: Decoder::new() };
     let connect = ConnectReq {
         client_uuid: Bytes::copy_from_slice(&clock::uuid().0.to_be_bytes()),
@@ -45,10 +72,8 @@ pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> R
     let connected = talk.exchange(Frame::new(hello, &connect, Bytes::new())).map_err(failed)?;
     if let Err(errno) = Errno::from_status(connected.header.status) {
         let reason = connected.decode::<ConnectRep>().map(|reply| reply.reason).unwrap_or_default();
-        return Err(format!(
-            "{target} at {shown} refuses: {}",
-            if reason.is_empty() { errno.to_string() } else { reason }
-        ));
+        let reason = if reason.is_empty() { errno.to_string() } else { reason };
+        return Err(AskError::Refused { target: target.to_owned(), place: place(), errno, reason });
     }
     let question = Header { export: connected.header.export, ..header(opcode, 2) };
     let answer = talk.exchange(Frame::new(question, body, Bytes::new())).map_err(failed)?;

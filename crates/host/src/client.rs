@@ -32,10 +32,14 @@ use crate::clock::{self, Clock};
 use crate::crew::{self, Crew};
 use crate::stream::Stream;
 
+mod error;
 mod failure;
 mod kernel;
 mod status;
+#[cfg(test)]
+mod tests;
 
+pub use error::{AssertionFailed, LaunchError, MountError, StartError, UnmountError};
 pub use kernel::{Kernel, NoKernel};
 
 /// What runs when a call is done. It must not block and must not call the mount.
@@ -102,7 +106,7 @@ enum Reader {
 enum Phase {
     Mounting,
     Mounted,
-    Failed(String),
+    Failed(MountError),
     Unmounting,
     Gone,
 }
@@ -138,8 +142,8 @@ struct State {
     phase: Phase,
     /// What a mount that is not complete waits for.
     waits: Vec<String>,
-    /// What was not written back when it ended, as a sentence.
-    lost: Option<String>,
+    /// What was lost when it ended.
+    lost: Option<UnmountError>,
     /// When the last call came, so that the caretaker stays away from the sockets.
     last_call: std::time::Instant,
     /// Completions that are ready to run once the lock is free.
@@ -188,8 +192,8 @@ impl Mount {
     /// Starts a client and waits until it is mounted, or cannot be.
     ///
     /// # Errors
-    /// A sentence that says what to do.
-    pub fn start(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, String> {
+    /// It cannot run, or the servers refuse it.
+    pub fn start(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, StartError> {
         let mount = Self::launch(options, kernel)?;
         mount.wait_mounted()?;
         Ok(mount)
@@ -199,12 +203,10 @@ impl Mount {
     ///
     /// # Errors
     /// The operating system refused a thread or a descriptor.
-    pub fn launch(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, String> {
-        let os = |error: io::Error| format!("cannot start the client: {error}");
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os(e.into()))?;
+    pub fn launch(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, LaunchError> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let nudge =
-            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
-                .map_err(|e| os(e.into()))?;
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)?;
         let clock = Clock::default();
         let machine = Asserted::new(client::Client::new(options, clock.now()));
         let shared = Arc::new(Shared {
@@ -246,7 +248,7 @@ impl Mount {
                 let known = kernel.forget_inode(ino, offset, length);
                 forgotten(&shared, token, known);
             };
-            Crew::start(name, forget, watch).map_err(os)
+            Crew::start(name, forget, watch).map_err(LaunchError)
         };
         let _ = shared.forget_attributes.set(inodes("forget-attrs")?);
         let _ = shared.forget_pages.set(inodes("forget-pages")?);
@@ -257,15 +259,16 @@ impl Mount {
                 shared.turn(|state, now| state.happened(now, Event::Asked));
             }
         };
-        let _ = shared.let_go.set(Crew::start("let-go", let_go, panicked(&shared)).map_err(os)?);
+        let _ = shared.let_go.set(Crew::start("let-go", let_go, panicked(&shared)).map_err(LaunchError)?);
         let for_names = Arc::downgrade(&shared);
         let forget_entry = move |(token, parent, name): (u64, u64, Bytes)| {
             kernel.forget_entry(parent, &name);
             forgotten(&for_names, token, true);
         };
-        let _ = shared.forget_entry.set(Crew::start("forget-entry", forget_entry, panicked(&shared)).map_err(os)?);
+        let _ =
+            shared.forget_entry.set(Crew::start("forget-entry", forget_entry, panicked(&shared)).map_err(LaunchError)?);
         let for_care = shared.clone();
-        start_thread("caretaker".to_owned(), panicked(&shared), move || for_care.take_care()).map_err(os)?;
+        start_thread("caretaker".to_owned(), panicked(&shared), move || for_care.take_care()).map_err(LaunchError)?;
         shared.turn(|state, now| {
             state.happened(now, Event::WallClock(clock::wall_ns()));
         });
@@ -275,15 +278,15 @@ impl Mount {
     /// Waits until calls can be made.
     ///
     /// # Errors
-    /// Why the mount cannot be, as a sentence.
-    pub fn wait_mounted(&self) -> Result<(), String> {
+    /// Why the mount cannot be.
+    pub fn wait_mounted(&self) -> Result<(), MountError> {
         let mut state = self.shared.state.lock();
         loop {
             match &state.phase {
                 Phase::Mounting => self.shared.settled.wait(&mut state),
                 Phase::Mounted => return Ok(()),
                 Phase::Failed(reason) => return Err(reason.clone()),
-                Phase::Unmounting | Phase::Gone => return Err("it was ended before it was mounted".to_owned()),
+                Phase::Unmounting | Phase::Gone => return Err(MountError::Ended),
             }
         }
     }
@@ -386,8 +389,8 @@ impl Mount {
     /// tells the same again.
     ///
     /// # Errors
-    /// What was not written back, as a sentence.
-    pub fn unmount(&self, patience: Duration) -> Result<(), String> {
+    /// What was not written back.
+    pub fn unmount(&self, patience: Duration) -> Result<(), UnmountError> {
         let deadline = std::time::Instant::now() + patience;
         self.shared.turn(|state, now| {
             if !matches!(state.phase, Phase::Gone | Phase::Failed(_)) {
@@ -399,13 +402,12 @@ impl Mount {
         loop {
             match &state.phase {
                 Phase::Gone => return state.lost.clone().map_or(Ok(()), Err),
-                Phase::Failed(reason) => return Err(reason.clone()),
+                Phase::Failed(reason) => return Err(UnmountError::NotMounted(reason.clone())),
                 _ => {}
             }
             if self.shared.settled.wait_until(&mut state, deadline).timed_out() {
                 state.phase = Phase::Gone;
-                state.lost =
-                    Some("the servers did not answer in time; what they had not confirmed may be lost".to_owned());
+                state.lost = Some(UnmountError::NoAnswer);
                 self.shared.caretaker.notify_all();
             }
         }
@@ -729,11 +731,9 @@ impl Shared {
             Effect::LetGo(nodes) => crew::send(&self.let_go, nodes),
             Effect::Mounted => self.settle(state, Phase::Mounted),
             Effect::MountWaits { on } => state.waits = on,
-            Effect::MountFailed { reason } => self.settle(state, Phase::Failed(reason)),
+            Effect::MountFailed { reason } => self.settle(state, Phase::Failed(MountError::Refused(reason))),
             Effect::Unmounted { result } => {
-                state.lost = result
-                    .err()
-                    .map(|errno| format!("not everything that programs wrote could be written back: {errno}"));
+                state.lost = result.err().map(UnmountError::NotWrittenBack);
                 self.settle(state, Phase::Gone);
             }
             Effect::Jobs(jobs) => {

@@ -34,17 +34,39 @@ pub enum Listener {
     Unix(std::os::unix::net::UnixListener, PathBuf),
 }
 
+/// Why an address cannot be listened at.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody listens there.
+    #[error("{0} is in use by another process; stop it or choose another address with --listen")]
+    InUse(Nid),
+    /// A socket's folder is not there, and made by mistake it would be one that nobody looks into.
+    #[error("cannot listen at {nid}: its folder does not exist; create it with: mkdir -m 700 {}", .folder.display())]
+    NoFolder {
+        /// The address.
+        nid: Nid,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The address is not this machine's, or not this user's.
+    #[error("cannot listen at {nid}: {error}")]
+    Io {
+        /// The address.
+        nid: Nid,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
 impl Listener {
     /// Listens at `nid`; port 0 takes a free one. Gives the address as others reach it.
     ///
     /// # Errors
-    /// The address is in use or not this machine's: a sentence.
-    pub fn bind(nid: &Nid) -> Result<(Listener, Nid), String> {
+    /// The address is in use or not this machine's.
+    pub fn bind(nid: &Nid) -> Result<(Listener, Nid), ListenError> {
         let fail = |error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                format!("{nid} is in use by another process; stop it or choose another address with --listen")
-            }
-            _ => format!("cannot listen at {nid}: {error}"),
+            io::ErrorKind::AddrInUse => ListenError::InUse(nid.clone()),
+            _ => ListenError::Io { nid: nid.clone(), error },
         };
         match nid {
             Nid::Tcp { host, port } => {
@@ -58,15 +80,12 @@ impl Listener {
                     if folder == admin::directory() {
                         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fail)?;
                     } else if !folder.exists() {
-                        // Made by mistake it would be a folder that nobody looks into.
-                        let line =
-                            format!("its folder does not exist; create it with: mkdir -m 700 {}", folder.display());
-                        return Err(fail(io::Error::new(io::ErrorKind::NotFound, line)));
+                        return Err(ListenError::NoFolder { nid: nid.clone(), folder: folder.to_path_buf() });
                     }
                     private::check_unchanged_by_others(folder).map_err(fail)?;
                 }
                 if UnixStream::connect(&path).is_ok() {
-                    return Err(fail(io::ErrorKind::AddrInUse.into()));
+                    return Err(ListenError::InUse(nid.clone()));
                 }
                 match std::fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),

@@ -24,9 +24,28 @@ fn named(name: &str) -> Option<OfFaults> {
     OfFaults::ALL.iter().copied().find(|which| which.declared().leaf == name)
 }
 
-/// What a process answers that does not allow faults.
-pub const NOT_ALLOWED: &str =
-    "fault injection is not allowed here; start servers with --allow-faults, and mount with -o allow_faults";
+/// Why a fault is not set.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetError {
+    /// The process does not allow faults.
+    #[error("fault injection is not allowed here; start servers with --allow-faults, and mount with -o allow_faults")]
+    NotAllowed,
+    /// The value is no number of 32 bits.
+    #[error("'{0}' is no number of 32 bits")]
+    NotANumber(String),
+}
+
+/// An option at the start of a process that sets a fault, and cannot.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("option '{name}={value}': {why}")]
+pub struct OptionError {
+    /// The fault's name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Why not.
+    pub why: SetError,
+}
 
 /// Whether a parameter is one of the table.
 pub fn is_one(name: &str) -> bool {
@@ -44,29 +63,41 @@ pub fn get(faults: &Faults, pattern: &str) -> Vec<(String, String)> {
     served.values(|name| wildcard::matches(pattern, name), show)
 }
 
-/// Sets one; `None`: it is not one of these.
+/// Sets one, as an answer to whoever asked for it; `None`: it is not one of these.
 pub fn set(faults: &Faults, name: &str, value: &str) -> Option<Response> {
+    Some(match try_set(faults, name, value)? {
+        Ok(()) => Response::Params(vec![(name.to_owned(), value.to_owned())]),
+        Err(error) => {
+            let errno = match error {
+                SetError::NotAllowed => Errno::EPERM,
+                SetError::NotANumber(_) => Errno::EINVAL,
+            };
+            Response::Failed(errno.raw(), error.to_string())
+        }
+    })
+}
+
+/// Sets one; `None`: it is not one of these.
+fn try_set(faults: &Faults, name: &str, value: &str) -> Option<Result<(), SetError>> {
     let which = named(name)?;
     if !faults.is_allowed() {
-        return Some(Response::Failed(Errno::EPERM.raw(), NOT_ALLOWED.to_owned()));
+        return Some(Err(SetError::NotAllowed));
     }
     let Some(number) = number(value) else {
-        return Some(Response::Failed(Errno::EINVAL.raw(), format!("'{value}' is no number of 32 bits")));
+        return Some(Err(SetError::NotANumber(value.to_owned())));
     };
     bound(which).1(faults, number);
     tracing::warn!("fault injection: {name}={number:#x}");
-    Some(Response::Params(vec![(name.to_owned(), value.to_owned())]))
+    Some(Ok(()))
 }
 
 /// Sets one before anything runs.
 ///
 /// # Errors
-/// A sentence: faults are not allowed, or the value is no number.
-pub fn set_at_start(faults: &Faults, name: &str, value: &str) -> Result<(), String> {
-    match set(faults, name, value) {
-        Some(Response::Failed(_, message)) => Err(format!("option '{name}={value}': {message}")),
-        _ => Ok(()),
-    }
+/// Faults are not allowed, or the value is no number.
+pub fn set_at_start(faults: &Faults, name: &str, value: &str) -> Result<(), OptionError> {
+    let failed = |why| OptionError { name: name.to_owned(), value: value.to_owned(), why };
+    try_set(faults, name, value).unwrap_or(Ok(())).map_err(failed)
 }
 
 /// Decimal, or hexadecimal with `0x`; -1 is all ones.
@@ -96,7 +127,11 @@ mod tests {
             assert_eq!(get(&faults, name), [(name.to_owned(), shown.to_owned())]);
         }
         assert!(matches!(set(&faults, "fail_loc", "0x100000000"), Some(Response::Failed(22, _))));
-        assert!(set_at_start(&Faults::none(), "fail_loc", "0x720").is_err_and(|line| line.contains("--allow-faults")));
+        let refused = set_at_start(&Faults::none(), "fail_loc", "0x720").unwrap_err();
+        assert_eq!(refused.why, SetError::NotAllowed);
+        assert!(
+            refused.to_string().contains("option 'fail_loc=0x720'") && refused.to_string().contains("--allow-faults")
+        );
         assert_eq!(set_at_start(&faults, "fail_loc", "0x720"), Ok(()));
         assert_eq!(faults.loc(), 0x720);
         assert_eq!(get(&faults, "fail_*").len(), 3);

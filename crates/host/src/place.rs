@@ -12,6 +12,10 @@ use target::Format;
 
 use crate::{clock, private};
 
+mod error;
+
+pub use error::{ChangeError, FormatError, ParseParamError, ParsePlaceError, ReadError};
+
 /// Where a target lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -22,18 +26,17 @@ pub enum Place {
 }
 
 impl FromStr for Place {
-    type Err = String;
+    type Err = ParsePlaceError;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<Place, ParsePlaceError> {
         if let Some(name) = text.strip_prefix("mem:") {
             return Ok(Place::Memory(name.parse()?));
         }
         if let Some((scheme, _)) = text.split_once("://") {
-            return Err(format!(
-                "'{text}': targets in object stores ({scheme}) are not part of this version; use a directory"
-            ));
+            return Err(ParsePlaceError::ObjectStore { text: text.to_owned(), scheme: scheme.to_owned() });
         }
-        std::path::absolute(text).map(Place::Directory).map_err(|error| format!("'{text}': {error}"))
+        let failed = |error| ParsePlaceError::Path { text: text.to_owned(), error };
+        std::path::absolute(text).map(Place::Directory).map_err(failed)
     }
 }
 
@@ -60,63 +63,60 @@ pub(crate) const OBJECTS: &str = "objects";
 /// Makes a target.
 ///
 /// # Errors
-/// A sentence that says what to do.
-pub fn format(place: &Place, new: &NewTarget) -> Result<(), String> {
-    let Place::Directory(directory) = place else {
-        return Err("a target in memory is made when it is served: adamant serve mem:NAME".to_owned());
+/// The place is not fit for it, or its medium fails.
+pub fn format(place: &Place, new: &NewTarget) -> Result<(), FormatError> {
+    let directory = match place {
+        Place::Directory(directory) => directory,
+        Place::Memory(name) => return Err(FormatError::InMemory(name.clone())),
     };
     check_place(directory, new.reformat)?;
     if LmdbEngine::exists(directory) {
         if !new.reformat {
-            let holds = identify(place).map_or_else(|error| error, |header| format!("it holds {}", header.name));
-            return Err(format!(
-                "'{}' is a target already ({holds}); choose another directory, or destroy it with --reformat",
-                directory.display()
-            ));
+            let holds = identify(place).map(|header| header.name).map_err(Box::new);
+            return Err(FormatError::IsATarget { directory: directory.clone(), holds });
         }
         // Nobody may use it meanwhile: opening takes its lock.
-        drop(LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?);
-        remove_target(directory).map_err(|error| format!("cannot clear '{}': {error}", directory.display()))?;
+        drop(LmdbEngine::open(directory, OpenOptions::default())?);
+        remove_target(directory).map_err(failed("clear", directory))?;
     }
-    let engine = LmdbEngine::open(directory, OpenOptions { create: true, ..OpenOptions::default() })
-        .map_err(|error| error.to_string())?;
+    let engine = LmdbEngine::open(directory, OpenOptions { create: true, ..OpenOptions::default() })?;
     if new.name.kind == TargetKind::Ost {
         let objects = directory.join(OBJECTS);
-        private::ensure(&objects).map_err(|error| format!("cannot make '{}': {error}", objects.display()))?;
+        private::ensure(&objects).map_err(failed("make", &objects))?;
     }
-    write_first_records(&engine, new)
+    Ok(write_first_records(&engine, new)?)
+}
+
+/// What the file system underneath says of an attempt to make a target.
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FormatError {
+    let path = path.to_path_buf();
+    move |error| FormatError::Io { doing, path, error }
 }
 
 /// What may be in a directory that counts as empty: what a fresh file system has, and the MGT of a directory for both.
 const NOTHING: [&str; 2] = ["lost+found", "mgt"];
 
 /// Whether a target may be made there: not between somebody's files, unless that is asked for.
-fn check_place(directory: &Path, reformat: bool) -> Result<(), String> {
+fn check_place(directory: &Path, reformat: bool) -> Result<(), FormatError> {
     use std::os::unix::fs::FileTypeExt;
-    let shown = directory.display();
+    let own = || directory.to_path_buf();
     let metadata = match std::fs::metadata(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(|error| format!("cannot look at '{shown}': {error}"))?,
+        other => other.map_err(failed("look at", directory))?,
     };
     if metadata.file_type().is_block_device() {
-        return Err(format!(
-            "'{shown}' is a block device, and a target is a directory: make a file system on it (mkfs.ext4, mkfs.xfs), mount it, \
-             and name a directory there"
-        ));
+        return Err(FormatError::BlockDevice(own()));
     }
     if !metadata.is_dir() {
-        return Err(format!("'{shown}' is not a directory; name one that is empty or not there yet"));
+        return Err(FormatError::NotADirectory(own()));
     }
     if reformat || LmdbEngine::exists(directory) {
         return Ok(());
     }
-    let entries = std::fs::read_dir(directory).map_err(|error| format!("cannot look into '{shown}': {error}"))?;
+    let entries = std::fs::read_dir(directory).map_err(failed("look into", directory))?;
     let foreign = |entry: &std::fs::DirEntry| !NOTHING.iter().any(|name| entry.file_name() == *name);
     match entries.flatten().find(foreign) {
-        Some(entry) => Err(format!(
-            "'{shown}' is not empty: it holds '{}'; choose an empty directory, or make the target beside what is there with --reformat",
-            entry.file_name().display()
-        )),
+        Some(entry) => Err(FormatError::NotEmpty { directory: own(), entry: entry.file_name().display().to_string() }),
         None => Ok(()),
     }
 }
@@ -134,7 +134,7 @@ fn remove_target(directory: &Path) -> std::io::Result<()> {
     }
 }
 
-pub(crate) fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), String> {
+pub(crate) fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), store::EngineError> {
     let format = Format {
         name: new.name.clone(),
         uuid: clock::uuid().0,
@@ -154,36 +154,36 @@ pub(crate) fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Resul
         }
     };
     let records = batch.seal(&schema::formats());
-    engine.commit(1, &records).map_err(|error| error.to_string())
+    engine.commit(1, &records)
 }
 
 /// The header of a target, also of one that another process serves.
 ///
 /// # Errors
-/// A sentence that says what to do.
-pub fn identify(place: &Place) -> Result<Header, String> {
+/// There is no target, or its store cannot be read.
+pub fn identify(place: &Place) -> Result<Header, ReadError> {
     let Place::Directory(directory) = place else {
-        return Err("a target in memory has no header to look at".to_owned());
+        return Err(ReadError::InMemory);
     };
     let options = OpenOptions { read_only: true, beside_writer: true, ..OpenOptions::default() };
-    let engine = LmdbEngine::open(directory, options).map_err(|error| error.to_string())?;
+    let engine = LmdbEngine::open(directory, options)?;
     header_of(&engine, &directory.display().to_string())
 }
 
 /// What a management target keeps for its file systems, as lines `FSNAME: PATH=VALUE`. Of other targets there is nothing.
 ///
 /// # Errors
-/// A sentence; as for [`identify`].
-pub fn persistent_params(directory: &Path) -> Result<Vec<String>, String> {
-    let engine = LmdbEngine::open(directory, OpenOptions { read_only: true, ..OpenOptions::default() })
-        .map_err(|error| error.to_string())?;
+/// As for [`identify`].
+pub fn persistent_params(directory: &Path) -> Result<Vec<String>, ReadError> {
+    let engine = LmdbEngine::open(directory, OpenOptions { read_only: true, ..OpenOptions::default() })?;
+    let senseless = |error| ReadError::Senseless { place: directory.display().to_string(), error };
     let mut lines = Vec::new();
     let mut range = ParamRec::all();
     loop {
-        let found = engine.scan(&range, 1024).map_err(|error| error.to_string())?;
+        let found = engine.scan(&range, 1024)?;
         for (key, sealed) in &found.records {
-            let body = schema::formats().open(key, sealed).map_err(|error| error.to_string())?;
-            let record = ParamRec::decode_record(&body).map_err(|error| error.to_string())?;
+            let body = schema::formats().open(key, sealed)?;
+            let record = ParamRec::decode_record(&body).map_err(senseless)?;
             if let Some((fsname, path)) = ParamRec::parse_key(key) {
                 lines.push(format!("{fsname}: {path}={}", record.value));
             }
@@ -217,10 +217,9 @@ pub struct Changes {
 /// Changes a target that is not running. Gives its header as it is then.
 ///
 /// # Errors
-/// A sentence that says what to do. Nothing is changed then.
-pub fn change(directory: &Path, changes: &Changes) -> Result<Header, String> {
-    let failed = |error: store::EngineError| error.to_string();
-    let engine = LmdbEngine::open(directory, OpenOptions::default()).map_err(failed)?;
+/// A parameter is none, or its store cannot be read or written. Nothing is changed then.
+pub fn change(directory: &Path, changes: &Changes) -> Result<Header, ChangeError> {
+    let engine = LmdbEngine::open(directory, OpenOptions::default())?;
     let mut header = header_of(&engine, &directory.display().to_string())?;
     if changes.erase_params {
         header.params.clear();
@@ -241,13 +240,13 @@ pub fn change(directory: &Path, changes: &Changes) -> Result<Header, String> {
         batch.delete(KnownConfig::key(&()));
         if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
             for range in [TargetRec::all(), ParamRec::all(), PoolRec::all()] {
-                forget_all(&engine, range, &mut batch).map_err(failed)?;
+                forget_all(&engine, range, &mut batch)?;
             }
         }
     }
     batch.put(Header::key(&()), header.encode_record());
-    let group = engine.last_group().map_err(failed)? + 1;
-    engine.commit(group, &batch.seal(&schema::formats())).map_err(failed)?;
+    let group = engine.last_group()? + 1;
+    engine.commit(group, &batch.seal(&schema::formats()))?;
     Ok(header)
 }
 
@@ -271,27 +270,25 @@ fn forget_all(
 ///
 /// # Errors
 /// What it should look like.
-pub fn checked_param(param: &str) -> Result<&str, String> {
+pub fn checked_param(param: &str) -> Result<&str, ParseParamError> {
     let good = |path: &str| path.contains('.') && !path.starts_with('.') && !path.contains(char::is_whitespace);
     match param.split_once('=') {
         Some((path, _)) if good(path) && param.len() <= 1024 => Ok(path),
-        _ => Err(format!("'{param}' is not a parameter; expected PATH=VALUE, for example mdt.dom_stripesize=0")),
+        _ => Err(ParseParamError(param.to_owned())),
     }
 }
 
-pub(crate) fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, String> {
+pub(crate) fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, ReadError> {
     let key = Header::key(&());
-    let sealed = engine.get(&key).map_err(|error| error.to_string())?.ok_or_else(|| {
+    let sealed = engine.get(&key)?.ok_or_else(|| {
         // Its pages count records, but do not lead to them.
-        if engine.space().is_ok_and(|space| space.records > 0) {
-            return format!(
-                "the store in '{place}' is damaged: it has records, and the target's own is not found; put back a copy of that directory, or make the target anew"
-            );
+        match engine.space().is_ok_and(|space| space.records > 0) {
+            true => ReadError::HeaderLost(place.to_owned()),
+            false => ReadError::Unfinished(place.to_owned()),
         }
-        format!("'{place}' holds a store without a target; it was never finished: make it again with 'adamant mkfs --reformat'")
     })?;
-    let body = schema::formats().open(&key, &sealed).map_err(|error| error.to_string())?;
-    Header::decode_record(&body).map_err(|error| format!("'{place}': {error}"))
+    let body = schema::formats().open(&key, &sealed)?;
+    Header::decode_record(&body).map_err(|error| ReadError::Senseless { place: place.to_owned(), error })
 }
 
 #[cfg(test)]
@@ -303,7 +300,8 @@ mod tests {
         assert!(matches!("mem:fs-MDT0000".parse(), Ok(Place::Memory(_))));
         assert!(matches!("/srv/x".parse(), Ok(Place::Directory(_))));
         assert!("mem:what".parse::<Place>().is_err());
-        assert!("s3://bucket/x".parse::<Place>().unwrap_err().contains("not part of this version"));
+        let far = "s3://bucket/x".parse::<Place>();
+        assert!(matches!(far, Err(ParsePlaceError::ObjectStore { scheme, .. }) if scheme == "s3"));
     }
 
     #[test]
@@ -311,12 +309,55 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir(at("lost+found")).unwrap();
-        assert_eq!(check_place(folder.path(), false), Ok(()), "a fresh file system");
-        assert_eq!(check_place(&at("new"), false), Ok(()));
+        check_place(folder.path(), false).expect("a fresh file system");
+        check_place(&at("new"), false).unwrap();
         std::fs::write(at("passwd"), "").unwrap();
         let refused = check_place(folder.path(), false).unwrap_err();
-        assert!(refused.contains("'passwd'") && refused.contains("--reformat"), "{refused}");
-        assert_eq!(check_place(folder.path(), true), Ok(()));
-        assert!(check_place(&at("passwd"), true).unwrap_err().contains("not a directory"));
+        assert!(matches!(&refused, FormatError::NotEmpty { entry, .. } if entry == "passwd"), "{refused}");
+        assert!(refused.to_string().contains("'passwd'") && refused.to_string().contains("--reformat"), "{refused}");
+        check_place(folder.path(), true).unwrap();
+        assert!(matches!(check_place(&at("passwd"), true), Err(FormatError::NotADirectory(_))));
+    }
+
+    #[test]
+    fn a_store_that_is_damaged_is_told_from_one_that_is_absent_busy_or_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let new = NewTarget {
+            name: "MGS".parse().unwrap(),
+            mgs: Vec::new(),
+            reformat: false,
+            params: Vec::new(),
+            plain_names: false,
+            replaces: false,
+        };
+        let whole = Place::Directory(at("whole"));
+        format(&whole, &new).unwrap();
+        assert_eq!(identify(&whole).unwrap().name, "MGS");
+        assert!(matches!(format(&whole, &new), Err(FormatError::IsATarget { holds: Ok(name), .. }) if name == "MGS"));
+
+        let absent = identify(&Place::Directory(at("absent"))).unwrap_err();
+        assert!(matches!(absent, ReadError::Store(store::EngineError::Missing { .. })) && !absent.is_damage());
+
+        let served = LmdbEngine::open(&at("whole"), OpenOptions::default()).unwrap();
+        let busy = change(&at("whole"), &Changes::default()).unwrap_err();
+        let is_busy = matches!(&busy, ChangeError::Store(ReadError::Store(store::EngineError::Busy { .. })));
+        assert!(is_busy, "{busy}");
+        drop(served);
+        let wrong = Changes { params: vec!["nothing".to_owned()], ..Changes::default() };
+        assert!(matches!(change(&at("whole"), &wrong), Err(ChangeError::Param(_))));
+
+        drop(LmdbEngine::open(&at("empty"), OpenOptions { create: true, ..OpenOptions::default() }).unwrap());
+        let unfinished = identify(&Place::Directory(at("empty"))).unwrap_err();
+        assert!(matches!(unfinished, ReadError::Unfinished(_)) && !unfinished.is_damage(), "{unfinished}");
+
+        let file = at("whole").join("data.mdb");
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[..8192].fill(0x5a);
+        std::fs::write(&file, bytes).unwrap();
+        let damaged = identify(&whole).unwrap_err();
+        assert!(damaged.is_damage(), "{damaged}");
+        let kept = format(&whole, &new).unwrap_err();
+        assert!(matches!(kept, FormatError::IsATarget { holds: Err(error), .. } if error.is_damage()));
     }
 }

@@ -18,10 +18,14 @@ use crate::door::{Admission, Door, Listener};
 use crate::faults;
 use crate::log;
 use crate::names;
-use crate::place::{NewTarget, OBJECTS, Place, header_of, write_first_records};
+use crate::place::{NewTarget, OBJECTS, Place, ReadError, header_of, write_first_records};
 use crate::private;
 use crate::survey::Order;
-use crate::target::{Control, TargetThread, spawn};
+use crate::target::{Control, Stopped, TargetThread, spawn};
+
+mod error;
+
+pub use error::StartError;
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -96,8 +100,8 @@ impl Server {
     /// Opens targets and serves them.
     ///
     /// # Errors
-    /// A sentence that says what to do. Nothing runs then.
-    pub fn start(places: &[Place], options: &ServeOptions) -> Result<Server, String> {
+    /// A target cannot be opened or served. Nothing runs then.
+    pub fn start(places: &[Place], options: &ServeOptions) -> Result<Server, StartError> {
         let mut scratch = Vec::new();
         let mut opened = Vec::new();
         for place in places {
@@ -184,8 +188,8 @@ impl Server {
     /// Commits everything and ends. Clients are not forgotten.
     ///
     /// # Errors
-    /// A target had stopped by itself: why.
-    pub fn stop(self) -> Result<(), String> {
+    /// A target had stopped by itself: why. Of several, the first that is told of.
+    pub fn stop(self) -> Result<(), Stopped> {
         // The MGS last: the others say good-bye to it.
         let (mgs, others): (Vec<_>, Vec<_>) = self.threads.into_iter().partition(|thread| thread.name == "MGS");
         let mut result = Ok(());
@@ -207,7 +211,7 @@ impl Server {
 }
 
 /// Opens the target of a place, and the MGT in a directory that has both.
-fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Result<Vec<Opened>, String> {
+fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Result<Vec<Opened>, StartError> {
     match place {
         Place::Memory(name) => {
             let engine = MemEngine::new();
@@ -220,8 +224,7 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
                 replaces: false,
             };
             write_first_records(&engine, &new)?;
-            let failed =
-                |error| format!("cannot make a folder for '{name}' in '{}': {error}", std::env::temp_dir().display());
+            let failed = |error| StartError::Scratch { target: name.clone(), folder: std::env::temp_dir(), error };
             let data = match name.kind {
                 TargetKind::Ost => Some(private::scratch(&format!("mem-{name}")).map_err(failed)?),
                 TargetKind::Mgt | TargetKind::Mdt => None,
@@ -238,7 +241,7 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
                     continue;
                 }
                 let shown = directory.display().to_string();
-                let engine = LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?;
+                let engine = LmdbEngine::open(directory, OpenOptions::default())?;
                 let header = header_of(&engine, &shown)?;
                 let objects = directory.join(OBJECTS);
                 close_to_others(&objects);
@@ -258,8 +261,9 @@ fn close_to_others(objects: &Path) {
     }
 }
 
-fn opened(header: Header, engine: Arc<dyn Engine>, data: Option<PathBuf>, place: &str) -> Result<Opened, String> {
-    let name: TargetName = header.name.parse().map_err(|error| format!("'{place}': {error}"))?;
+fn opened(header: Header, engine: Arc<dyn Engine>, data: Option<PathBuf>, place: &str) -> Result<Opened, ReadError> {
+    let senseless = |error| ReadError::Name { place: place.to_owned(), error };
+    let name: TargetName = header.name.parse().map_err(senseless)?;
     let uuid = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let data = data.filter(|_| name.kind == TargetKind::Ost);
     let mgs = header.mgs_nids.iter().filter_map(|nid| nid.parse().ok()).collect();
@@ -282,7 +286,7 @@ fn addresses(listen: &Nid, targets: &[Opened]) -> Vec<Nid> {
 
 /// The addresses at which others find a target. One that listens at all addresses of the machine is found at that from which it
 /// reaches its MGS, if nobody says better.
-fn announced(target: &Opened, nid: &Nid, told: Vec<Nid>, mgs: &[Nid]) -> Result<Vec<Nid>, String> {
+fn announced(target: &Opened, nid: &Nid, told: Vec<Nid>, mgs: &[Nid]) -> Result<Vec<Nid>, StartError> {
     let Nid::Tcp { port, .. } = nid else {
         return Ok(if told.is_empty() { vec![nid.clone()] } else { told });
     };
@@ -303,11 +307,7 @@ fn announced(target: &Opened, nid: &Nid, told: Vec<Nid>, mgs: &[Nid]) -> Result<
     });
     match own {
         Some(address) => Ok(vec![Nid::Tcp { host: address.to_string(), port: *port }]),
-        None => Err(format!(
-            "target '{}' listens at {nid}, which is no address at which others find it; name one with --tell HOST:{}",
-            target.name,
-            proto::nid::PORT
-        )),
+        None => Err(StartError::NoAddress { target: target.name.clone(), nid: nid.clone() }),
     }
 }
 
@@ -319,7 +319,7 @@ fn start_target(
     own_mgs: Option<Nid>,
     admin: admin::Answers,
     options: &ServeOptions,
-) -> Result<TargetThread, String> {
+) -> Result<TargetThread, StartError> {
     let mgs = if options.mgs.is_empty() { own_mgs.into_iter().collect() } else { options.mgs.clone() };
     let settings = target::Options {
         name: Some(opened.name.clone()),
@@ -338,7 +338,7 @@ fn start_target(
     let door = Door { listener, admission: Admission { insecure: options.insecure }, admin };
     let Opened { name, engine, data, place, .. } = opened;
     let label = name.to_string();
-    let last_group = engine.last_group().map_err(|error| error.to_string())?;
+    let last_group = engine.last_group()?;
     let started = match name.kind {
         TargetKind::Mgt => {
             spawn(label, nid, door, engine, data, move |now| Target::new(mgt::Mgt::new(), settings, last_group, now))
@@ -350,7 +350,7 @@ fn start_target(
             spawn(label, nid, door, engine, data, move |now| Target::new(ost::Ost::new(), settings, last_group, now))
         }
     };
-    started.map_err(|error| format!("cannot start the target in '{place}': {error}"))
+    started.map_err(|error| StartError::Thread { place, error })
 }
 
 /// What answers requests to this process.
@@ -418,7 +418,7 @@ fn survey(targets: &[(String, mpsc::UnboundedSender<Control>)], name: &str, orde
     }
     match answer.blocking_recv() {
         Ok(Ok(status)) => Response::Survey(status),
-        Ok(Err(message)) => Response::Failed(Errno::EBUSY.raw(), message),
+        Ok(Err(error)) => Response::Failed(Errno::EBUSY.raw(), error.to_string()),
         Err(_) => Response::Failed(Errno::ENODEV.raw(), format!("target '{name}' has stopped")),
     }
 }
@@ -482,6 +482,7 @@ mod tests {
     use proto::frame::flags;
     use proto::msg::ConnectRep;
     use proto::{Decoder, Frame, Header, SendQueue};
+    use target::StopReason;
 
     #[test]
     fn addresses_follow_from_the_first() {
@@ -524,9 +525,11 @@ mod tests {
         assert_eq!(found("[::]:4711", &["node7:0", "node8:1"], &[]).unwrap(), "node7:4711,node8:1");
         assert_eq!(found("0.0.0.0:7989", &[], &["unix:/x", "127.0.0.1:7988"]).unwrap(), "127.0.0.1:7989");
         assert_eq!(found("unix:/run/x", &[], &[]).unwrap(), "unix:/run/x");
-        assert!(found("0.0.0.0:7989", &[], &["unix:/x"]).unwrap_err().contains("--tell HOST:7988"));
+        let nowhere = found("0.0.0.0:7989", &[], &["unix:/x"]).unwrap_err();
+        assert!(matches!(nowhere, StartError::NoAddress { .. }) && !nowhere.is_damage());
+        assert!(nowhere.to_string().ends_with("--tell HOST:7988"), "{nowhere}");
         let mgt = announced(&target("MGS"), &nid("0.0.0.0:7988"), Vec::new(), &[]);
-        assert_eq!(mgt, Ok(vec![nid("0.0.0.0:7988")]), "an MGS registers nowhere");
+        assert_eq!(mgt.unwrap(), [nid("0.0.0.0:7988")], "an MGS registers nowhere");
     }
 
     /// An MGS that refuses every connection, as one that has not started yet.
@@ -585,7 +588,13 @@ mod tests {
         }
         assert!(server.threads[0].is_finished() && !server.threads[1].is_finished());
         assert!(!server.is_finished(), "the process goes on for the other");
-        assert!(server.stop().unwrap_err().contains("broken"), "and says at its end what happened");
+        let stopped = server.stop().expect_err("it says at its end what happened");
+        let Stopped::ByItself { target, reason: StopReason::Commit(store::EngineError::Io { what, .. }) } = &stopped
+        else {
+            panic!("{stopped}")
+        };
+        assert_eq!((target.as_str(), what.as_str()), ("fs0-MDT0000", "broken"));
+        assert!(!stopped.is_damage(), "another start may find the disk mended");
     }
 
     /// Delays between its attempts double from 10 ms on, and nothing else happens that would wake its thread.

@@ -88,6 +88,42 @@ pub struct Status {
     pub failure: Option<String>,
 }
 
+/// Why a survey cannot be as it is planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Too few or too many streams, or more folders than threads.
+    #[error(
+        "a survey has 1 to {STREAMS_MAX} streams (threads times outstanding) and at most as many directories as threads"
+    )]
+    Streams,
+    /// Fewer files than streams.
+    #[error("each thread needs at least one file; raise file_count")]
+    Files,
+}
+
+/// Why a survey does not take an order.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OrderError {
+    /// The plan makes no sense.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Only one survey of a target at a time.
+    #[error("a survey of this target is under way; let it end")]
+    SurveyUnderWay,
+    /// Only one test at a time.
+    #[error("a test of this survey is under way; let it end")]
+    TestUnderWay,
+    /// A survey ends between its tests.
+    #[error("a test of this survey is under way; stop it first")]
+    NotStopped,
+    /// There is none that could take it.
+    #[error("target '{target}' has no survey under way; begin one first")]
+    NoSurvey {
+        /// The target's name.
+        target: String,
+    },
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Connect,
@@ -146,17 +182,15 @@ impl Survey {
     /// A survey of `target`, over connections with the numbers from `first_conn`.
     ///
     /// # Errors
-    /// The plan makes no sense: a sentence.
-    pub fn new(target: String, plan: Plan, first_conn: u64) -> Result<Survey, String> {
+    /// The plan makes no sense.
+    pub fn new(target: String, plan: Plan, first_conn: u64) -> Result<Survey, PlanError> {
         let streams = plan.threads.saturating_mul(plan.outstanding);
         if streams == 0 || streams > STREAMS_MAX || plan.folders == 0 || plan.folders > plan.threads {
-            return Err(format!(
-                "a survey has 1 to {STREAMS_MAX} streams (threads times outstanding) and at most as many directories as threads"
-            ));
+            return Err(PlanError::Streams);
         }
         let each = plan.files / u64::from(streams);
         if each == 0 {
-            return Err("each thread needs at least one file; raise file_count".to_owned());
+            return Err(PlanError::Files);
         }
         let stream = |_| Stream {
             handle: Handle(0),
@@ -221,17 +255,17 @@ impl Survey {
     /// Takes an order.
     ///
     /// # Errors
-    /// It does not fit what the survey does: a sentence.
-    pub fn order(&mut self, order: &Order) -> Result<(), String> {
+    /// It does not fit what the survey does.
+    pub fn order(&mut self, order: &Order) -> Result<(), OrderError> {
         self.last_order = Instant::now();
         match order {
-            Order::Open(_) => Err("a survey of this target is under way; let it end".to_owned()),
+            Order::Open(_) => Err(OrderError::SurveyUnderWay),
             Order::Run(test) if self.stage == Stage::Idle => {
                 self.status = Status::default();
                 self.begin(Stage::Run(*test));
                 Ok(())
             }
-            Order::Run(_) => Err("a test of this survey is under way; let it end".to_owned()),
+            Order::Run(_) => Err(OrderError::TestUnderWay),
             Order::Status => Ok(()),
             Order::Stop => {
                 self.stop = true;
@@ -243,7 +277,7 @@ impl Survey {
                     self.begin(Stage::RemoveFiles);
                     Ok(())
                 } else {
-                    Err("a test of this survey is under way; stop it first".to_owned())
+                    Err(OrderError::NotStopped)
                 }
             }
         }

@@ -29,9 +29,14 @@ use crate::clock::{self, Clock};
 use crate::door::{Admitted, Arrived, Door, Entrance};
 use crate::process::Seat;
 use crate::stream::Stream;
-use crate::survey::{Order, Plan, Status, Survey};
+use crate::survey::{Order, OrderError, Plan, PlanError, Status, Survey};
 use crate::unread::Unread;
 use crate::workers::Workers;
+
+mod stopped;
+
+pub use stopped::Stopped;
+pub use target::{StopReason, UnfitStore};
 
 /// What a process asks of a target's thread.
 #[derive(Debug)]
@@ -41,7 +46,7 @@ pub enum Control {
     /// Set a parameter.
     SetParam(String, String, oneshot::Sender<Result<(), Errno>>),
     /// Something about the survey of this target ([`crate::survey`]).
-    Survey(Order, oneshot::Sender<Result<Status, String>>),
+    Survey(Order, oneshot::Sender<Result<Status, OrderError>>),
     /// Commit everything and stop; clients' records stay.
     Shutdown,
 }
@@ -55,7 +60,7 @@ pub struct TargetThread {
     pub nid: Nid,
     control: mpsc::UnboundedSender<Control>,
     serving: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<Result<(), String>>,
+    thread: std::thread::JoinHandle<Result<(), Stopped>>,
 }
 
 impl TargetThread {
@@ -78,10 +83,9 @@ impl TargetThread {
     ///
     /// # Errors
     /// Why the target stopped, if it was not asked to.
-    pub fn join(self) -> Result<(), String> {
-        self.thread
-            .join()
-            .unwrap_or_else(|_| Err("the target's thread ended in a bug; see the message above".to_owned()))
+    pub fn join(self) -> Result<(), Stopped> {
+        let TargetThread { name, thread, .. } = self;
+        thread.join().unwrap_or_else(|_| Err(Stopped::Panicked { target: name }))
     }
 }
 
@@ -105,13 +109,13 @@ pub fn spawn<S: Service + 'static>(
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| format!("target '{thread_name}' cannot start its event loop: {error}"))?;
+            .map_err(lacks(&thread_name, "event loop"))?;
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
             let (events, results) = mpsc::unbounded_channel();
             let (panics, panicked) = mpsc::unbounded_channel();
             let workers = Workers::start(&thread_name, engine, data.clone(), events.clone(), &panics)
-                .map_err(|error| format!("target '{thread_name}' cannot start its threads: {error}"))?;
+                .map_err(lacks(&thread_name, "threads"))?;
             let clock = Clock::default();
             let machine = RefCell::new(Asserted::new(make(clock.now())));
             let world = Rc::new(World {
@@ -136,8 +140,8 @@ pub fn spawn<S: Service + 'static>(
                 admin: door.admin,
                 questions: Cell::new(0),
             });
-            let entrance = Entrance::open(&world.name, door.listener, door.admission)
-                .map_err(|error| format!("target '{}' cannot start its threads: {error}", world.name))?;
+            let entrance =
+                Entrance::open(&world.name, door.listener, door.admission).map_err(lacks(&world.name, "threads"))?;
             let result = serve(&world, entrance, results, panicked, controls).await;
             world.conns.borrow_mut().clear();
             if let Err(reason) = &result {
@@ -147,6 +151,12 @@ pub fn spawn<S: Service + 'static>(
         })
     })?;
     Ok(TargetThread { name, nid, control, serving, thread })
+}
+
+/// What the system refuses a target that starts.
+fn lacks(target: &str, what: &'static str) -> impl FnOnce(io::Error) -> Stopped {
+    let target = target.to_owned();
+    move |error| Stopped::NoThreads { target, what, error }
 }
 
 struct World<S: Service> {
@@ -164,7 +174,8 @@ struct World<S: Service> {
     timer: Cell<Option<stdx::Instant>>,
     /// The machine wants to be told the time before that.
     timer_moved: Notify,
-    stopped: RefCell<Option<String>>,
+    /// Why it ends by itself.
+    stopped: RefCell<Option<Stopped>>,
     stop: Notify,
     name: String,
     /// The folder of data files.
@@ -195,9 +206,6 @@ struct Conn {
     hangup: Option<oneshot::Sender<()>>,
 }
 
-/// What follows for a target from a failed assertion, or from a panic in one of its threads.
-const STOPS: &str = "(the line above says where), so nothing more is answered or written; start it again: its clients replay what was not \
-                     durable; and report this as a bug, with the log";
 /// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
 const READS_BEFORE_DEADLINE: u32 = 16;
 /// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
@@ -211,7 +219,7 @@ async fn serve<S: Service + 'static>(
     mut results: mpsc::UnboundedReceiver<Event>,
     mut panicked: mpsc::UnboundedReceiver<String>,
     mut controls: mpsc::UnboundedReceiver<Control>,
-) -> Result<(), String> {
+) -> Result<(), Stopped> {
     world.event(Event::WallClock(clock::wall_ns()));
     world.tell_space();
     world.carry_out();
@@ -232,7 +240,7 @@ async fn serve<S: Service + 'static>(
             () = world.stop.notified() => break,
             Some(thread) = panicked.recv() => {
                 world.machine.borrow_mut().fail();
-                world.stop_for(&format!("its thread '{thread}' panicked"));
+                world.stop_for(Stopped::ThreadPanicked { target: world.name.clone(), thread });
             }
             Some(event) = results.recv() => {
                 world.event(event);
@@ -273,10 +281,7 @@ async fn serve<S: Service + 'static>(
     let _ = accepting.await;
     // Replies that say "durable" are written before the connections go.
     tokio::task::yield_now().await;
-    match world.stopped.borrow_mut().take() {
-        Some(reason) if !reason.is_empty() => Err(format!("target '{}' stopped: {reason}", world.name)),
-        _ => Ok(()),
-    }
+    world.stopped.borrow_mut().take().map_or(Ok(()), Err)
 }
 
 async fn accept<S: Service + 'static>(world: Rc<World<S>>, mut entrance: Entrance) {
@@ -333,14 +338,14 @@ impl<S: Service + 'static> World<S> {
         let failed_before = machine.has_failed();
         let result = machine.run(body);
         if result.is_none() && !failed_before {
-            self.stop_for("an assertion failed");
+            self.stop_for(Stopped::Assertion { target: self.name.clone() });
         }
         result
     }
 
     /// The target stops as it is.
-    fn stop_for(&self, what: &str) {
-        *self.stopped.borrow_mut() = Some(format!("{what} {STOPS}"));
+    fn stop_for(&self, why: Stopped) {
+        *self.stopped.borrow_mut() = Some(why);
         self.stop.notify_one();
     }
 
@@ -430,7 +435,7 @@ impl<S: Service + 'static> World<S> {
         Ok(())
     }
 
-    fn survey_order(&self, order: &Order) -> Result<Status, String> {
+    fn survey_order(&self, order: &Order) -> Result<Status, OrderError> {
         let mut survey = self.survey.borrow_mut();
         match (order, &mut *survey) {
             (Order::Open(plan), known) if known.as_ref().is_none_or(Survey::is_over) => {
@@ -440,11 +445,11 @@ impl<S: Service + 'static> World<S> {
                 Ok(status)
             }
             (order, Some(survey)) => survey.order(order).map(|()| survey.status()),
-            (_, None) => Err(format!("target '{}' has no survey under way", self.name)),
+            (_, None) => Err(OrderError::NoSurvey { target: self.name.clone() }),
         }
     }
 
-    fn open_survey(&self, plan: Plan) -> Result<Survey, String> {
+    fn open_survey(&self, plan: Plan) -> Result<Survey, PlanError> {
         let first = self.next_conn.get();
         let survey = Survey::new(self.name.clone(), plan, first)?;
         for conn in survey.conns() {
@@ -707,7 +712,8 @@ impl<S: Service + 'static> World<S> {
             Effect::Log(LogLevel::Warn, line) => tracing::warn!("{}: {line}", self.name),
             Effect::Log(LogLevel::Info, line) => tracing::info!("{}: {line}", self.name),
             Effect::Stop { reason } => {
-                *self.stopped.borrow_mut() = Some(reason);
+                *self.stopped.borrow_mut() =
+                    reason.map(|reason| Stopped::ByItself { target: self.name.clone(), reason });
                 self.stop.notify_one();
             }
         }
@@ -744,46 +750,4 @@ impl<S: Service> Drop for World<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use store::{Change, EngineError, Key, KeyRange, MemEngine, Scanned, Space};
-
-    use super::*;
-    use crate::door::{Admission, Listener};
-
-    /// Reading from it is a bug.
-    struct Failing(MemEngine);
-
-    impl store::Engine for Failing {
-        fn get(&self, key: &Key) -> Result<Option<store::Value>, EngineError> {
-            panic!("{key:?} is read, meant for this test")
-        }
-        fn scan(&self, range: &KeyRange, _limit: usize) -> Result<Scanned, EngineError> {
-            panic!("{range:?} is read, meant for this test")
-        }
-        fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError> {
-            self.0.commit(group, records)
-        }
-        fn last_group(&self) -> Result<u64, EngineError> {
-            self.0.last_group()
-        }
-        fn space(&self) -> Result<Space, EngineError> {
-            self.0.space()
-        }
-    }
-
-    #[test]
-    fn a_target_stops_when_one_of_its_threads_panics() {
-        let folder = tempfile::tempdir().unwrap();
-        let nid = Nid::Unix(folder.path().join("mgs").display().to_string());
-        let (listener, nid) = Listener::bind(&nid).unwrap();
-        let door = Door { listener, admission: Admission::default(), admin: admin::Answers::default() };
-        let settings =
-            target::Options { name: "MGS".parse().ok(), nids: vec![nid.clone()], ..target::Options::default() };
-        let make = move |now| Target::new(mgt::Mgt::new(), settings, 0, now);
-        let thread = spawn("MGS".to_owned(), nid, door, Arc::new(Failing(MemEngine::new())), None, make).unwrap();
-        let (sender, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(thread.join()));
-        let reason = ended.recv_timeout(Duration::from_secs(60)).expect("it stops").unwrap_err();
-        assert!(reason.contains("its thread 'MGS-load' panicked") && reason.contains("start it again"), "{reason}");
-    }
-}
+mod tests;

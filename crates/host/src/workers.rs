@@ -166,10 +166,8 @@ impl Workers {
                     }
                     Event::Committed { group: number }
                 }
-                Err(error @ EngineError::Full { .. }) => {
-                    Event::CommitDelayed { group: number, reason: error.to_string() }
-                }
-                Err(error) => Event::CommitFailed { group: number, reason: error.to_string() },
+                Err(error @ EngineError::Full { .. }) => Event::CommitDelayed { group: number, reason: error },
+                Err(error) => Event::CommitFailed { group: number, reason: error },
             };
             let _ = events.send(event);
         }));

@@ -131,18 +131,19 @@ impl fmt::Display for TargetName {
     }
 }
 
-impl FromStr for TargetName {
-    type Err = String;
+/// The text that is no name of a target.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' is not a target name; expected FSNAME-MDTxxxx or FSNAME-OSTxxxx with four hexadecimal digits")]
+pub struct ParseTargetNameError(pub String);
 
-    fn from_str(s: &str) -> Result<Self, String> {
+impl FromStr for TargetName {
+    type Err = ParseTargetNameError;
+
+    fn from_str(s: &str) -> Result<Self, ParseTargetNameError> {
         if s == "MGS" {
             return Ok(TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: TargetIndex(0) });
         }
-        let bad = || {
-            format!(
-                "'{s}' is not a target name; expected FSNAME-MDTxxxx or FSNAME-OSTxxxx with four hexadecimal digits"
-            )
-        };
+        let bad = || ParseTargetNameError(s.to_owned());
         let (fsname, rest) = s.rsplit_once('-').ok_or_else(bad)?;
         let kind = match rest.get(..3) {
             Some("MDT") => TargetKind::Mdt,
@@ -249,12 +250,17 @@ impl fmt::Display for Fid {
     }
 }
 
+/// The text that is no FID.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' is not a FID; expected [0xSEQ:0xOID:0xVER]")]
+pub struct ParseFidError(pub String);
+
 impl FromStr for Fid {
-    type Err = String;
+    type Err = ParseFidError;
 
     /// Parses `[0xSEQ:0xOID:0xVER]`, with or without the brackets.
-    fn from_str(s: &str) -> Result<Self, String> {
-        let bad = || format!("'{s}' is not a FID; expected [0xSEQ:0xOID:0xVER]");
+    fn from_str(s: &str) -> Result<Self, ParseFidError> {
+        let bad = || ParseFidError(s.to_owned());
         let inner = s.strip_prefix('[').map_or(Some(s), |r| r.strip_suffix(']')).ok_or_else(bad)?;
         let mut parts = inner.split(':').map(|p| u64::from_str_radix(p.trim_start_matches("0x"), 16).ok());
         let mut next = || parts.next().flatten().ok_or_else(bad);

@@ -27,7 +27,10 @@ pub mod params;
 pub use bytes::Bytes;
 pub use errno::Errno;
 pub use frame::{Decoder, Frame, FrameError, Header, SendQueue};
-pub use ids::{ClientUuid, Fid, Handle, StripeIndex, Tag, TargetIndex, TargetKind, TargetName, Transno, Xid};
-pub use nid::Nid;
+pub use ids::{
+    ClientUuid, Fid, Handle, ParseFidError, ParseTargetNameError, StripeIndex, Tag, TargetIndex, TargetKind,
+    TargetName, Transno, Xid,
+};
+pub use nid::{Nid, ParseNidError};
 pub use opcode::Opcode;
 pub use operation::Operation;

@@ -47,11 +47,16 @@ impl fmt::Display for Nid {
     }
 }
 
-impl FromStr for Nid {
-    type Err = String;
+/// The text that is no NID.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' is not a NID; expected HOST:PORT or unix:PATH")]
+pub struct ParseNidError(pub String);
 
-    fn from_str(s: &str) -> Result<Self, String> {
-        let bad = || format!("'{s}' is not a NID; expected HOST:PORT or unix:PATH");
+impl FromStr for Nid {
+    type Err = ParseNidError;
+
+    fn from_str(s: &str) -> Result<Self, ParseNidError> {
+        let bad = || ParseNidError(s.to_owned());
         if let Some(path) = s.strip_prefix("unix:") {
             return if path.is_empty() || path.len() > 107 { Err(bad()) } else { Ok(Nid::Unix(path.to_owned())) };
         }
@@ -74,7 +79,8 @@ mod tests {
             assert_eq!(nid.parse::<Nid>().map(|n| n.to_string()), Ok(nid.to_owned()));
         }
         for bad in ["", "host", "host:", "host:99999", "unix:", ":1", "a b:1"] {
-            assert!(bad.parse::<Nid>().unwrap_err().contains("expected HOST:PORT"), "{bad}");
+            let refused = bad.parse::<Nid>().unwrap_err();
+            assert_eq!(refused.to_string(), format!("'{bad}' is not a NID; expected HOST:PORT or unix:PATH"));
         }
     }
 }

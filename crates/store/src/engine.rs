@@ -163,6 +163,22 @@ impl fmt::Display for EngineError {
 
 impl core::error::Error for EngineError {}
 
+impl EngineError {
+    /// Whether what is stored is damaged: starting again does not help, a copy does.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            EngineError::Corrupt { .. } => true,
+            EngineError::Damaged(damaged) => damaged.is_damage(),
+            EngineError::Full { .. }
+            | EngineError::Io { .. }
+            | EngineError::WrongTarget { .. }
+            | EngineError::Busy { .. }
+            | EngineError::ReadOnly { .. }
+            | EngineError::Missing { .. } => false,
+        }
+    }
+}
+
 impl From<Damaged> for EngineError {
     fn from(damaged: Damaged) -> EngineError {
         EngineError::Damaged(damaged)

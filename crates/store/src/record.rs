@@ -75,6 +75,13 @@ impl fmt::Display for Damaged {
 
 impl core::error::Error for Damaged {}
 
+impl Damaged {
+    /// Whether the bytes are wrong. Otherwise the record is whole and another version can read it.
+    pub fn is_damage(&self) -> bool {
+        matches!(self.what, Damage::TooShort { .. } | Damage::Checksum { .. })
+    }
+}
+
 /// The format versions of records.
 #[derive(Clone, Copy, Debug)]
 pub struct Formats {

@@ -6,7 +6,9 @@
 
 use bytes::Bytes;
 use proto::{Frame, Nid, TargetName};
-use store::{Group, Load, LoadDone, Space};
+use store::{EngineError, Group, Load, LoadDone, Space};
+
+use crate::stopped::StopReason;
 
 /// A connection. The driver numbers accepted ones, the machine those that it dials (see [`ConnId::DIALLED`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -122,9 +124,9 @@ pub enum Event {
     /// A group is durable.
     Committed { group: u64 },
     /// The medium had no space for a group, and nothing of it was written: the target retries.
-    CommitDelayed { group: u64, reason: String },
+    CommitDelayed { group: u64, reason: EngineError },
     /// A group could not be written: the target stops.
-    CommitFailed { group: u64, reason: String },
+    CommitFailed { group: u64, reason: EngineError },
     /// A data operation is complete.
     DataDone { id: DataId, result: DataResult },
     /// A check of the medium found damage, described by a sentence.
@@ -158,10 +160,10 @@ pub enum Effect {
     Serving { name: TargetName },
     /// A line for the log.
     Log(LogLevel, String),
-    /// The target stops. With an empty reason, it was asked to ([`crate::Target::shutdown`]) and everything is durable.
-    /// Otherwise the reason is a sentence for a person: the target cannot write, was refused by the MGS, or found a
-    /// bug. The driver ends the target; later effects do not matter.
-    Stop { reason: String },
+    /// The target stops. Without a reason, it was asked to ([`crate::Target::shutdown`]) and everything is durable.
+    /// Otherwise it cannot write, was refused by the MGS, or found a bug. The driver ends the target; later effects do not
+    /// matter.
+    Stop { reason: Option<StopReason> },
 }
 
 /// Severity of a log line.

@@ -27,6 +27,7 @@ use crate::machine::{Machine, Target};
 use crate::op::{Own, Replay, Work};
 use crate::options::{check_features, format_features};
 use crate::service::{Service, Stop};
+use crate::stopped::{StopReason, UnfitStore};
 
 /// Stage of the target's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -104,8 +105,8 @@ impl<S: Service> Target<S> {
     /// The machine's records are loaded.
     pub(crate) fn booted(&mut self) {
         let Some(loaded) = self.m.loaded.take() else { return };
-        if let Err(reason) = self.m.take_over(loaded, self.service.kind()) {
-            self.m.stop(reason);
+        if let Err(unfit) = self.m.take_over(loaded, self.service.kind()) {
+            self.m.stop(StopReason::Unfit(unfit));
             return;
         }
         self.m.stage = Stage::Counting;
@@ -140,12 +141,13 @@ impl<S: Service> Target<S> {
         }
         self.m.stage = Stage::Registering;
         let first = !self.m.header.registered;
-        if let Err(reason) = self.m.connect_mgs() {
+        if !self.m.connect_mgs() {
+            let reason = StopReason::NoMgs { target: self.m.name.clone() };
             if first {
                 self.m.stop(reason);
                 return;
             }
-            self.m.log(LogLevel::Warn, reason);
+            self.m.log(LogLevel::Warn, reason.to_string());
         }
         if !first {
             self.serve();
@@ -176,7 +178,7 @@ impl<S: Service> Target<S> {
     pub(crate) fn begin_stop(&mut self) {
         match self.m.stage {
             Stage::Stopping | Stage::Leaving | Stage::Stopped => {}
-            Stage::Booting => self.m.stop(String::new()),
+            Stage::Booting => self.m.end(None),
             _ => {
                 self.m.stage = Stage::Stopping;
                 let group = self.m.newest_group();
@@ -209,35 +211,31 @@ impl Machine {
             let is_client = |lightweight: bool| !lightweight || self.name.kind == TargetKind::Mgt;
             let clients = self.exports.iter().filter(|e| is_client(e.lightweight) && e.link.is_some()).count();
             self.log(LogLevel::Info, format!("stopped, {clients} clients connected"));
-            self.stop(String::new());
+            self.end(None);
         }
     }
 
-    pub(crate) fn boot_error(&self, errno: Errno) -> String {
-        format!("target '{}' cannot read its first records ({errno}): see the lines above", self.name)
-    }
-
-    /// Checks the loaded records and takes over the state in them.
-    fn take_over(&mut self, loaded: Loaded, kind: TargetKind) -> Result<(), String> {
+    /// Checks what was loaded and makes it this target's state.
+    fn take_over(&mut self, loaded: Loaded, kind: TargetKind) -> Result<(), UnfitStore> {
         let Loaded { header, progress, config, clients, replies } = loaded;
         let Some(mut header) = header else {
-            return Err("there is no target in this store: make one with 'adamant mkfs'".to_owned());
+            return Err(UnfitStore::NoTarget);
         };
         check_features(&header)?;
-        let name: TargetName = header.name.parse().map_err(|error| format!("the target's header is wrong: {error}"))?;
+        let name: TargetName = header.name.parse().map_err(UnfitStore::Name)?;
         if name.kind != kind {
-            return Err(format!("the store holds target '{name}', which is of another kind: name the right directory"));
+            return Err(UnfitStore::OtherKind { found: name });
         }
         if let Some(wanted) = &self.options.name
             && *wanted != name
         {
-            return Err(format!("the store holds target '{name}', not '{wanted}': name the right directory"));
+            return Err(UnfitStore::OtherTarget { found: name, wanted: wanted.clone() });
         }
         if self.options.accept_old_store {
             self.accept_store(&mut header, progress.last_transno)?;
         }
         let Some(count) = header.mount_count.checked_add(1) else {
-            return Err(format!("the store of target '{name}' counts as many starts as can be counted: it is damaged"));
+            return Err(UnfitStore::Starts { target: name });
         };
         header.mount_count = count;
         let instance = header.mount_count;
@@ -268,10 +266,7 @@ impl Machine {
             let mut of_client: Vec<_> = single.collect();
             if record.generation != 0 {
                 if !generations.insert(record.generation) {
-                    return Err(format!(
-                        "two clients of target '{}' have generation {}: its client records are damaged; start it with abort_recovery",
-                        header.name, record.generation
-                    ));
+                    return Err(UnfitStore::Generation { target: header.name, generation: record.generation });
                 }
                 of_client.extend(slots.get(&record.generation).into_iter().flatten());
             }
@@ -328,7 +323,7 @@ fn draw_key(header: &Header, seed: u64, what: &[u8]) -> Bytes {
 ///
 /// # Errors
 /// If there is no next epoch; a message for the operator.
-pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Result<(), String> {
+pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Result<(), UnfitStore> {
     header.epoch = next_epoch(header, last)?;
     if header.versions_epoch == 0 {
         header.versions_epoch = header.epoch;
@@ -343,13 +338,9 @@ pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Resu
     Ok(())
 }
 
-fn next_epoch(header: &Header, last: Transno) -> Result<u32, String> {
-    header.epoch.max(last.epoch()).checked_add(1).ok_or_else(|| {
-        format!(
-            "the transnos of target '{}' are used up (the last is {last}): go back to a copy of its store",
-            header.name
-        )
-    })
+fn next_epoch(header: &Header, last: Transno) -> Result<u32, UnfitStore> {
+    let next = header.epoch.max(last.epoch()).checked_add(1);
+    next.ok_or_else(|| UnfitStore::Epochs { target: header.name.clone(), last })
 }
 
 /// The highest transno that can have been assigned since the last durable group. Transnos of an epoch begin at its

@@ -13,12 +13,13 @@ use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec, SlotRec};
 use schema::{Header, Record};
 use stdx::Instant;
 use stdx::faults::sites;
-use store::{AttemptId, Group, StoreEffect};
+use store::{AttemptId, EngineError, Group, StoreEffect};
 
 use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
 use crate::machine::{Machine, Target, Timer};
 use crate::service::Service;
+use crate::stopped::StopReason;
 
 /// The view's identifier for the attempt that writes the machine's own records.
 const OWN_ATTEMPT: AttemptId = AttemptId(0);
@@ -297,9 +298,8 @@ impl Machine {
         match result {
             DataResult::Failed(errno) => {
                 self.view.commit_failed(group.number());
-                self.stop(format!(
-                    "data files could not be made durable ({errno}): check the disk, then start the target again"
-                ));
+                let errno = *errno;
+                self.stop(StopReason::DataNotDurable(errno));
             }
             _ => self.effects.push_back(Effect::Commit(group)),
         }
@@ -329,14 +329,14 @@ impl<S: Service> Target<S> {
 
     /// The medium is full. The group and the replies that it holds wait. Meanwhile new changes other than removals are
     /// refused, so what waits is bounded by the dirty limit and by the clients' requests in flight.
-    pub(crate) fn commit_delayed(&mut self, group: u64, reason: String) {
+    pub(crate) fn commit_delayed(&mut self, group: u64, reason: EngineError) {
         let first = !self.m.view.is_delayed();
         if !self.m.view.commit_delayed(group) {
             return;
         }
         if self.m.stage == Stage::Stopping {
             // A stopping target does not wait for space: clients replay what is not durable.
-            self.m.stop(reason);
+            self.m.stop(StopReason::Commit(reason));
             return;
         }
         if first {

@@ -18,6 +18,7 @@ use crate::cx::Cx;
 use crate::machine::{Machine, Target, Timer};
 use crate::op::{Op, Own, Replay, Work};
 use crate::service::{Executed, Reply, Request, Service, Stop};
+use crate::stopped::StopReason;
 
 /// Upper bound of what one change writes besides the request's own bytes, for reserving space.
 const CHANGE_BYTES: usize = 128 << 10;
@@ -197,10 +198,11 @@ impl<S: Service> Target<S> {
                 let line = format!("background work '{}' failed: {errno}", task.name());
                 self.m.log(LogLevel::Warn, line);
             }
-            Work::Own(Own::Boot) => self.m.stop(self.m.boot_error(errno)),
+            Work::Own(Own::Boot) => {
+                self.m.stop(StopReason::FirstRecords { target: self.m.name.clone(), errno });
+            }
             Work::Own(Own::Start) => {
-                let name = &self.m.name;
-                self.m.stop(format!("target '{name}' could not be started ({errno}): see the lines above"));
+                self.m.stop(StopReason::Start { target: self.m.name.clone(), errno });
             }
             Work::Own(Own::OutsideAttempt) => {}
         }
@@ -211,7 +213,7 @@ impl<S: Service> Target<S> {
         if self.m.last_transno == Transno(u64::MAX) {
             // The next change would start over from 0.
             self.m.view.abandon();
-            self.m.stop("the transnos of this target are used up: report this as a bug".to_owned());
+            self.m.stop(StopReason::TransnosUsedUp);
             return;
         }
         let now = self.m.now;

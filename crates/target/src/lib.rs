@@ -35,6 +35,7 @@ mod session;
 mod sharing;
 mod stats;
 mod status;
+mod stopped;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -46,3 +47,4 @@ pub use machine::Target;
 pub use options::{Format, Options, format, format_features};
 pub use params::{device_of, space_text};
 pub use service::{CHANGE_RECORDS, Executed, Reply, Request, Service, ShareKey, Stop, Task};
+pub use stopped::{StopReason, UnfitStore};

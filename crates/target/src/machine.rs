@@ -30,6 +30,7 @@ use crate::options::Options;
 use crate::service::{Service, Task};
 use crate::sharing::Sharing;
 use crate::stats::Stats;
+use crate::stopped::StopReason;
 use crate::upstream::Upstreams;
 
 /// Most operations that run in one call, so that events are not delayed for long; the others run in the next call.
@@ -282,7 +283,12 @@ impl Machine {
     }
 
     /// Stops the target. Clients that wait for an answer will resend to its next start.
-    pub(crate) fn stop(&mut self, reason: String) {
+    pub(crate) fn stop(&mut self, reason: StopReason) {
+        self.end(Some(reason));
+    }
+
+    /// The target ends, for this reason or because it was asked to.
+    pub(crate) fn end(&mut self, reason: Option<StopReason>) {
         if self.stage != Stage::Stopped {
             self.stage = Stage::Stopped;
             self.effects.push_back(Effect::Stop { reason });
@@ -336,7 +342,7 @@ impl<S: Service> Target<S> {
             Event::CommitDelayed { group, reason } => self.commit_delayed(group, reason),
             Event::CommitFailed { group, reason } => {
                 self.m.view.commit_failed(group);
-                self.m.stop(reason);
+                self.m.stop(StopReason::Commit(reason));
             }
             Event::DataDone { id, result } => self.m.data_done(id, result),
             Event::DamageFound(what) => self.m.damage_found(what),
@@ -382,7 +388,7 @@ impl<S: Service> Target<S> {
         .min()
     }
 
-    /// Commits everything, disconnects from other targets and stops: [`Effect::Stop`] with an empty reason follows.
+    /// Commits everything, disconnects from other targets and stops: [`Effect::Stop`] without a reason follows.
     /// Clients and their records are kept, so that they reconnect when the target is started again.
     pub fn shutdown(&mut self, now: Instant) {
         self.m.now = now.max(self.m.now);

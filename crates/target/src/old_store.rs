@@ -29,6 +29,7 @@ use crate::boot::Stage;
 use crate::commit::Then;
 use crate::machine::{Machine, Target};
 use crate::service::Service;
+use crate::stopped::UnfitStore;
 
 /// Recovery epochs that are skipped when an older copy is accepted: more than the number of starts since the copy.
 const EPOCHS_SKIPPED: u32 = 1 << 16;
@@ -117,11 +118,11 @@ impl Machine {
     }
 
     /// Accepts the store as it is, as the administrator has requested.
-    pub(crate) fn accept_store(&mut self, header: &mut Header, last_transno: u64) -> Result<(), String> {
+    pub(crate) fn accept_store(&mut self, header: &mut Header, last_transno: u64) -> Result<(), UnfitStore> {
         let epoch = header.epoch.max(Transno(last_transno).epoch());
-        header.epoch = epoch.checked_add(EPOCHS_SKIPPED).ok_or_else(|| {
-            format!("target '{}' has no transnos left to accept an older copy with: make it anew", header.name)
-        })?;
+        header.epoch = epoch
+            .checked_add(EPOCHS_SKIPPED)
+            .ok_or_else(|| UnfitStore::EpochsToAccept { target: header.name.clone() })?;
         header.mount_count = header.mount_count.max(header.newer_count);
         header.newer_count = 0;
         let line = "accepts its store as it is, as accept_old_store requests: its clients are forgotten, and all changes after an \

@@ -9,6 +9,8 @@ use schema::{Header, Record};
 use stdx::Faults;
 use store::{Batch, CommitPolicy};
 
+use crate::stopped::UnfitStore;
+
 /// Format features, in three words of the header. A version that does not know an `incompat` bit refuses the target.
 /// One that does not know a `rocompat` bit refuses to change it, which in this version also means refusing the target.
 pub mod format_features {
@@ -177,7 +179,7 @@ pub fn format(format: &Format) -> Batch {
 }
 
 /// Checks that this version can serve a store with these features. The error is a message.
-pub(crate) fn check_features(header: &Header) -> Result<(), String> {
+pub(crate) fn check_features(header: &Header) -> Result<(), UnfitStore> {
     use format_features::{INCOMPAT_KNOWN, NAMES, ROCOMPAT_KNOWN};
     for (have, known) in [(header.incompat, INCOMPAT_KNOWN), (header.rocompat, ROCOMPAT_KNOWN)] {
         let unknown = have & !known;
@@ -187,26 +189,18 @@ pub(crate) fn check_features(header: &Header) -> Result<(), String> {
                 .iter()
                 .find(|(named, _)| *named == bit)
                 .map_or_else(|| format!("0x{bit:x}"), |(_, name)| (*name).to_owned());
-            return Err(format!(
-                "target '{}' needs feature '{feature}' that this version lacks; run 'adamant tune --print' with the newer version to see how to go back",
-                header.name
-            ));
+            return Err(UnfitStore::Feature { target: header.name.clone(), feature });
         }
     }
+    let wrong = |key, found: &Bytes, wanted| {
+        Err(UnfitStore::Key { target: header.name.clone(), key, found: found.len(), wanted })
+    };
     let key_wanted = if header.incompat & format_features::KEYED_NAMES != 0 { 16 } else { 0 };
     if header.name_key.len() != key_wanted {
-        return Err(format!(
-            "the header of target '{}' is damaged: its key of names has {} bytes instead of {key_wanted}",
-            header.name,
-            header.name_key.len()
-        ));
+        return wrong("key of names", &header.name_key, key_wanted);
     }
     if header.incompat & format_features::FULL_CHAINS != 0 && header.second_key.len() != 16 {
-        return Err(format!(
-            "the header of target '{}' is damaged: its second key of names has {} bytes instead of 16",
-            header.name,
-            header.second_key.len()
-        ));
+        return wrong("second key of names", &header.second_key, 16);
     }
     Ok(())
 }
@@ -222,17 +216,24 @@ mod tests {
         header.incompat = format_features::MULTI_RPCS;
         assert_eq!(check_features(&header), Ok(()));
         header.incompat = 0x400 | 0x2000;
-        assert!(check_features(&header).unwrap_err().starts_with("target 'fs-MDT0000' needs feature '0x2000' that"));
+        assert!(
+            check_features(&header)
+                .unwrap_err()
+                .to_string()
+                .starts_with("target 'fs-MDT0000' needs feature '0x2000' that")
+        );
         header.incompat = format_features::KEYED_NAMES;
-        assert!(check_features(&header).unwrap_err().contains("0 bytes instead of 16"));
+        assert!(check_features(&header).unwrap_err().to_string().contains("0 bytes instead of 16"));
         header.name_key = Bytes::from_static(&[1; 16]);
         assert_eq!(check_features(&header), Ok(()));
         header.name_key = Bytes::new();
         header = Header { rocompat: 0x8000, ..header };
         header.incompat = 0;
-        assert!(check_features(&header).unwrap_err().contains("'0x8000'"));
+        assert!(check_features(&header).unwrap_err().to_string().contains("'0x8000'"));
         header = Header { rocompat: 0, incompat: format_features::FULL_CHAINS, ..header };
-        assert!(check_features(&header).unwrap_err().contains("second key of names has 0 bytes instead of 16"));
+        assert!(
+            check_features(&header).unwrap_err().to_string().contains("second key of names has 0 bytes instead of 16")
+        );
         header.second_key = Bytes::from_static(&[1; 16]);
         assert_eq!(check_features(&header), Ok(()));
         for bits in [0, format_features::FULL_CHAINS] {

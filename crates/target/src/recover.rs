@@ -16,6 +16,7 @@ use crate::machine::{Machine, Target};
 use crate::op::{Op, Replay};
 use crate::options::format_features;
 use crate::service::{Request, Service};
+use crate::stopped::StopReason;
 
 impl<S: Service> Target<S> {
     /// Takes all steps of recovery that are possible now. Returns whether there were any.
@@ -79,8 +80,8 @@ impl<S: Service> Target<S> {
         if m.exports.iter().all(|export| !export.is_multi()) {
             m.header.incompat &= !format_features::MULTI_RPCS;
         }
-        if let Err(reason) = begin_epoch(&mut m.header, m.last_transno, m.options.seed) {
-            m.stop(reason);
+        if let Err(unfit) = begin_epoch(&mut m.header, m.last_transno, m.options.seed) {
+            m.stop(StopReason::Unfit(unfit));
             return;
         }
         m.header_dirty();

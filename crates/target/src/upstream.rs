@@ -18,6 +18,7 @@ use crate::boot::Stage;
 use crate::machine::{Machine, Target, Timer};
 use crate::op::{Call, Op};
 use crate::service::Service;
+use crate::stopped::StopReason;
 
 const INDEX_SHIFT: u32 = 32;
 /// Delay before registering again with an MGS whose disk is full.
@@ -115,17 +116,17 @@ fn parse_nids<'a>(nids: impl IntoIterator<Item = &'a String>) -> Vec<Nid> {
 }
 
 impl Machine {
-    /// Connects to the MGS. Fails with a message if its address is not known.
-    pub(crate) fn connect_mgs(&mut self) -> Result<(), String> {
+    /// Connects to the MGS. `false` if its address is not known.
+    pub(crate) fn connect_mgs(&mut self) -> bool {
         let nids = match self.options.mgs.is_empty() {
             true => parse_nids(&self.header.mgs_nids),
             false => self.options.mgs.clone(),
         };
         if nids.is_empty() {
-            return Err(format!("target '{}' does not know where its MGS is: give --mgsnode", self.name));
+            return false;
         }
         self.add_upstream(mgs(), nids);
-        Ok(())
+        true
     }
 
     fn add_upstream(&mut self, name: TargetName, nids: Vec<Nid>) -> usize {
@@ -380,8 +381,8 @@ impl<S: Service> Target<S> {
                 return;
             }
             self.m.stop(match reason.is_empty() {
-                true => format!("the MGS refused to register target '{}': {errno}", self.m.name),
-                false => reason,
+                true => StopReason::RefusedWithoutReason { target: self.m.name.clone(), errno },
+                false => StopReason::Refused { errno, reason },
             });
             return;
         }

@@ -64,6 +64,7 @@ const CORE_MAY_NAME: &[&str] = &[
     "rand_pcg",
     "siphasher",
     "smallvec",
+    "thiserror",
 ];
 
 /// Crates that a core crate must not depend on, at any depth.

@@ -806,7 +806,7 @@ impl Cluster {
             target::Effect::Serving { .. } => self.servers[at].serving = true,
             target::Effect::Log(level, line) => self.log.push(format!("{} {level:?}: {line}", self.servers[at].name)),
             target::Effect::Stop { reason } => {
-                panic!("{} stops: {reason}; log: {:#?}", self.servers[at].name, self.log)
+                panic!("{} stops: {reason:?}; log: {:#?}", self.servers[at].name, self.log)
             }
         }
     }

@@ -172,7 +172,7 @@ impl World {
                 Effect::Log(LogLevel::Info, _) | Effect::Serving { .. } | Effect::Hangup { .. } => {}
                 Effect::Log(_, line) if line.contains("MGS") => {}
                 Effect::Log(_, line) => self.log.push(line),
-                Effect::Stop { reason } => panic!("the target stopped: {reason}"),
+                Effect::Stop { reason } => panic!("the target stopped: {reason:?}"),
                 other => panic!("unexpected effect {other:?}"),
             }
         }

@@ -207,7 +207,7 @@ impl World {
             Effect::Data { .. } => panic!("an MGS has no data files"),
             Effect::Serving { .. } => {}
             Effect::Log(level, line) => self.log.push(format!("{level:?}: {line}")),
-            Effect::Stop { reason } => panic!("the target stops: {reason}"),
+            Effect::Stop { reason } => panic!("the target stops: {reason:?}"),
         }
     }
 

@@ -329,7 +329,7 @@ impl World {
             }
             Effect::Serving { .. } => {}
             Effect::Log(level, line) => self.log.push(format!("{level:?}: {line}")),
-            Effect::Stop { reason } => panic!("the target stops: {reason}"),
+            Effect::Stop { reason } => panic!("the target stops: {reason:?}"),
         }
     }
 

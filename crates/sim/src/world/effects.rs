@@ -56,10 +56,8 @@ impl World {
                         self.report_space(server, life);
                         Event::Committed { group }
                     }
-                    Some(error @ store::EngineError::Full { .. }) => {
-                        Event::CommitDelayed { group, reason: error.to_string() }
-                    }
-                    Some(error) => Event::CommitFailed { group, reason: error.to_string() },
+                    Some(error @ store::EngineError::Full { .. }) => Event::CommitDelayed { group, reason: error },
+                    Some(error) => Event::CommitFailed { group, reason: error },
                 };
                 self.reach_server(server, life, 5, event);
             }
@@ -404,7 +402,7 @@ impl World {
                 }
             }
             Effect::Stop { reason } => {
-                self.stopped(server, &reason);
+                self.stopped(server, reason.as_ref());
             }
         }
     }

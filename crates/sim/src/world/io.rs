@@ -10,6 +10,7 @@ use core::time::Duration;
 use proto::{Errno, TargetKind};
 use stdx::Rng;
 use store::{Engine as _, EngineError};
+use target::StopReason;
 
 use super::faults::{Fault, around};
 use super::net::Node;
@@ -128,11 +129,12 @@ impl World {
     }
 
     /// A target has stopped. Only a disk error may cause that.
-    pub(super) fn stopped(&mut self, server: usize, reason: &str) {
+    pub(super) fn stopped(&mut self, server: usize, reason: Option<&StopReason>) {
         let disk_failed = core::mem::take(&mut self.servers[server].disk_failed);
-        let by_plan = self.plan.disturbances.io.is_some() && reason.contains("Input/output error");
+        let by_plan = self.plan.disturbances.io.is_some() && reason.and_then(StopReason::errno) == Some(Errno::EIO);
         if !disk_failed && !by_plan {
-            return self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
+            let why = reason.map_or_else(|| "without a reason".to_owned(), ToString::to_string);
+            return self.fail(format!("target {} stopped: {why}", self.servers[server].name));
         }
         self.faults.counts.stops += 1;
         self.crash(server, false);

@@ -10,7 +10,7 @@ use stdx::{Faults, Site};
 
 use super::ledger::{APPEND, Ask, Ledger, READ};
 use super::story::{Story, engine, ledger, options};
-use crate::{ConnId, Event, Options, Peer};
+use crate::{ConnId, Event, Options, Peer, StopReason};
 
 fn armed(site: Site, flags: u32) -> (Story<Ledger>, Faults) {
     let faults = Faults::allowed(1);
@@ -419,8 +419,8 @@ fn a_target_that_cannot_read_its_clients_does_not_start() {
     let s = ledger();
     faults.set_loc(u32::from(sites::TGT_RCVD_EIO.0) | ONCE);
     let s = s.restart(Ledger::default(), options.clone());
-    let said = s.stopped.clone().unwrap_or_default();
-    assert!(said.contains("cannot read its first records") && !s.serving, "{said}");
+    let why = s.why_stopped();
+    assert!(matches!(why, StopReason::FirstRecords { errno: Errno::EIO, .. }) && !s.serving, "{why}");
     let mut s = s.restart(Ledger::default(), options);
     s.connect(1, 1);
 }

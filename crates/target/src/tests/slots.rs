@@ -10,7 +10,7 @@ use store::{Engine, Key};
 
 use super::ledger::{APPEND, Ask, Ledger};
 use super::story::{Story, engine, ledger, options};
-use crate::{Options, Service};
+use crate::{Options, Service, StopReason, UnfitStore};
 
 impl<S: Service> Story<S> {
     /// Connects with several slots; gives the session's handle.
@@ -165,7 +165,8 @@ fn two_clients_with_one_generation_are_no_sound_store() {
     let damaged = engine(TargetKind::Mdt, |_| {});
     damaged.commit(2, &batch.seal(&schema::formats())).unwrap();
     let s = Story::start(Ledger::default(), damaged, options());
-    assert!(s.stopped.is_some_and(|reason| reason.contains("have generation 3")));
+    let unfit = UnfitStore::Generation { target: "fs-MDT0000".to_owned(), generation: 3 };
+    assert_eq!(s.why_stopped(), StopReason::Unfit(unfit));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use store::{CommitPolicy, Engine, EngineError, Group, Key, MemEngine, Space};
 use super::ledger::{APPEND, Ask, HANDLE, IN_PART, Ledger, OPEN, READ, entries};
 use crate::{
     ConnId, Cx, DataId, DataOp, DataResult, Effect, Event, Format, LogLevel, Options, Reply, Request, Service, Stop,
-    Target, Task,
+    StopReason, Target, Task, UnfitStore, format_features,
 };
 
 fn name(kind: TargetKind) -> TargetName {
@@ -39,7 +39,8 @@ pub(super) struct Story<S: Service> {
     pub dials: Vec<ConnId>,
     pub hangups: Vec<ConnId>,
     pub logs: Vec<(LogLevel, String)>,
-    pub stopped: Option<String>,
+    /// The target has ended, for a reason of its own or because it was asked to.
+    pub stopped: Option<Option<StopReason>>,
     pub serving: bool,
     pub xid: u64,
     /// Who connects from now on.
@@ -239,6 +240,11 @@ impl<S: Service> Story<S> {
         Story::start(service, engine, options)
     }
 
+    /// Why it stopped by itself.
+    pub(super) fn why_stopped(&self) -> StopReason {
+        self.stopped.clone().flatten().expect("it stopped by itself")
+    }
+
     pub(super) fn param(&self, pattern: &str) -> String {
         let found = self.t.get_params(pattern);
         assert_eq!(found.len(), 1, "{pattern}: {found:?}");
@@ -257,16 +263,27 @@ fn a_start_is_counted_before_anybody_is_served() {
 
 #[test]
 fn a_store_that_is_not_for_this_target_is_refused_with_a_sentence() {
-    let refused = |engine, options| Story::start(Ledger::default(), engine, options).stopped.unwrap();
+    let why = |engine, options| Story::start(Ledger::default(), engine, options).why_stopped();
+    let refused = |engine, options| match why(engine, options) {
+        StopReason::Unfit(unfit) => unfit,
+        other => panic!("{other}"),
+    };
     let future = engine(TargetKind::Mdt, |h| h.incompat = 0x2000);
-    assert!(refused(future, options()).contains("needs feature '0x2000' that this version lacks"));
-    assert!(refused(engine(TargetKind::Ost, |_| {}), options()).contains("of another kind"));
-    assert!(refused(MemEngine::new(), options()).contains("adamant mkfs"));
+    let newer = refused(future, options());
+    assert!(
+        newer.to_string().contains("needs feature '0x2000' that this version lacks") && !newer.is_damage(),
+        "{newer}"
+    );
+    let other_kind = refused(engine(TargetKind::Ost, |_| {}), options());
+    assert_eq!(other_kind, UnfitStore::OtherKind { found: name(TargetKind::Ost) });
+    assert_eq!(refused(MemEngine::new(), options()), UnfitStore::NoTarget);
     let other = Options { name: Some(TargetName { index: TargetIndex(3), ..name(TargetKind::Mdt) }), ..options() };
-    assert!(refused(engine(TargetKind::Mdt, |_| {}), other).contains("not 'fs-MDT0003'"));
+    assert!(refused(engine(TargetKind::Mdt, |_| {}), other).to_string().contains("not 'fs-MDT0003'"));
+    let wrong_key = refused(engine(TargetKind::Mdt, |h| h.incompat = format_features::KEYED_NAMES), options());
+    assert!(matches!(wrong_key, UnfitStore::Key { found: 0, wanted: 16, .. }) && wrong_key.is_damage(), "{wrong_key}");
     let damaged = engine(TargetKind::Mdt, |_| {});
     damaged.damage(&schema::Header::key(&()), &mut Rng::new(1));
-    assert!(refused(damaged, options()).contains("cannot read its first records"));
+    assert!(matches!(why(damaged, options()), StopReason::FirstRecords { errno: Errno::EIO, .. }));
 }
 
 #[test]
@@ -341,9 +358,8 @@ fn a_commit_that_fails_stops_the_target() {
     let group = s.group.take().unwrap();
     s.engine.fail_next_commit(EngineError::Io { place: "disk".into(), what: "broken".into() });
     let error = group.run(&s.engine).unwrap_err();
-    let reason = error.to_string();
-    s.event(Event::CommitFailed { group: 3, reason: reason.clone() });
-    assert_eq!(s.stopped, Some(reason));
+    s.event(Event::CommitFailed { group: 3, reason: error.clone() });
+    assert_eq!(s.why_stopped(), StopReason::Commit(error));
     s.sent.clear();
     s.append(1, export, 5);
     assert!(s.sent.is_empty(), "nothing is answered from then on");
@@ -352,7 +368,7 @@ fn a_commit_that_fails_stops_the_target() {
 /// The medium refuses the group that the target has handed over.
 fn refuse_for_space(s: &mut Story<Ledger>, group: &store::Group) {
     s.engine.fail_next_commit(EngineError::Full { place: "disk".into(), what: "full".into() });
-    let reason = group.clone().run(&s.engine).unwrap_err().to_string();
+    let reason = group.clone().run(&s.engine).unwrap_err();
     s.event(Event::CommitDelayed { group: group.number(), reason });
 }
 
@@ -397,7 +413,7 @@ fn a_full_disk_does_not_keep_a_target_from_being_stopped() {
     s.pass(1_001);
     let group = s.group.take().unwrap();
     refuse_for_space(&mut s, &group);
-    assert!(s.stopped.as_deref().is_some_and(|reason| reason.contains("make room")), "{:?}", s.stopped);
+    assert!(matches!(s.why_stopped(), StopReason::Commit(EngineError::Full { .. })), "{:?}", s.stopped);
 }
 
 #[test]
@@ -407,7 +423,7 @@ fn a_shutdown_makes_everything_durable_and_keeps_the_clients() {
     s.append(1, export, 5);
     s.t.shutdown(s.now);
     s.drain();
-    assert_eq!(s.stopped.as_deref(), Some(""));
+    assert_eq!(s.stopped, Some(None));
     let mut s = s.restart(Ledger::default(), options());
     assert!(!s.t.is_serving(), "it waits for its client");
     assert_eq!(s.connect_as(9, 9, false).header.status, -Errno::EBUSY.raw());
@@ -858,7 +874,7 @@ fn a_group_waits_for_the_data_files_that_its_changes_wrote() {
     s.pass(1_001);
     let (id, _) = s.data.pop().unwrap();
     s.event(Event::DataDone { id, result: DataResult::Failed(Errno::EIO) });
-    assert!(s.stopped.unwrap().contains("check the disk"), "what was acknowledged cannot be kept");
+    assert!(matches!(s.why_stopped(), StopReason::DataNotDurable(_)), "what was acknowledged cannot be kept");
 }
 
 /// A write waits for its disk when its connection breaks. Its client sends it again over the next connection, and may change the
@@ -981,7 +997,7 @@ fn a_refused_registration_stops_the_target_with_the_mgss_sentence() {
     let reply =
         RegisterRep { reason: "index 0 is in use; choose another with --index".into(), ..RegisterRep::default() };
     s.say(conn, &register, -Errno::EADDRINUSE.raw(), Handle(5), reply.encode_to_vec().into());
-    assert_eq!(s.stopped.as_deref(), Some("index 0 is in use; choose another with --index"));
+    assert_eq!(s.why_stopped().to_string(), "index 0 is in use; choose another with --index");
 }
 
 /// A target that knows its MGS, and is registered there.
@@ -1014,7 +1030,7 @@ fn a_target_that_stops_says_goodbye_to_its_mgs() {
     s.request(1, export, Opcode::ObjGetattr, 0, Bytes::new());
     assert!(s.try_reply(1).is_none(), "and answers nothing more");
     s.say(conn, &goodbye, 0, Handle(5), Bytes::new());
-    assert_eq!(s.stopped.as_deref(), Some(""));
+    assert_eq!(s.stopped, Some(None));
     assert_eq!(s.logs.last(), Some(&(LogLevel::Info, "stopped, 1 clients connected".to_owned())));
 }
 
@@ -1027,11 +1043,11 @@ fn a_target_stops_in_time_though_its_mgs_does_not_answer() {
     s.pass(1_900);
     assert_eq!(s.stopped, None);
     s.pass(200);
-    assert_eq!(s.stopped.as_deref(), Some(""));
+    assert_eq!(s.stopped, Some(None));
     let (mut s, conn) = registered(&["mgs"]);
     s.t.shutdown(s.now);
     s.event(Event::Closed { conn });
-    assert_eq!(s.stopped.as_deref(), Some(""), "one that has gone needs no good-bye");
+    assert_eq!(s.stopped, Some(None), "one that has gone needs no good-bye");
 }
 
 /// What was answered before a restart is done again however full the disk has become meanwhile; what is new is refused.

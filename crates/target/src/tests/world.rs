@@ -327,7 +327,7 @@ impl World {
                     self.after(10, Ev::Server(life, Event::DataDone { id, result }));
                 }
                 Effect::Stop { reason } => {
-                    assert_eq!(reason, "", "the target stopped by itself");
+                    assert_eq!(reason, None, "the target stopped by itself");
                     self.stop_server();
                     let down = self.rng.range(10, 100_000);
                     self.after(down, Ev::Restart);

@@ -289,14 +289,14 @@ impl Cluster {
         let socket = admin::directory().join(format!("server-{}.sock", self.servers[MDT].child.id()));
         let ask = |target: &str, order| {
             let request = admin::Request::Survey { target: target.to_owned(), order };
-            match admin::ask(&socket, &request).map_err(|error| error.to_string())? {
+            match admin::ask(&socket, &request)? {
                 admin::Response::Survey(status) => Ok(status),
-                admin::Response::Failed(_, message) => Err(message),
-                _ => Err("the metadata server is of another version".to_owned()),
+                admin::Response::Failed(_, message) => bail!(message),
+                _ => bail!("the metadata server is of another version"),
             }
         };
         let mut rows = Vec::new();
-        survey.run(&ask, &mut std::io::sink(), &mut rows).map_err(anyhow::Error::msg)?;
+        survey.run(&ask, &mut std::io::sink(), &mut rows)?;
         Ok(rows.first().context("the survey gave nothing")?.rate)
     }
 

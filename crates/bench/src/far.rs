@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 
+use anyhow::{anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use rustix::time::{ClockId, clock_gettime};
@@ -38,7 +39,7 @@ impl Far {
     ///
     /// # Errors
     /// Why that cannot be done here.
-    pub fn new() -> Result<Far, String> {
+    pub fn new() -> anyhow::Result<Far> {
         let (jobs, wanted) = mpsc::channel::<Job>();
         let (ready, outcome) = mpsc::channel();
         std::thread::spawn(move || {
@@ -48,7 +49,7 @@ impl Far {
                 wanted.into_iter().for_each(|job| job());
             }
         });
-        outcome.recv().map_err(|error| error.to_string())??;
+        outcome.recv()??;
         Ok(Far { jobs, one_way_ns: Arc::default() })
     }
 
@@ -107,14 +108,14 @@ impl Far {
 
 /// Takes this thread to a network of its own, with nothing in it but a loopback.
 #[allow(unsafe_code)]
-fn enter() -> Result<(), String> {
+fn enter() -> anyhow::Result<()> {
     // SAFETY: a new network namespace leaves this thread's memory and descriptors as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-        .map_err(|error| format!("a network namespace cannot be made here: {error}; only root can"))?;
+        .map_err(|error| anyhow!("a network namespace cannot be made here: {error}; only root can"))?;
     let output = Command::new("ip").args(["link", "set", "lo", "up"]).output();
-    let output = output.map_err(|error| format!("ip: {error}; install iproute2"))?;
+    let output = output.map_err(|error| anyhow!("ip: {error}; install iproute2"))?;
     if !output.status.success() {
-        return Err(format!("ip: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
 }

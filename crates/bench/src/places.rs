@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use crate::cluster::{self, Cluster, Usage};
 use crate::guardian::{self, Ward};
@@ -132,16 +132,16 @@ fn adamant(command: &str, options: &[(&str, &Path)]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Why there is none here.
-pub fn tmpfs() -> Result<Local, String> {
+pub fn tmpfs() -> anyhow::Result<Local> {
     const SHARED: &str = "/dev/shm";
     const TMPFS_MAGIC: i64 = 0x0102_1994;
-    let status = rustix::fs::statfs(SHARED).map_err(|error| format!("{SHARED}: {error}"))?;
+    let status = rustix::fs::statfs(SHARED).context(SHARED)?;
     if status.f_type != TMPFS_MAGIC {
-        return Err(format!("{SHARED} is no tmpfs here"));
+        bail!("{SHARED} is no tmpfs here");
     }
     let root = Path::new(SHARED).join(format!("adamant-bench-{}", std::process::id()));
     guardian::watch(&Ward::Folder(root.clone()));
-    std::fs::create_dir_all(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+    std::fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
     Ok(Local { name: TMPFS, root, kind: Kind::Folder })
 }
 
@@ -149,22 +149,22 @@ pub fn tmpfs() -> Result<Local, String> {
 ///
 /// # Errors
 /// Why there is none here.
-pub fn xfs(run: &Run) -> Result<Local, String> {
+pub fn xfs(run: &Run) -> anyhow::Result<Local> {
     if !rustix::process::geteuid().is_root() {
-        return Err("only root can mount it".to_owned());
+        bail!("only root can mount it");
     }
-    let words = |program: &str, words: &[&str]| -> Result<(), String> {
-        let output = Command::new(program).args(words).output().map_err(|error| format!("{program}: {error}"))?;
+    let words = |program: &str, words: &[&str]| -> anyhow::Result<()> {
+        let output = Command::new(program).args(words).output().with_context(|| program.to_owned())?;
         if output.status.success() {
             return Ok(());
         }
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(format!("{program}: {}", text.lines().next().unwrap_or("it failed")))
+        Err(anyhow!("{program}: {}", text.lines().next().unwrap_or("it failed")))
     };
-    let root = run.folder("xfs").map_err(|error| error.to_string())?;
+    let root = run.folder("xfs")?;
     let image = root.with_extension("img");
-    let file = std::fs::File::create(&image).map_err(|error| format!("{}: {error}", image.display()))?;
-    file.set_len(4 << 30).map_err(|error| format!("{}: {error}", image.display()))?;
+    let file = std::fs::File::create(&image).with_context(|| image.display().to_string())?;
+    file.set_len(4 << 30).with_context(|| image.display().to_string())?;
     let (image, place) = (image.display().to_string(), root.display().to_string());
     words("mkfs.xfs", &["-q", "-f", &image])?;
     words("mount", &["-o", "loop", &image, &place])?;

@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use host::survey::{Order, Plan, Status, Test};
 use serde::Serialize;
 
@@ -64,20 +65,20 @@ pub fn word(test: Test) -> &'static str {
 ///
 /// # Errors
 /// A sentence.
-pub fn tests(list: &str) -> Result<Vec<Test>, String> {
+pub fn tests(list: &str) -> anyhow::Result<Vec<Test>> {
     const ALL: [Test; 5] = [Test::Create, Test::Lookup, Test::MdGetattr, Test::Setxattr, Test::Destroy];
     let test = |name: &str| {
         ALL.into_iter()
             .find(|test| word(*test) == name)
-            .ok_or_else(|| format!("'{name}' is no test; there are create, lookup, md_getattr, setxattr and destroy"))
+            .ok_or_else(|| anyhow!("'{name}' is no test; there are create, lookup, md_getattr, setxattr and destroy"))
     };
     let tests: Vec<Test> = list.split_ascii_whitespace().map(test).collect::<Result<_, _>>()?;
     let destroys = tests.iter().position(|test| *test == Test::Destroy);
     if tests.first() != Some(&Test::Create) || tests.iter().filter(|test| **test == Test::Create).count() > 1 {
-        return Err("the first test, and only it, must be create".to_owned());
+        bail!("the first test, and only it, must be create");
     }
     if destroys.is_some_and(|at| at + 1 != tests.len()) {
-        return Err("destroy must be the last test".to_owned());
+        bail!("destroy must be the last test");
     }
     Ok(tests)
 }
@@ -102,15 +103,15 @@ impl Survey {
     ///
     /// # Errors
     /// A sentence.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> anyhow::Result<()> {
         if self.threads_low == 0 || self.threads_low > self.threads_high {
-            return Err("thrlo must be at least 1 and at most thrhi".to_owned());
+            bail!("thrlo must be at least 1 and at most thrhi");
         }
         if self.folders == 0 || self.folders > self.threads_high {
-            return Err("dir_count must be at least 1 and at most thrhi".to_owned());
+            bail!("dir_count must be at least 1 and at most thrhi");
         }
         if self.outstanding == 0 || self.files < u64::from(self.threads_high) * u64::from(self.outstanding) {
-            return Err("file_count must be at least thrhi times the requests outstanding of a thread".to_owned());
+            bail!("file_count must be at least thrhi times the requests outstanding of a thread");
         }
         Ok(())
     }
@@ -127,10 +128,10 @@ impl Survey {
     /// What went wrong, as a sentence. What was measured before is printed, and what was made is removed.
     pub fn run(
         &self,
-        ask: &dyn Fn(&str, Order) -> Result<Status, String>,
+        ask: &dyn Fn(&str, Order) -> anyhow::Result<Status>,
         out: &mut dyn Write,
         rows: &mut Vec<Row>,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         for threads in self.sweep() {
             let plan = Plan {
                 threads,
@@ -150,11 +151,11 @@ impl Survey {
 
     fn line(
         &self,
-        ask: &dyn Fn(&str, Order) -> Result<Status, String>,
+        ask: &dyn Fn(&str, Order) -> anyhow::Result<Status>,
         plan: &Plan,
         out: &mut dyn Write,
         rows: &mut Vec<Row>,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let mut result = Ok(());
         let mut opened = Vec::new();
         for target in &self.targets {
@@ -181,12 +182,12 @@ impl Survey {
 
     fn test(
         &self,
-        ask: &dyn Fn(&str, Order) -> Result<Status, String>,
+        ask: &dyn Fn(&str, Order) -> anyhow::Result<Status>,
         plan: &Plan,
         test: Test,
         out: &mut dyn Write,
         rows: &mut Vec<Row>,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let targets: Vec<&String> = self.targets.iter().collect();
         for target in &targets {
             ask(target, Order::Run(test))?;
@@ -194,14 +195,10 @@ impl Survey {
         let statuses = self.wait(ask, &targets);
         let statuses = match statuses {
             Ok(statuses) => statuses,
-            Err(message) => {
+            Err(error) => {
                 let done: Vec<Status> = targets.iter().filter_map(|target| ask(target, Order::Status).ok()).collect();
                 let count: u64 = done.iter().map(|status| status.done).sum();
-                return Err(format!(
-                    "{message}; {} ended after {count} operations, {:.2} a second",
-                    word(test),
-                    rate(&done)
-                ));
+                bail!("{error:#}; {} ended after {count} operations, {:.2} a second", word(test), rate(&done));
             }
         };
         let row = Row {
@@ -225,9 +222,9 @@ impl Survey {
     /// Waits until nothing is under way on any of the targets.
     fn wait(
         &self,
-        ask: &dyn Fn(&str, Order) -> Result<Status, String>,
+        ask: &dyn Fn(&str, Order) -> anyhow::Result<Status>,
         targets: &[&String],
-    ) -> Result<Vec<Status>, String> {
+    ) -> anyhow::Result<Vec<Status>> {
         let mut stopped = false;
         loop {
             if stop::requested() && !std::mem::replace(&mut stopped, true) {
@@ -245,8 +242,8 @@ impl Survey {
             }
             if statuses.iter().all(|status| !status.running) {
                 return match failure {
-                    Some(failure) => Err(failure),
-                    None if stop::requested() => Err("stopped".to_owned()),
+                    Some(failure) => Err(anyhow!(failure)),
+                    None if stop::requested() => Err(anyhow!("stopped")),
                     None => Ok(statuses),
                 };
             }
@@ -255,8 +252,8 @@ impl Survey {
     }
 }
 
-fn output(error: io::Error) -> String {
-    format!("cannot print: {error}")
+fn output(error: io::Error) -> anyhow::Error {
+    anyhow!("cannot print: {error}")
 }
 
 /// Operations of all targets over the time of the slowest.
@@ -378,7 +375,7 @@ mod tests {
             let failure = (!*closed.borrow()).then(|| "create of 'f1' failed: full".to_owned());
             Ok(Status { done: 10, seconds: 1.0, failure, ..Status::default() })
         };
-        let message = survey().run(&ask, &mut Vec::new(), &mut Vec::new()).unwrap_err();
+        let message = survey().run(&ask, &mut Vec::new(), &mut Vec::new()).unwrap_err().to_string();
         assert!(message.contains("full"), "{message}");
         assert!(closed.into_inner());
     }

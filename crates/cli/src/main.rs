@@ -15,6 +15,7 @@ macro_rules! eprintln {
 mod audience;
 mod commands;
 mod daemon;
+mod exit_status;
 mod misuse;
 mod output;
 
@@ -155,9 +156,7 @@ fn main() -> ExitCode {
             let name = if called_as.is_empty() { "adamant" } else { &called_as };
             // A server outlives the terminal that it was started from.
             let _ = writeln!(std::io::stderr(), "{name}: {error:#}");
-            // To mount(8) 1 is an incorrect invocation, and 2 an error of the system.
-            let mounts = called_as.starts_with("mount.");
-            ExitCode::from(if error.is::<misuse::Misuse>() && !mounts { 2 } else { 1 })
+            ExitCode::from(exit_status::of(&error, called_as.starts_with("mount.")))
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::anyhow;
+
 /// Whoever read standard output has gone.
 static UNREAD: AtomicBool = AtomicBool::new(false);
 /// Something could not be written to it.
@@ -102,8 +104,8 @@ pub(crate) fn human(bytes: u64) -> String {
 ///
 /// # Errors
 /// A sentence.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("'{text}' is not a size; expected a number with an optional k, M, G or T");
+pub(crate) fn parse_size(text: &str) -> anyhow::Result<u64> {
+    let bad = || anyhow!("'{text}' is not a size; expected a number with an optional k, M, G or T");
     let (number, factor) = match text.trim().char_indices().next_back() {
         Some((at, unit)) if unit.is_ascii_alphabetic() => {
             let shift = match unit.to_ascii_lowercase() {
@@ -126,9 +128,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_bad_ones_named() {
-        assert_eq!(parse_size("64k"), Ok(65536));
-        assert_eq!(parse_size("1M"), Ok(1 << 20));
-        assert_eq!(parse_size("7"), Ok(7));
+        assert_eq!(parse_size("64k").unwrap(), 65536);
+        assert_eq!(parse_size("1M").unwrap(), 1 << 20);
+        assert_eq!(parse_size("7").unwrap(), 7);
         for bad in ["", "k", "1x", "-1", "99999999999T"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }

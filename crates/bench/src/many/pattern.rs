@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::str::FromStr;
 
+use anyhow::anyhow;
+
 /// A name with a place for a number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
@@ -27,13 +29,13 @@ const LENGTH_MAX: usize = 4095;
 const WIDTH_MAX: usize = 255;
 
 impl FromStr for Pattern {
-    type Err = String;
+    type Err = anyhow::Error;
 
     /// Reads a format with at most one number in it (`%d`, `%i`, `%u`, `%x`, `%X` or `%o`, with `0`, `-`, a width and `l`).
-    fn from_str(text: &str) -> Result<Pattern, String> {
+    fn from_str(text: &str) -> anyhow::Result<Pattern> {
         let mut pattern =
             Pattern { before: Vec::new(), after: Vec::new(), width: 0, zeros: false, left: false, base: Base::Decimal };
-        let bad = |why: &str| format!("'{text}' {why}; expected at most one number such as %d or %06d");
+        let bad = |why: &str| anyhow!("'{text}' {why}; expected at most one number such as %d or %06d");
         let mut found = false;
         let mut rest = text.bytes().peekable();
         while let Some(byte) = rest.next() {

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use bytes::Bytes;
 use client::api::{Answer, Call};
 use host::client::{Mount, NoKernel};
@@ -50,9 +51,9 @@ impl Client {
     ///
     /// # Errors
     /// A sentence that says what to do.
-    pub fn start(place: &Place, manner: Manner) -> Result<Arc<Client>, String> {
+    pub fn start(place: &Place, manner: Manner) -> anyhow::Result<Arc<Client>> {
         let Place::Native { mgs, fsname, .. } = place else {
-            return Err(format!("'{place}' is not a file system of ours"));
+            bail!("'{place}' is not a file system of ours");
         };
         let options = client::api::Options {
             uuid: host::clock::uuid(),

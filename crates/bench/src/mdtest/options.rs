@@ -1,5 +1,6 @@
 //! What a run of mdtest does.
 
+use anyhow::anyhow;
 use proto::Nid;
 
 /// Where a rank works.
@@ -188,8 +189,8 @@ impl Options {
     ///
     /// # Errors
     /// A sentence that names the two that do not.
-    pub fn check(&self) -> Result<(), String> {
-        let refuse = |condition: bool, message: &str| if condition { Err(message.to_owned()) } else { Ok(()) };
+    pub fn check(&self) -> anyhow::Result<()> {
+        let refuse = |condition: bool, message: &str| if condition { Err(anyhow!("{message}")) } else { Ok(()) };
         refuse(self.items == 0 && self.items_per_directory == 0, "how many? give -n, or -I")?;
         refuse(self.stride > 0 && !self.barriers, "-N does not go with -B: ranks would visit what is not there yet")?;
         refuse(
@@ -303,7 +304,7 @@ mod tests {
         for (word, change) in bad {
             let mut options = Options { items: 10, ..Options::default() };
             change(&mut options);
-            let message = options.check().unwrap_err();
+            let message = options.check().unwrap_err().to_string();
             assert!(message.contains(word), "{word}: {message}");
         }
     }

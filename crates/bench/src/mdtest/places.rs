@@ -1,5 +1,7 @@
 //! Lists of directories: `a@b`, `/lustre_{0-15}`, `/lustre_{0..15}`, `{a,b}`.
 
+use anyhow::{anyhow, bail};
+
 /// Most directories that a list may have.
 const MAX: usize = 4096;
 
@@ -7,26 +9,26 @@ const MAX: usize = 4096;
 ///
 /// # Errors
 /// A brace that is not closed, a range that runs backwards, too many: a sentence.
-pub fn expand(words: &[String]) -> Result<Vec<String>, String> {
+pub fn expand(words: &[String]) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for part in words.iter().flat_map(|word| word.split('@')) {
         if part.is_empty() {
-            return Err("a directory's name is empty".to_owned());
+            bail!("a directory's name is empty");
         }
         braces(part, &mut found)?;
     }
     Ok(found)
 }
 
-fn braces(text: &str, found: &mut Vec<String>) -> Result<(), String> {
+fn braces(text: &str, found: &mut Vec<String>) -> anyhow::Result<()> {
     let Some(open) = text.find('{') else {
         if found.len() >= MAX {
-            return Err(format!("more than {MAX} directories"));
+            bail!("more than {MAX} directories");
         }
         found.push(text.to_owned());
         return Ok(());
     };
-    let close = text[open..].find('}').ok_or_else(|| format!("'{text}' has a {{ that is not closed"))? + open;
+    let close = text[open..].find('}').ok_or_else(|| anyhow!("'{text}' has a {{ that is not closed"))? + open;
     let (before, inside, after) = (&text[..open], &text[open + 1..close], &text[close + 1..]);
     let choices = match range(inside)? {
         Some(range) => range,
@@ -36,11 +38,11 @@ fn braces(text: &str, found: &mut Vec<String>) -> Result<(), String> {
 }
 
 /// `0-15` or `0..15`, with leading zeros kept.
-fn range(text: &str) -> Result<Option<Vec<String>>, String> {
+fn range(text: &str) -> anyhow::Result<Option<Vec<String>>> {
     let Some((low, high)) = text.split_once("..").or_else(|| text.split_once('-')) else { return Ok(None) };
     let (Ok(first), Ok(last)) = (low.parse::<usize>(), high.parse::<usize>()) else { return Ok(None) };
     if last < first || last - first >= MAX {
-        return Err(format!("'{{{text}}}' is no range; expected {{FIRST-LAST}} of at most {MAX}"));
+        bail!("'{{{text}}}' is no range; expected {{FIRST-LAST}} of at most {MAX}");
     }
     let width = if low.starts_with('0') { low.len() } else { 0 };
     Ok(Some((first..=last).map(|number| format!("{number:0width$}")).collect()))
@@ -50,7 +52,7 @@ fn range(text: &str) -> Result<Option<Vec<String>>, String> {
 mod tests {
     use super::*;
 
-    fn list(words: &[&str]) -> Result<Vec<String>, String> {
+    fn list(words: &[&str]) -> anyhow::Result<Vec<String>> {
         expand(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Phase;
@@ -145,7 +146,7 @@ impl Run<'_> {
                     thread(Rank::new(self.options.clone(), rank, files, self.halt.clone()), rank as usize, sender)
                 }),
             };
-            self.hands.push(hand.map_err(Ended::Failed)?);
+            self.hands.push(hand.map_err(|error| Ended::Failed(format!("{error:#}")))?);
         }
         for _ in 0..self.options.ranks() {
             match self.told.recv() {
@@ -480,7 +481,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-fn thread(mut rank: Rank, number: usize, told: Sender<(usize, Told)>) -> Result<Hand, String> {
+fn thread(mut rank: Rank, number: usize, told: Sender<(usize, Told)>) -> anyhow::Result<Hand> {
     let (orders, receive) = mpsc::channel::<Order>();
     let thread = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
         let _ = told.send((number, Told::Ready));
@@ -489,15 +490,15 @@ fn thread(mut rank: Rank, number: usize, told: Sender<(usize, Told)>) -> Result<
             let _ = told.send((number, Told::Done(report)));
         }
     });
-    let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+    let thread = thread.context("cannot start a thread")?;
     Ok(Hand { send: Some(Box::new(move |order| orders.send(order).is_ok())), child: None, thread: Some(thread) })
 }
 
-fn process(mut command: Command, number: usize, told: Sender<(usize, Told)>) -> Result<Hand, String> {
-    let fail = |error: io::Error| format!("cannot start a process: {error}; see 'ulimit -u'");
+fn process(mut command: Command, number: usize, told: Sender<(usize, Told)>) -> anyhow::Result<Hand> {
+    let fail = |error: io::Error| anyhow!("cannot start a process: {error}; see 'ulimit -u'");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(fail)?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err("a process has no pipes".to_owned());
+        bail!("a process has no pipes");
     };
     let reader = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -535,7 +536,7 @@ pub fn serve_rank(options: &Options, rank: u64) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let files = match files(options, rank, &mut HashMap::new()) {
         Ok(files) => files,
-        Err(reason) => return writeln!(out, "gone {}", reason.replace('\n', " ")),
+        Err(error) => return writeln!(out, "gone {}", format!("{error:#}").replace('\n', " ")),
     };
     let mut work = Rank::new(options.clone(), rank, files, Arc::default());
     writeln!(out, "ready")?;
@@ -562,7 +563,7 @@ pub fn serve_rank(options: &Options, rank: u64) -> io::Result<()> {
 }
 
 /// What a rank works on. Ranks that are threads share the client of their place.
-fn files(options: &Options, rank: u64, clients: &mut HashMap<usize, Arc<Client>>) -> Result<Box<dyn Files>, String> {
+fn files(options: &Options, rank: u64, clients: &mut HashMap<usize, Arc<Client>>) -> anyhow::Result<Box<dyn Files>> {
     let at = (rank % options.places.len() as u64) as usize;
     let place = &options.places[at];
     Ok(match place {

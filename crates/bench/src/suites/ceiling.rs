@@ -94,7 +94,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     for (name, local) in [(TMPFS, places::tmpfs()), (XFS, places::xfs(run))] {
         match local {
             Ok(local) => locals.push(local),
-            Err(why) => results.not_available.push((name.to_owned(), why)),
+            Err(why) => results.not_available.push((name.to_owned(), format!("{why:#}"))),
         }
     }
     let server = EchoServer::start()?;

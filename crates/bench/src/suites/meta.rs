@@ -91,7 +91,7 @@ fn measure(run: &Run, size: &Size, gathered: &mut Gathered, results: &mut Result
             stride: 0,
             ours: false,
         }),
-        Err(why) => results.not_available.push((TMPFS.to_owned(), why.clone())),
+        Err(why) => results.not_available.push((TMPFS.to_owned(), format!("{why:#}"))),
     }
     let mut pool = Pool::start(size.processes.iter().copied().max().unwrap_or(1))?;
     // With one process, many mounts are one mount, and its own neighbour is the process itself.

@@ -77,7 +77,8 @@ struct Place {
 
 fn measure(run: &Run, size: &Size, found: &mut Found, results: &mut Results) -> anyhow::Result<()> {
     run.step(0, 1, "starting servers and mounts")?;
-    let far = Far::new().map_err(|why| results.not_available.push((format!("+{ADDED_US} us"), why))).ok();
+    let far =
+        Far::new().map_err(|why| results.not_available.push((format!("+{ADDED_US} us"), format!("{why:#}")))).ok();
     let most = size.slots.iter().copied().max().unwrap_or(1);
     let (mut clusters, mut places) = (Vec::new(), Vec::new());
     let this = std::env::current_exe()?;

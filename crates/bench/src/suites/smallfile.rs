@@ -49,7 +49,7 @@ fn measure(run: &Run, size: &Size, gathered: &mut Gathered, results: &mut Result
     for (name, local) in [(TMPFS, places::tmpfs()), (XFS, places::xfs(run))] {
         match local {
             Ok(local) => locals.push(local),
-            Err(why) => results.not_available.push((name.to_owned(), why)),
+            Err(why) => results.not_available.push((name.to_owned(), format!("{why:#}"))),
         }
     }
     let mut pool = Pool::start(size.processes)?;

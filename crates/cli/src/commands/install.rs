@@ -147,10 +147,11 @@ fn pages(command: &clap::Command, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-const EXIT_STATUS: [(&str, &str); 3] = [
+const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "What was asked for is done."),
     ("1", "It failed; a line on standard error says why. (lctl has 2 for a parameter that is not there.)"),
     ("2", "It was misused: an option or value that it does not take."),
+    ("65", "A target's store is damaged: to try again does not help, a copy of the store does."),
 ];
 
 const ENVIRONMENT: [(&str, &str); 3] = [

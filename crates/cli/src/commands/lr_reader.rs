@@ -8,12 +8,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::Args;
 use engine::{LmdbEngine, OpenOptions};
 use proto::{ClientUuid, Tag, TargetName};
 use schema::session::{ClientRec, Progress, ReplyRec};
 use schema::{Header, Record};
-use store::Engine;
+use store::{Engine, EngineError};
 
 /// Show the client and reply records of a metadata target, whether it runs or not
 ///
@@ -40,19 +41,12 @@ pub(crate) struct Arguments {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    match text(arguments) {
-        Ok(text) => {
-            crate::output::print(format_args!("{text}"));
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(error) => {
-            eprintln!("lr_reader: {error}");
-            Ok(ExitCode::from(1))
-        }
-    }
+    let text = text(arguments)?;
+    crate::output::print(format_args!("{text}"));
+    Ok(ExitCode::SUCCESS)
 }
 
-fn text(arguments: &Arguments) -> Result<String, String> {
+fn text(arguments: &Arguments) -> anyhow::Result<String> {
     let target = Sessions::read(&arguments.target)?;
     let mut text = String::new();
     target.write_target(&mut text);
@@ -83,10 +77,10 @@ struct Sessions {
 const STEP: usize = 4096;
 
 impl Sessions {
-    fn read(directory: &Path) -> Result<Sessions, String> {
+    fn read(directory: &Path) -> anyhow::Result<Sessions> {
         let options = OpenOptions { read_only: true, beside_writer: true, ..OpenOptions::default() };
-        let engine = LmdbEngine::open(directory, options).map_err(|error| error.to_string())?;
-        let one = |wanted: &str| format!("'{}' holds no {wanted}", directory.display());
+        let engine = LmdbEngine::open(directory, options)?;
+        let one = |wanted: &str| anyhow!("'{}' holds no {wanted}", directory.display());
         let header = all::<Header>(&engine)?.pop().ok_or_else(|| one("target"))?.1;
         let progress = all::<Progress>(&engine)?.pop().map(|(_, progress)| progress).unwrap_or_default();
         let clients = all::<ClientRec>(&engine)?;
@@ -152,15 +146,15 @@ impl Sessions {
 }
 
 /// All records of a kind.
-fn all<R: Record>(engine: &dyn Engine) -> Result<Vec<(R::Id, R)>, String> {
+fn all<R: Record>(engine: &dyn Engine) -> anyhow::Result<Vec<(R::Id, R)>> {
     let mut range = R::all();
     let mut found = Vec::new();
     loop {
-        let scanned = engine.scan(&range, STEP).map_err(|error| error.to_string())?;
+        let scanned = engine.scan(&range, STEP)?;
         for (key, sealed) in &scanned.records {
-            let body = schema::formats().open(key, sealed).map_err(|error| error.to_string())?;
-            let record = R::decode_record(&body).map_err(|error| error.to_string())?;
-            let id = R::parse_key(key).ok_or_else(|| format!("record {key} is not a key of kind '{}'", R::KIND))?;
+            let body = schema::formats().open(key, sealed).map_err(EngineError::from)?;
+            let record = R::decode_record(&body)?;
+            let id = R::parse_key(key).ok_or_else(|| anyhow!("record {key} is not a key of kind '{}'", R::KIND))?;
             found.push((id, record));
         }
         match scanned.records.last() {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, anyhow, bail};
 use bench::many::compare::compare;
 use bench::many::create::{self, Kind, Open};
 use bench::many::pattern::Pattern;
@@ -125,20 +125,20 @@ pub(crate) struct Stat {
     iterations: Option<i64>,
 }
 
-fn first_mdt(text: &str) -> Result<u32, String> {
+fn first_mdt(text: &str) -> anyhow::Result<u32> {
     match text.parse() {
         Ok(0) => Ok(0),
-        Ok(_) => Err("this version serves one metadata target: say -i 0 or leave it away".to_owned()),
-        Err(_) => Err("expected the index of a metadata target".to_owned()),
+        Ok(_) => Err(anyhow!("this version serves one metadata target: say -i 0 or leave it away")),
+        Err(_) => Err(anyhow!("expected the index of a metadata target")),
     }
 }
 
-fn no_project(_: &str) -> Result<u32, String> {
-    Err("projects are not part of this version: leave -P away".to_owned())
+fn no_project(_: &str) -> anyhow::Result<u32> {
+    Err(anyhow!("projects are not part of this version: leave -P away"))
 }
 
-fn path(text: &str) -> Result<CString, String> {
-    CString::new(text).map_err(|_| "a path has no zero byte".to_owned())
+fn path(text: &str) -> anyhow::Result<CString> {
+    CString::new(text).context("a path has no zero byte")
 }
 
 /// The words of a command line whose command stands at `at` (0: the binary is called by the command's name). `-uFORMAT` of
@@ -165,7 +165,7 @@ fn deprecated_time(numbers: &mut Vec<i64>) -> Option<u64> {
 }
 
 /// Start and count from the numbers behind the format.
-fn numbers(numbers: &[i64]) -> Result<(i64, Option<u64>), String> {
+fn numbers(numbers: &[i64]) -> anyhow::Result<(i64, Option<u64>)> {
     let (start, count) = match *numbers {
         [] => return Ok((0, None)),
         [count] => (0, count),
@@ -173,7 +173,7 @@ fn numbers(numbers: &[i64]) -> Result<(i64, Option<u64>), String> {
     };
     match u64::try_from(count) {
         Ok(count) if count > 0 => Ok((start, Some(count))),
-        _ => Err(format!("the count is {count}; it must be at least 1")),
+        _ => Err(anyhow!("the count is {count}; it must be at least 1")),
     }
 }
 
@@ -193,15 +193,15 @@ pub(crate) fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
         eprintln!("warning: '-runtime' deprecated, use '-t runtime' instead");
         arguments.seconds.get_or_insert(seconds);
     }
-    let misused = |message: String| -> ! { crate::misused::<Create>("createmany", &message) };
-    let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|message| misused(message));
+    let misused = |error: anyhow::Error| -> ! { crate::misused::<Create>("createmany", &format!("{error:#}")) };
+    let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|error| misused(error));
     if count.is_none() && arguments.seconds.is_none() {
-        misused("give a count, or a time with -t".to_owned());
+        misused(anyhow!("give a count, or a time with -t"));
     }
     let unlink = match arguments.unlink.as_deref() {
         None => None,
         Some("") => Some(arguments.pattern.clone()),
-        Some(format) => Some(format.parse().unwrap_or_else(|message| misused(message))),
+        Some(format) => Some(format.parse().unwrap_or_else(|error| misused(error))),
     };
     let kind = if let Some(target) = arguments.link {
         Kind::Link(target)
@@ -238,8 +238,8 @@ pub(crate) fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
 
 /// Runs `unlinkmany`.
 pub(crate) fn remove(arguments: Remove) -> anyhow::Result<ExitCode> {
-    let misused = |message: String| -> ! { crate::misused::<Remove>("unlinkmany", &message) };
-    let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|message| misused(message));
+    let misused = |error: anyhow::Error| -> ! { crate::misused::<Remove>("unlinkmany", &format!("{error:#}")) };
+    let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|error| misused(error));
     let remove = remove::Remove {
         directories: arguments.directories,
         pattern: arguments.pattern,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bench::mdtest::options::{Options, Place, Print};
 use bench::mdtest::places;
 use bench::mdtest::run::{self, Crew, Ended};
@@ -169,10 +169,10 @@ pub(crate) struct Arguments {
 const RANKS_MAX: u64 = 4096;
 
 /// The interfaces of the MPI tool, of which there is one.
-fn interface(text: &str) -> Result<String, String> {
+fn interface(text: &str) -> anyhow::Result<String> {
     match text.to_ascii_uppercase().as_str() {
         "POSIX" => Ok(text.to_owned()),
-        _ => Err("there is POSIX, and --native for the client library".to_owned()),
+        _ => Err(anyhow!("there is POSIX, and --native for the client library")),
     }
 }
 
@@ -198,14 +198,14 @@ impl Arguments {
     }
 
     /// What they mean together.
-    fn options(&self) -> Result<Options, String> {
+    fn options(&self) -> anyhow::Result<Options> {
         let places = places::expand(&self.places)?;
         let place = |text: String| if self.native { native(&text) } else { Ok(Place::Folder(text)) };
         let all = !(self.create || self.stat || self.read || self.remove);
         let both = !(self.files || self.directories);
         let last = self.last.or(self.first).unwrap_or(self.ranks);
         if last > self.ranks {
-            return Err(format!("-l and -f ask for {last} ranks; give --np as many"));
+            bail!("-l and -f ask for {last} ranks; give --np as many");
         }
         let options = Options {
             places: places.into_iter().map(place).collect::<Result<_, _>>()?,
@@ -256,14 +256,15 @@ impl Arguments {
 }
 
 /// `NID[:NID...]:/FSNAME[/DIRECTORY]`.
-fn native(text: &str) -> Result<Place, String> {
-    let mount::Source { mgs, fsname, subtree } = mount::parse_source(text).map_err(|error| format!("{error:#}"))?;
+fn native(text: &str) -> anyhow::Result<Place> {
+    let mount::Source { mgs, fsname, subtree } = mount::parse_source(text)?;
     Ok(Place::Native { mgs, fsname, folder: subtree.join("/") })
 }
 
 /// Runs the command. `words` are those behind its name.
 pub(crate) fn run(arguments: Arguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
-    let options = arguments.options().unwrap_or_else(|message| crate::misused::<Arguments>("mdtest", &message));
+    let options =
+        arguments.options().unwrap_or_else(|message| crate::misused::<Arguments>("mdtest", &format!("{message:#}")));
     if let Some(rank) = arguments.rank {
         // The run tells its ranks when to end; they report first.
         daemon::end_tools_on_signal(false)?;
@@ -309,9 +310,9 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn options(line: &str) -> Result<Options, String> {
+    fn options(line: &str) -> anyhow::Result<Options> {
         let words: Vec<OsString> = std::iter::once("mdtest").chain(line.split(' ')).map(OsString::from).collect();
-        Line::try_parse_from(attached(words, 0)).map_err(|error| error.to_string())?.arguments.options()
+        Line::try_parse_from(attached(words, 0))?.arguments.options()
     }
 
     #[test]
@@ -358,7 +359,7 @@ mod tests {
             ("-n 5 -n 10 --threads", base),
         ];
         for (line, expected) in cases {
-            assert_eq!(options(line), Ok(expected), "{line}");
+            assert_eq!(options(line).unwrap(), expected, "{line}");
         }
     }
 

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             plain_names: arguments.plain_names,
             replaces: arguments.replace,
         };
-        place::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
+        place::format(&Place::Directory(directory.clone()), &new)?;
         say!("{name} made in {}", directory.display());
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::{anyhow, bail};
 use clap::Args;
 use host::place::Place;
 use host::server::{ServeOptions, Server};
@@ -56,8 +57,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mut signals = daemon::Signals::catch()?;
     let started = options(&arguments).map_err(Misuse::because).and_then(|options| {
         let places = arguments.targets.iter().map(|target| target.parse());
-        let places = places.collect::<Result<Vec<Place>, String>>().map_err(Misuse::because)?;
-        Server::start(&places, &options).map_err(anyhow::Error::msg)
+        let places = places.collect::<Result<Vec<Place>, _>>().map_err(Misuse::because)?;
+        Ok(Server::start(&places, &options)?)
     });
     let server = match started {
         Ok(server) => server,
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     daemon::tell_systemd(&[sd_notify::NotifyState::Ready]);
     signals.wait(|| server.is_finished());
     daemon::tell_systemd(&[sd_notify::NotifyState::Stopping]);
-    server.stop().map_err(anyhow::Error::msg)?;
+    server.stop()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn allowed_faults(allow: bool) -> stdx::Faults {
     if allow { stdx::Faults::allowed(host::clock::seed()) } else { stdx::Faults::none() }
 }
 
-fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
+fn options(arguments: &Arguments) -> anyhow::Result<ServeOptions> {
     let mut options = ServeOptions {
         listen: arguments.listen.clone(),
         tell: arguments.tell.clone(),
@@ -99,11 +100,11 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
     };
     if !arguments.listen.is_local() {
         if !arguments.insecure {
-            return Err(format!(
+            bail!(
                 "{} can be reached from other machines, and this version has no certificates to tell friend from foe; \
                  listen on 127.0.0.1 or unix:PATH, or add --insecure to let anyone who reaches it do anything",
                 arguments.listen
-            ));
+            );
         }
         eprintln!(
             "warning: {} is open to everyone who can reach it: they can read, change and remove all files as any user",
@@ -112,7 +113,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
     }
     for option in &arguments.options {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        let seconds = || value.parse::<u64>().map_err(|_| format!("option '{option}' needs a number of seconds"));
+        let seconds = || value.parse::<u64>().map_err(|_| anyhow!("option '{option}' needs a number of seconds"));
         match key {
             "abort_recov" | "abort_recovery" => options.abort_recovery = true,
             "accept_old_store" => options.accept_old_store = true,
@@ -124,15 +125,15 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
                     .parse::<u64>()
                     .ok()
                     .filter(|mb| *mb >= 1)
-                    .ok_or_else(|| format!("option '{option}' needs a number of MiB"))?
+                    .ok_or_else(|| anyhow!("option '{option}' needs a number of MiB"))?
                     << 20;
             }
             _ if host::faults::is_one(key) => host::faults::set_at_start(&options.faults, key, value)?,
             _ => {
-                return Err(format!(
+                bail!(
                     "option '{key}' is unknown; known are abort_recov, accept_old_store, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N, \
                      fail_loc=N, fail_val=N, fail_err=N"
-                ));
+                );
             }
         }
     }
@@ -141,7 +142,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
 
 /// Used by `adamant up --foreground`.
 pub(crate) fn start(places: &[Place], options: &ServeOptions) -> anyhow::Result<Server> {
-    let server = Server::start(places, options).map_err(anyhow::Error::msg)?;
+    let server = Server::start(places, options)?;
     server.wait_serving(SERVING_PATIENCE);
     Ok(server)
 }

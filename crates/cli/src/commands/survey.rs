@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bench::survey::{self, Survey};
 use clap::Args;
 use host::admin::{self, Request, Response};
@@ -62,19 +62,19 @@ pub(crate) struct Arguments {
 }
 
 /// An option, or its variable, or what it is by default.
-fn setting<T: std::str::FromStr>(given: Option<T>, variable: &str, default: T) -> Result<T, String> {
+fn setting<T: std::str::FromStr>(given: Option<T>, variable: &str, default: T) -> anyhow::Result<T> {
     match (given, std::env::var(variable)) {
         (Some(given), _) => Ok(given),
         (None, Ok(text)) if !text.trim().is_empty() => text
             .trim()
             .parse()
-            .map_err(|_| format!("the variable {variable} is '{text}', which is not what it should be")),
+            .map_err(|_| anyhow!("the variable {variable} is '{text}', which is not what it should be")),
         _ => Ok(default),
     }
 }
 
 impl Arguments {
-    fn survey(&self, targets: Vec<String>) -> Result<Survey, String> {
+    fn survey(&self, targets: Vec<String>) -> anyhow::Result<Survey> {
         let threads_low = setting(self.thrlo, "thrlo", 4)?;
         let list = setting(self.tests.clone(), "tests_str", "create lookup md_getattr setxattr destroy".to_owned())?;
         let survey = Survey {
@@ -95,7 +95,7 @@ impl Arguments {
         }
         let layer = setting(self.layer.clone(), "layer", "mdd".to_owned())?;
         if layer != "mdd" {
-            return Err(format!("layer '{layer}' cannot be tested by itself: a target has one, mdd"));
+            bail!("layer '{layer}' cannot be tested by itself: a target has one, mdd");
         }
         survey.check()?;
         Ok(survey)
@@ -104,10 +104,9 @@ impl Arguments {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let misused = |message: String| -> ! { crate::misused::<Arguments>("mds-survey", &message) };
-    let wanted =
-        setting(arguments.targets.clone(), "targets", String::new()).unwrap_or_else(|message| misused(message));
-    let mut survey = arguments.survey(Vec::new()).unwrap_or_else(|message| misused(message));
+    let misused = |error: anyhow::Error| -> ! { crate::misused::<Arguments>("mds-survey", &format!("{error:#}")) };
+    let wanted = setting(arguments.targets.clone(), "targets", String::new()).unwrap_or_else(|error| misused(error));
+    let mut survey = arguments.survey(Vec::new()).unwrap_or_else(|error| misused(error));
     let here: Vec<(String, PathBuf)> = status::processes()
         .into_iter()
         .flat_map(|process| {
@@ -125,18 +124,18 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         bail!("no metadata target runs on this machine; start one with 'adamant up' or 'adamant serve'");
     }
     daemon::end_tools_on_signal(true)?;
-    let ask = |target: &str, order: Order| -> Result<Status, String> {
+    let ask = |target: &str, order: Order| -> anyhow::Result<Status> {
         let socket = here.iter().find(|(name, _)| name == target).map(|(_, socket)| socket);
-        let Some(socket) = socket else { return Err(format!("no metadata target '{target}' runs on this machine")) };
+        let Some(socket) = socket else { bail!("no metadata target '{target}' runs on this machine") };
         match admin::ask(socket, &Request::Survey { target: target.to_owned(), order }) {
             Ok(Response::Survey(status)) => Ok(status),
-            Ok(Response::Failed(_, message)) => Err(message),
-            Ok(_) => Err(format!("the server of '{target}' is of another version")),
-            Err(error) => Err(format!("the server of '{target}' does not answer: {error}")),
+            Ok(Response::Failed(_, message)) => Err(anyhow!(message)),
+            Ok(_) => Err(anyhow!("the server of '{target}' is of another version")),
+            Err(error) => Err(anyhow!("the server of '{target}' does not answer: {error}")),
         }
     };
-    let prefix = setting(arguments.rslt.clone(), "rslt", PathBuf::new()).unwrap_or_else(|message| misused(message));
-    let folder = setting(None, "rslt_loc", PathBuf::new()).unwrap_or_else(|message| misused(message));
+    let prefix = setting(arguments.rslt.clone(), "rslt", PathBuf::new()).unwrap_or_else(|error| misused(error));
+    let folder = setting(None, "rslt_loc", PathBuf::new()).unwrap_or_else(|error| misused(error));
     let prefix = match (prefix.as_os_str().is_empty(), folder.as_os_str().is_empty()) {
         (true, false) => folder.join(survey::result_name()),
         _ => prefix,
@@ -150,7 +149,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         say!("{}", serde_json::to_string_pretty(&rows)?);
     }
-    result.map_err(anyhow::Error::msg)?;
+    result?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -193,9 +192,9 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn survey(line: &str) -> Result<Survey, String> {
+    fn survey(line: &str) -> anyhow::Result<Survey> {
         let words = std::iter::once("mds-survey").chain(line.split_ascii_whitespace());
-        Line::try_parse_from(words).map_err(|error| error.to_string())?.arguments.survey(Vec::new())
+        Line::try_parse_from(words)?.arguments.survey(Vec::new())
     }
 
     #[test]

@@ -53,11 +53,10 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let changes_something =
         changes.erase_params || changes.writeconf || !changes.params.is_empty() || !changes.mgs.is_empty();
     let header = if changes_something && !arguments.print {
-        place::change(&arguments.target, &changes)
+        place::change(&arguments.target, &changes)?
     } else {
-        place::identify(&Place::Directory(arguments.target.clone()))
+        place::identify(&Place::Directory(arguments.target.clone()))?
     };
-    let header = header.map_err(anyhow::Error::msg)?;
     let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut rows = vec![
         ("name", header.name.clone()),

@@ -184,7 +184,7 @@ impl Plan {
                     plain_names: false,
                     replaces: false,
                 };
-                place::format(&place, &new).map_err(anyhow::Error::msg)?;
+                place::format(&place, &new)?;
                 made.push(name.to_string());
             }
             self.home.remember(&self.fsname, &name.to_string(), &target.folder)?;
@@ -234,7 +234,7 @@ impl Plan {
         let mounted = mount::Mounted::start(&request, self.mount.clone(), mount::Starter::Person)?;
         self.say(made);
         let result = mounted.run();
-        server.stop().map_err(anyhow::Error::msg)?;
+        server.stop()?;
         result
     }
 

@@ -1,6 +1,6 @@
 //! What an MGS keeps for the servers and clients of its file systems: `set_param -P`, `conf_param`, `get_param -P`.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use host::ask;
 use proto::msg::{Config, ConfigGetReq, Param, SetParamReq};
 use proto::params::{self, Named};
@@ -131,7 +131,7 @@ fn keep(
         let param = Param { path: pattern.to_owned(), value: value.to_owned() };
         let request = SetParamReq { fsname: (*fsname).clone(), param: Some(param), delete };
         let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsSetParam, &request);
-        match Errno::from_status(answer.map_err(anyhow::Error::msg)?.header.status) {
+        match Errno::from_status(answer?.header.status) {
             Ok(()) => (found, kept) = (true, true),
             // Another MGS has this file system, or it was not set.
             Err(Errno::ENOENT) => {}
@@ -164,16 +164,17 @@ pub(super) fn show(patterns: &[String], values: bool, names: bool) -> anyhow::Re
     for (fsname, nid) in file_systems().iter().flat_map(|name| places.iter().map(move |nid| (name, nid))) {
         let request = ConfigGetReq { fsname: fsname.clone() };
         let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsConfigGet, &request);
-        let config = answer.and_then(|answer| match Errno::from_status(answer.header.status) {
-            Ok(()) => answer.decode::<Config>().map_err(|error| error.to_string()),
-            // Another MGS has it.
-            Err(Errno::ENOENT) => Ok(Config::default()),
-            Err(errno) => Err(format!("the MGS at {nid} does not tell what it keeps: {errno}")),
-        });
+        let config =
+            answer.map_err(anyhow::Error::new).and_then(|answer| match Errno::from_status(answer.header.status) {
+                Ok(()) => Ok(answer.decode::<Config>()?),
+                // Another MGS has it.
+                Err(Errno::ENOENT) => Ok(Config::default()),
+                Err(errno) => Err(anyhow!("the MGS at {nid} does not tell what it keeps: {errno}")),
+            });
         match config {
             Ok(config) => kept.extend(config.params),
-            Err(reason) => {
-                eprintln!("error: get_param: {reason}");
+            Err(error) => {
+                eprintln!("error: get_param: {error:#}");
                 code = 1;
             }
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use host::ask;
 use proto::msg::{Pool, SetPoolKind, SetPoolRep, SetPoolReq};
 use proto::{Errno, Opcode, TargetIndex, TargetKind, TargetName};
@@ -29,21 +29,21 @@ pub(super) struct Name {
 }
 
 impl FromStr for Name {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Name, String> {
-        let (fsname, pool) = text.split_once('.').ok_or("expected FSNAME.POOL, as demo.fast")?;
+    fn from_str(text: &str) -> anyhow::Result<Name> {
+        let (fsname, pool) = text.split_once('.').context("expected FSNAME.POOL, as demo.fast")?;
         if !TargetName::fsname_is_valid(fsname) {
-            return Err(format!("'{fsname}' cannot be the name of a file system"));
+            bail!("'{fsname}' cannot be the name of a file system");
         }
         if pool.len() > Pool::NAME_MAX {
-            return Err(format!("'{pool}' is too long for a pool: {} characters at most", Pool::NAME_MAX));
+            bail!("'{pool}' is too long for a pool: {} characters at most", Pool::NAME_MAX);
         }
         if Pool::RESERVED.contains(&pool) {
-            return Err(format!("'{pool}' is reserved and cannot be the name of a pool"));
+            bail!("'{pool}' is reserved and cannot be the name of a pool");
         }
         if !Pool::name_is_valid(pool) {
-            return Err(format!("'{pool}' cannot be the name of a pool: only letters, digits, '_' and '-'"));
+            bail!("'{pool}' cannot be the name of a pool: only letters, digits, '_' and '-'");
         }
         Ok(Name { fsname: fsname.to_owned(), pool: pool.to_owned() })
     }
@@ -93,7 +93,7 @@ pub(super) fn change(kind: SetPoolKind, name: &Name, targets: &[String]) -> anyh
     let request = SetPoolReq { fsname: fsname.clone(), kind: kind as i32, pool: pool.clone(), osts: osts.clone() };
     for nid in &places {
         let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsSetPool, &request);
-        let answer = answer.map_err(anyhow::Error::msg)?;
+        let answer = answer?;
         let reason = answer.decode::<SetPoolRep>().map(|rep| rep.reason).unwrap_or_default();
         match Errno::from_status(answer.header.status) {
             Ok(()) => {}
@@ -161,7 +161,7 @@ fn knows_pools(device: &str, fsname: &str) -> bool {
 pub(super) fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
     let (fsname, pool) = match wanted.split_once('.') {
         Some(_) => {
-            let Name { fsname, pool } = wanted.parse().map_err(anyhow::Error::msg)?;
+            let Name { fsname, pool } = wanted.parse()?;
             (fsname, Some(pool))
         }
         None => (wanted.to_owned(), None),
@@ -241,7 +241,7 @@ mod tests {
             ("demo.none", "reserved"),
         ] {
             let reason = bad.parse::<Name>().unwrap_err();
-            assert!(reason.contains(why), "{bad}: {reason}");
+            assert!(reason.to_string().contains(why), "{bad}: {reason}");
         }
     }
 }

@@ -219,7 +219,7 @@ pub(crate) fn parse_source(source: &str) -> anyhow::Result<Source> {
         let from = if rest.starts_with('[') { rest.find(']').ok_or_else(bad)? } else { 0 };
         let first = from + rest[from..].find(':').ok_or_else(bad)?;
         let end = rest[first + 1..].find(':').map_or(rest.len(), |at| first + 1 + at);
-        list.push(rest[..end].parse::<Nid>().map_err(anyhow::Error::msg)?);
+        list.push(rest[..end].parse::<Nid>()?);
         rest = rest.get(end + 1..).unwrap_or("");
     }
     if list.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rustix::fs::FileType;
@@ -29,7 +30,7 @@ enum Piece {
 impl Format {
     /// # Errors
     /// A sentence.
-    pub(super) fn parse(text: &str) -> Result<Format, String> {
+    pub(super) fn parse(text: &str) -> anyhow::Result<Format> {
         let mut pieces = Vec::new();
         let mut plain = Vec::new();
         let mut letters = text.chars().peekable();
@@ -37,7 +38,7 @@ impl Format {
             match letter {
                 '\\' => plain.push(escaped(letters.next())?),
                 '%' => {
-                    let what = letters.next().ok_or("a format ends in '%'; a percent sign is '%%'")?;
+                    let what = letters.next().context("a format ends in '%'; a percent sign is '%%'")?;
                     if what == '%' {
                         plain.push(b'%');
                         continue;
@@ -72,21 +73,21 @@ impl Format {
     }
 }
 
-fn escaped(letter: Option<char>) -> Result<u8, String> {
+fn escaped(letter: Option<char>) -> anyhow::Result<u8> {
     match letter {
         Some('n') => Ok(b'\n'),
         Some('t') => Ok(b'\t'),
         Some('r') => Ok(b'\r'),
         Some('0') => Ok(0),
         Some('\\') => Ok(b'\\'),
-        other => Err(format!(
+        other => Err(anyhow!(
             "'\\{}' is not known in a format; there are \\n, \\t, \\r, \\0 and \\\\",
             String::from_iter(other)
         )),
     }
 }
 
-fn directive(what: char, letters: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<Piece, String> {
+fn directive(what: char, letters: &mut std::iter::Peekable<std::str::Chars<'_>>) -> anyhow::Result<Piece> {
     let (small, stamp) = (
         what.is_ascii_lowercase(),
         match what.to_ascii_lowercase() {
@@ -105,9 +106,9 @@ fn directive(what: char, letters: &mut std::iter::Peekable<std::str::Chars<'_>>)
         ('L', _) => match letters.next() {
             Some('F') => Ok(Piece::Fid),
             Some(figure @ ('c' | 'i' | 'o' | 'S')) => Ok(Piece::Layout(figure)),
-            other => Err(format!("'%L{}' is not in this version; see limits", String::from_iter(other))),
+            other => Err(anyhow!("'%L{}' is not in this version; see limits", String::from_iter(other))),
         },
-        _ => Err(format!("'%{what}' is not known in a format; see: lfs find --help")),
+        _ => Err(anyhow!("'%{what}' is not known in a format; see: lfs find --help")),
     }
 }
 
@@ -208,7 +209,7 @@ mod tests {
         for (bad, word) in
             [("%", "'%'"), ("%q", "%q"), ("%T", "%T"), ("%LP", "limits"), ("%L", "%L"), ("\\q", "\\q"), ("\\", "\\")]
         {
-            assert!(Format::parse(bad).unwrap_err().contains(word), "{bad}");
+            assert!(Format::parse(bad).unwrap_err().to_string().contains(word), "{bad}");
         }
     }
 

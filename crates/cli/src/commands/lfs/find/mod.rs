@@ -121,8 +121,8 @@ pub(crate) fn run(find: &Find) -> anyhow::Result<ExitCode> {
     if let Some(name) = words::lacking(matches) {
         misuse!("find --{name}: not in this version; see limits");
     }
-    let settings = words::settings(matches).or_else(|error| misuse!("find {error}"))?;
-    let conditions = words::conditions(matches).or_else(|error| misuse!("find {error}"))?;
+    let settings = words::settings(matches).or_else(|error| misuse!("find {error:#}"))?;
+    let conditions = words::conditions(matches).or_else(|error| misuse!("find {error:#}"))?;
     let paths: Vec<PathBuf> = matches.get_many("paths").into_iter().flatten().cloned().collect();
     for fsname in words::file_systems(matches) {
         belongs(&paths, &fsname)?;

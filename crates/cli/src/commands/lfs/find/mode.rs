@@ -1,5 +1,7 @@
 //! `--perm [-/]MODE`: permissions in octal, or as chmod(1) takes them.
 
+use anyhow::anyhow;
+
 /// Which permissions are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Permissions {
@@ -14,13 +16,13 @@ pub(super) enum Permissions {
 impl Permissions {
     /// # Errors
     /// A sentence.
-    pub(super) fn parse(text: &str) -> Result<Permissions, String> {
+    pub(super) fn parse(text: &str) -> anyhow::Result<Permissions> {
         let (kind, mode): (fn(u32) -> Permissions, &str) = match text.split_at_checked(1) {
             Some(("-", mode)) => (Permissions::All, mode),
             Some(("/", mode)) => (Permissions::Any, mode),
             _ => (Permissions::Exactly, text),
         };
-        let bad = || format!("'{text}' is not a mode; expected one like 644, -u+w, /222 or u=rw,go=r");
+        let bad = || anyhow!("'{text}' is not a mode; expected one like 644, -u+w, /222 or u=rw,go=r");
         if !mode.is_empty() && mode.bytes().all(|byte| byte.is_ascii_digit()) {
             let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(bad)?;
             return Ok(kind(mode));
@@ -93,7 +95,7 @@ mod tests {
             ("+t", Permissions::Exactly(0o1000)),
             ("a=rwx,o-w", Permissions::Exactly(0o775)),
         ] {
-            assert_eq!(Permissions::parse(text), Ok(expected), "{text}");
+            assert_eq!(Permissions::parse(text).unwrap(), expected, "{text}");
         }
         for bad in ["", "-", "8", "10000", "q+r", "u", "u+q", "u+r,", "77777777777"] {
             assert!(Permissions::parse(bad).is_err(), "{bad}");

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use anyhow::anyhow;
+
 /// More than, less than or equal to a number, within a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Range {
@@ -16,9 +18,9 @@ impl Range {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn plain(text: &str) -> Result<Range, String> {
+    pub(super) fn plain(text: &str) -> anyhow::Result<Range> {
         let (side, number) = side(text);
-        let value = digits(number).ok_or_else(|| format!("'{text}' is not a number; expected N, +N or -N"))?;
+        let value = digits(number).ok_or_else(|| anyhow!("'{text}' is not a number; expected N, +N or -N"))?;
         Ok(Range { side, value, unit: 1 })
     }
 
@@ -26,8 +28,8 @@ impl Range {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn size(text: &str, unit: u64) -> Result<Range, String> {
-        let bad = || format!("'{text}' is not a size; expected [+-]N with an optional b, k, M, G, T, P or E");
+    pub(super) fn size(text: &str, unit: u64) -> anyhow::Result<Range> {
+        let bad = || anyhow!("'{text}' is not a size; expected [+-]N with an optional b, k, M, G, T, P or E");
         let (side, number) = side(text);
         let (number, unit) = match number.char_indices().next_back() {
             Some((at, letter)) if letter.is_ascii_alphabetic() => {
@@ -54,8 +56,8 @@ impl Range {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn age(text: &str, unit: u64) -> Result<Range, String> {
-        let bad = || format!("'{text}' is not an age; expected [+-]N with an optional s, m, h, d, w or y, as in 8h20m");
+    pub(super) fn age(text: &str, unit: u64) -> anyhow::Result<Range> {
+        let bad = || anyhow!("'{text}' is not an age; expected [+-]N with an optional s, m, h, d, w or y, as in 8h20m");
         let (side, mut rest) = side(text);
         let (mut value, mut smallest) = (0u64, None);
         if rest.is_empty() {

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{Timestamp, Zoned};
@@ -243,7 +244,7 @@ pub(super) fn lacking(matches: &ArgMatches) -> Option<&'static str> {
 ///
 /// # Errors
 /// A sentence.
-pub(super) fn conditions(matches: &ArgMatches) -> Result<Vec<Condition>, String> {
+pub(super) fn conditions(matches: &ArgMatches) -> anyhow::Result<Vec<Condition>> {
     let mut given: Vec<(usize, Option<(String, OsString)>)> = Vec::new();
     given.extend(matches.indices_of("not").into_iter().flatten().map(|at| (at, None)));
     let tests = TESTS.iter().map(|word| word.long.to_owned()).filter(|long| !SETTINGS.contains(&long.as_str()));
@@ -263,17 +264,17 @@ pub(super) fn conditions(matches: &ArgMatches) -> Result<Vec<Condition>, String>
             }
         }
     }
-    if not { Err("'!' turns the next test round, and none follows".to_owned()) } else { Ok(all) }
+    if not { Err(anyhow!("'!' turns the next test round, and none follows")) } else { Ok(all) }
 }
 
-fn test(name: &str, value: &OsStr) -> Result<Test, String> {
+fn test(name: &str, value: &OsStr) -> anyhow::Result<Test> {
     if name == "name" {
         return Ok(Test::Name(Glob::parse(value.as_bytes())));
     }
     if let Some(pair) = name.strip_prefix("newer") {
         return newer(pair, Path::new(value));
     }
-    let text = value.to_str().ok_or_else(|| format!("--{name}: '{}' is no text", value.display()))?;
+    let text = value.to_str().ok_or_else(|| anyhow!("--{name}: '{}' is no text", value.display()))?;
     let age = |stamp, unit| Range::age(text, unit).map(|range| Test::Age(stamp, range));
     let test = match name {
         "type" => kind(text).map(Test::Kind),
@@ -287,8 +288,8 @@ fn test(name: &str, value: &OsStr) -> Result<Test, String> {
         "mmin" => age(Stamp::Modification, MINUTE),
         "cmin" => age(Stamp::Change, MINUTE),
         "bmin" => age(Stamp::Birth, MINUTE),
-        "uid" => text.parse().map(Test::User).map_err(|_| format!("'{text}' is not the number of a user")),
-        "gid" => text.parse().map(Test::Group).map_err(|_| format!("'{text}' is not the number of a group")),
+        "uid" => text.parse().map(Test::User).map_err(|_| anyhow!("'{text}' is not the number of a user")),
+        "gid" => text.parse().map(Test::Group).map_err(|_| anyhow!("'{text}' is not the number of a group")),
         "user" => user(text).map(Test::User),
         "group" => group(text).map(Test::Group),
         "perm" => Permissions::parse(text).map(Test::Permissions),
@@ -304,13 +305,13 @@ fn test(name: &str, value: &OsStr) -> Result<Test, String> {
             "mdt" => Ok(Test::Pattern(Pattern::Mdt)),
             "raid0" => Ok(Test::Pattern(Pattern::Raid0)),
             "released" => Ok(Test::Pattern(Pattern::Released)),
-            _ => Err(format!("'{text}' is not a kind of layout; there are mdt, raid0 and released")),
+            _ => Err(anyhow!("'{text}' is not a kind of layout; there are mdt, raid0 and released")),
         },
     };
-    test.map_err(|error| format!("--{name}: {error}"))
+    test.with_context(|| format!("--{name}"))
 }
 
-fn kind(text: &str) -> Result<FileType, String> {
+fn kind(text: &str) -> anyhow::Result<FileType> {
     match text {
         "b" => Ok(FileType::BlockDevice),
         "c" => Ok(FileType::CharacterDevice),
@@ -319,31 +320,31 @@ fn kind(text: &str) -> Result<FileType, String> {
         "l" => Ok(FileType::Symlink),
         "p" => Ok(FileType::Fifo),
         "s" => Ok(FileType::Socket),
-        _ => Err(format!("'{text}' is not a kind of file; there are b, c, d, f, l, p and s")),
+        _ => Err(anyhow!("'{text}' is not a kind of file; there are b, c, d, f, l, p and s")),
     }
 }
 
-fn depth(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("'{text}' is not a number of levels"))
+fn depth(text: &str) -> anyhow::Result<usize> {
+    text.parse().map_err(|_| anyhow!("'{text}' is not a number of levels"))
 }
 
 /// A name comes first: a user may be called 42.
-fn user(text: &str) -> Result<u32, String> {
+fn user(text: &str) -> anyhow::Result<u32> {
     match nix::unistd::User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
-        _ => text.parse().map_err(|_| format!("there is no user '{text}'")),
+        _ => text.parse().map_err(|_| anyhow!("there is no user '{text}'")),
     }
 }
 
-fn group(text: &str) -> Result<u32, String> {
+fn group(text: &str) -> anyhow::Result<u32> {
     match nix::unistd::Group::from_name(text) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
-        _ => text.parse().map_err(|_| format!("there is no group '{text}'")),
+        _ => text.parse().map_err(|_| anyhow!("there is no group '{text}'")),
     }
 }
 
 /// `demo-OST0001`, `OST0001_UUID`, `1`, several with commas between them.
-fn targets(text: &str, kind: &str) -> Result<Vec<u32>, String> {
+fn targets(text: &str, kind: &str) -> anyhow::Result<Vec<u32>> {
     let target = |part: &str| {
         let name = part.strip_suffix("_UUID").unwrap_or(part);
         let index = match name.rsplit_once(kind) {
@@ -354,7 +355,7 @@ fn targets(text: &str, kind: &str) -> Result<Vec<u32>, String> {
                 None => name.parse().ok(),
             },
         };
-        index.ok_or_else(|| format!("'{part}' is not a target; expected {kind}0001, demo-{kind}0001 or an index"))
+        index.ok_or_else(|| anyhow!("'{part}' is not a target; expected {kind}0001, demo-{kind}0001 or an index"))
     };
     text.split(',').map(target).collect()
 }
@@ -374,7 +375,7 @@ pub(super) fn file_systems(matches: &ArgMatches) -> Vec<String> {
 }
 
 /// `--newer` (without letters) and `--newerXY`.
-fn newer(pair: &str, reference: &Path) -> Result<Test, String> {
+fn newer(pair: &str, reference: &Path) -> anyhow::Result<Test> {
     let mut letters = pair.chars();
     let (of, than) = (letters.next().unwrap_or('m'), letters.next().unwrap_or('m'));
     let stamp = |letter| match letter {
@@ -385,17 +386,17 @@ fn newer(pair: &str, reference: &Path) -> Result<Test, String> {
     };
     let moment = match than {
         't' => date(reference.to_str().unwrap_or_default(), &Zoned::now()).ok_or_else(|| {
-            format!(
+            anyhow!(
                 "--newer{pair}: '{}' is not a date; expected one like '2026-01-31 12:00', '12:00' or @1767225600",
                 reference.display()
             )
         })?,
         letter => {
             let found = stat(CWD, reference.as_os_str(), false, AtFlags::empty())
-                .map_err(|error| format!("--newer{pair}: '{}': {error}", reference.display()))?;
+                .with_context(|| format!("--newer{pair}: '{}'", reference.display()))?;
             found
                 .time(stamp(letter))
-                .ok_or_else(|| format!("--newer{pair}: nobody knows when '{}' was made", reference.display()))?
+                .ok_or_else(|| anyhow!("--newer{pair}: nobody knows when '{}' was made", reference.display()))?
         }
     };
     Ok(Test::Newer(stamp(of), moment))
@@ -428,11 +429,11 @@ pub(super) struct Settings {
 ///
 /// # Errors
 /// A sentence.
-pub(super) fn settings(matches: &ArgMatches) -> Result<Settings, String> {
+pub(super) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     let last = |name: &str| match matches.get_many::<OsString>(name).and_then(Iterator::last) {
         Some(value) => match value.to_str() {
             Some(text) => Ok(Some(text)),
-            None => Err(format!("--{name}: '{}' is no text", value.display())),
+            None => Err(anyhow!("--{name}: '{}' is no text", value.display())),
         },
         None => Ok(None),
     };
@@ -441,11 +442,11 @@ pub(super) fn settings(matches: &ArgMatches) -> Result<Settings, String> {
             .parse()
             .ok()
             .filter(|count| (1..=256).contains(count))
-            .ok_or_else(|| format!("--threads: '{text}' is not a number from 1 to 256"))?,
+            .ok_or_else(|| anyhow!("--threads: '{text}' is not a number from 1 to 256"))?,
         None => std::thread::available_parallelism().map_or(4, |cpus| (2 * cpus.get()).clamp(4, 16)),
     };
-    let depth_max = last("maxdepth")?.map(depth).transpose().map_err(|error| format!("--maxdepth: {error}"))?;
-    let format = last("printf")?.map(Format::parse).transpose().map_err(|error| format!("--printf: {error}"))?;
+    let depth_max = last("maxdepth")?.map(depth).transpose().context("--maxdepth")?;
+    let format = last("printf")?.map(Format::parse).transpose().context("--printf")?;
     Ok(Settings { depth_max: depth_max.unwrap_or(usize::MAX), threads, format })
 }
 
@@ -459,14 +460,14 @@ mod tests {
         date(text, &Timestamp::from_second(1_767_225_600).unwrap().to_zoned(TimeZone::UTC))
     }
 
-    fn parse(words: &[&str]) -> Result<(Vec<Condition>, Vec<PathBuf>), String> {
+    fn parse(words: &[&str]) -> anyhow::Result<(Vec<Condition>, Vec<PathBuf>)> {
         let words = ["lfs", "find"].iter().chain(words).map(OsString::from).collect();
         let find = clap::Command::new("find").args(arguments());
         let command = clap::Command::new("lfs").subcommand(find);
-        let matches = command.try_get_matches_from(plain(words, 1)).map_err(|error| error.to_string())?;
+        let matches = command.try_get_matches_from(plain(words, 1))?;
         let matches = matches.subcommand_matches("find").unwrap();
         if let Some(name) = lacking(matches) {
-            return Err(format!("lacking {name}"));
+            anyhow::bail!("lacking {name}");
         }
         settings(matches)?;
         Ok((conditions(matches)?, matches.get_many("paths").unwrap().cloned().collect()))
@@ -555,7 +556,7 @@ mod tests {
             (&["/", "-N", "+1"], "lacking mirror-count"),
         ] {
             let error = parse(words).unwrap_err();
-            assert!(error.contains(said), "{words:?}: {error}");
+            assert!(format!("{error:#}").contains(said), "{words:?}: {error:#}");
         }
     }
 

@@ -405,10 +405,10 @@ impl Mount {
                 Phase::Failed(reason) => return Err(UnmountError::NotMounted(reason.clone())),
                 _ => {}
             }
-            if self.shared.settled.wait_until(&mut state, deadline).timed_out() {
-                state.phase = Phase::Gone;
+            if self.shared.settled.wait_until(&mut state, deadline).timed_out() && state.phase == Phase::Unmounting {
                 state.lost = Some(UnmountError::NoAnswer);
-                self.shared.caretaker.notify_all();
+                self.shared.settle(&mut state, Phase::Gone);
+                self.shared.go_on(&mut state);
             }
         }
     }

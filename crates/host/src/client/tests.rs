@@ -141,6 +141,11 @@ fn load(mount: &Mount) -> Vec<std::thread::JoinHandle<(Vec<String>, Errno)>> {
     (0..3).map(thread).collect()
 }
 
+/// How much they have made together.
+fn made_by(loads: Vec<std::thread::JoinHandle<(Vec<String>, Errno)>>) -> usize {
+    loads.into_iter().map(|thread| thread.join().unwrap().0.len()).sum()
+}
+
 #[test]
 fn an_interrupted_call_ends_alone_while_others_go_on() {
     let mounted = Mounted::new();
@@ -162,7 +167,7 @@ fn an_interrupted_call_ends_alone_while_others_go_on() {
     mount.call(cred(), lock(fh, 1, RecordLockKind::Unlock)).unwrap();
     assert_eq!(waiters[1].recv_timeout(PATIENCE), Ok(Ok(Answer::Done)));
     mount.unmount(PATIENCE).unwrap();
-    loads.into_iter().for_each(|thread| assert!(!thread.join().unwrap().0.is_empty()));
+    assert!(made_by(loads) > 0);
     mounted.server.stop().unwrap();
 }
 
@@ -175,7 +180,7 @@ fn parameters_are_listed_while_calls_are_under_way() {
         assert!(!mounted.mount.devices().1.is_empty());
     }
     mounted.mount.unmount(PATIENCE).unwrap();
-    loads.into_iter().for_each(|thread| assert!(!thread.join().unwrap().0.is_empty()));
+    assert!(made_by(loads) > 0);
     mounted.server.stop().unwrap();
 }
 
@@ -224,20 +229,38 @@ fn a_client_that_fails_an_assertion_answers_eio_to_every_caller_and_ends() {
 }
 
 #[test]
-fn an_unmount_that_no_server_answers_ends_with_every_call() {
+fn a_client_that_never_finds_its_servers_ends_with_every_call() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("silent");
     let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let mount = Mount::launch(options(&format!("unix:{}", path.display())), Arc::new(NoKernel)).unwrap();
     let (done, result) = completion();
     mount.submit(cred(), Call::Statfs { ino: ROOT }, done);
-    let blocked = {
+    let waits = {
         let mount = mount.clone();
-        std::thread::spawn(move || mount.call(cred(), Call::Statfs { ino: ROOT }))
+        std::thread::spawn(move || mount.wait_mounted())
     };
     std::thread::sleep(Duration::from_millis(20));
     let told = mount.unmount(Duration::from_millis(100));
     assert!(matches!(told, Ok(()) | Err(UnmountError::NoAnswer)), "{told:?}");
     assert!(matches!(result.recv_timeout(PATIENCE), Ok(Err(_))));
-    assert!(blocked.join().unwrap().is_err());
+    assert_eq!(waits.join().unwrap(), Err(MountError::Ended));
+}
+
+#[test]
+fn an_unmount_that_no_server_answers_ends_with_every_call() {
+    let Mounted { mount, server, folder: _folder } = Mounted::new();
+    let fh = create(&mount, "locked");
+    mount.call(cred(), lock(fh, 1, RecordLockKind::Exclusive)).unwrap();
+    let (done, waiter) = completion();
+    mount.submit(cred(), lock(fh, 2, RecordLockKind::Exclusive), done);
+    let blocked = {
+        let mount = mount.clone();
+        std::thread::spawn(move || mount.call(cred(), lock(fh, 3, RecordLockKind::Exclusive)))
+    };
+    server.stop().unwrap();
+    assert_eq!(mount.unmount(Duration::from_millis(200)), Err(UnmountError::NoAnswer));
+    assert_eq!(waiter.recv_timeout(PATIENCE), Ok(Err(Errno::ESHUTDOWN)));
+    assert_eq!(blocked.join().unwrap(), Err(Errno::ESHUTDOWN));
+    assert_eq!(mount.unmount(PATIENCE), Err(UnmountError::NoAnswer), "it tells the same again");
 }

@@ -1,6 +1,7 @@
 //! The driver of a target over a loopback socket and media in memory.
 
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicU64;
 
 use proto::msg::{ConnectReq, Param, SetParamReq};
 use proto::{TargetKind, Xid};
@@ -53,7 +54,10 @@ fn a_target_stops_when_one_of_its_threads_panics() {
 }
 
 /// A service that keeps parameters, and fails an assertion at the one called [`TRAP`].
-struct Ledger;
+#[derive(Clone, Default)]
+struct Ledger {
+    attempts: Arc<AtomicU64>,
+}
 
 const TRAP: &str = "trap";
 
@@ -65,16 +69,50 @@ impl Service for Ledger {
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
         let SetParamReq { fsname, param, .. } = request.decode()?;
         let Param { path, value } = param.unwrap_or_default();
+        self.attempts.fetch_add(1, Ordering::Relaxed);
         assert_ne!(path, TRAP, "meant for this test");
         cx.put(&(fsname, path), &ParamRec { value });
         Ok(Reply::empty())
     }
 }
 
+/// A medium whose writes wait while it is held.
+#[derive(Clone, Default)]
+struct Held {
+    medium: MemEngine,
+    held: Arc<AtomicBool>,
+    waiting: Arc<AtomicU64>,
+}
+
+impl store::Engine for Held {
+    fn get(&self, key: &Key) -> Result<Option<store::Value>, EngineError> {
+        self.medium.get(key)
+    }
+    fn scan(&self, range: &KeyRange, limit: usize) -> Result<Scanned, EngineError> {
+        self.medium.scan(range, limit)
+    }
+    fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        eventually("it is let go", || !self.held.load(Ordering::Relaxed));
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.medium.commit(group, records)
+    }
+    fn last_group(&self) -> Result<u64, EngineError> {
+        self.medium.last_group()
+    }
+    fn space(&self) -> Result<Space, EngineError> {
+        self.medium.space()
+    }
+    fn kind(&self) -> &'static str {
+        "held"
+    }
+}
+
 /// A target with such a service, and what it stands on.
 struct Stand {
     folder: tempfile::TempDir,
-    engine: MemEngine,
+    ledger: Ledger,
+    engine: Held,
     thread: TargetThread,
 }
 
@@ -82,7 +120,7 @@ impl Stand {
     /// Groups are written when `interval` has passed, or when somebody waits for them.
     fn new(interval: Duration) -> Stand {
         let folder = tempfile::tempdir().unwrap();
-        let engine = MemEngine::new();
+        let (ledger, engine) = (Ledger::default(), Held::default());
         let new = NewTarget {
             name: "MGS".parse().unwrap(),
             mgs: Vec::new(),
@@ -99,25 +137,26 @@ impl Stand {
         let settings =
             target::Options { name: "MGS".parse().ok(), nids: vec![nid.clone()], commit, ..target::Options::default() };
         let last_group = engine.last_group().unwrap();
-        let make = move |now| Target::new(Ledger, settings, last_group, now);
+        let service = ledger.clone();
+        let make = move |now| Target::new(service, settings, last_group, now);
         let thread = spawn("MGS".to_owned(), nid, door, Arc::new(engine.clone()), None, make).unwrap();
-        let stand = Stand { folder, engine, thread };
+        let stand = Stand { folder, ledger, engine, thread };
         eventually("it serves", || stand.thread.is_serving());
         stand
     }
 
-    /// Whether a change is on the medium.
-    fn is_durable(&self, path: &str) -> bool {
-        self.engine.get(&ParamRec::key(&("fs".to_owned(), path.to_owned()))).unwrap().is_some()
-    }
-
     /// Waits for the end of its thread.
-    fn end(self) -> (MemEngine, Result<(), Stopped>) {
+    fn end(self) -> (Held, Result<(), Stopped>) {
         let (sender, ended) = std::sync::mpsc::channel();
-        let Stand { thread, engine, folder: _folder } = self;
+        let Stand { thread, engine, folder: _folder, .. } = self;
         std::thread::spawn(move || sender.send(thread.join()));
         (engine, ended.recv_timeout(Duration::from_secs(60)).expect("it ends"))
     }
+}
+
+/// Whether a change is on the medium.
+fn is_durable(engine: &Held, path: &str) -> bool {
+    engine.get(&ParamRec::key(&("fs".to_owned(), path.to_owned()))).unwrap().is_some()
 }
 
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
@@ -157,13 +196,22 @@ impl Session {
 
     /// Sends a request and reads its reply; an error if the target hangs up instead.
     fn exchange(&mut self, header: Header, opcode: Opcode, body: &impl prost::Message) -> io::Result<Frame> {
+        let xid = self.send(header, opcode, body)?;
+        self.reply(xid)
+    }
+
+    fn send(&mut self, header: Header, opcode: Opcode, body: &impl prost::Message) -> io::Result<Xid> {
         let header = Header { opcode: opcode as u16, xid: Xid(header.xid.0 + 1), ..header };
         let mut queue = SendQueue::new();
         queue.push(&Frame::new(header, body, bytes::Bytes::new()));
         io::Write::write_all(&mut self.stream, &queue.copy_to_bytes(queue.remaining()))?;
+        Ok(header.xid)
+    }
+
+    fn reply(&mut self, xid: Xid) -> io::Result<Frame> {
         loop {
             while let Some(frame) = self.decoder.next_frame().map_err(io::Error::other)? {
-                if frame.header.has(flags::REPLY) && frame.header.xid == header.xid {
+                if frame.header.has(flags::REPLY) && frame.header.xid == xid {
                     return Ok(frame);
                 }
             }
@@ -175,14 +223,25 @@ impl Session {
         }
     }
 
-    /// Makes a change.
-    fn set(&mut self, path: &str) -> io::Result<()> {
+    /// Asks for a change.
+    fn ask(&mut self, path: &str) -> io::Result<()> {
         let param = Param { path: path.to_owned(), value: "1".to_owned() };
         let request = SetParamReq { fsname: "fs".to_owned(), param: Some(param), delete: false };
-        let reply = self.exchange(self.header, Opcode::MgsSetParam, &request)?;
-        self.header.xid = reply.header.xid;
-        assert_eq!(reply.header.status, 0, "{path}");
+        self.header.xid = self.send(self.header, Opcode::MgsSetParam, &request)?;
         Ok(())
+    }
+
+    /// Waits for the answer to that.
+    fn answer(&mut self) -> io::Result<()> {
+        let reply = self.reply(self.header.xid)?;
+        assert_eq!(reply.header.status, 0);
+        Ok(())
+    }
+
+    /// Makes a change.
+    fn set(&mut self, path: &str) -> io::Result<()> {
+        self.ask(path)?;
+        self.answer()
     }
 }
 
@@ -198,19 +257,30 @@ fn load(nid: &Nid) -> Vec<std::thread::JoinHandle<Vec<String>>> {
     (0..4).map(client).collect()
 }
 
+/// One change is with the disk, another is collected, and a third fails an assertion.
 #[test]
 fn a_target_that_fails_an_assertion_stops_without_writing_and_answers_nothing_more() {
     let stand = Stand::new(Duration::from_secs(3600));
-    let [mut one, mut other] = [(); 2].map(|()| Session::connect(&stand.thread.nid));
-    one.set("before").unwrap();
-    assert!(!stand.is_durable("before"), "its group is collected still");
-    let groups = stand.engine.last_group().unwrap();
-    assert!(other.set(TRAP).is_err(), "it hangs up instead of answering");
-    assert!(one.set("after").is_err(), "and so for everybody");
+    let [mut one, mut two, mut three, mut idle] = [(); 4].map(|()| Session::connect(&stand.thread.nid));
+    idle.set("before").unwrap();
+    let (attempts, engine) = (stand.ledger.attempts.clone(), stand.engine.clone());
+    engine.held.store(true, Ordering::Relaxed);
+    one.ask("with the disk").unwrap();
+    eventually("its group is with the disk", || engine.waiting.load(Ordering::Relaxed) == 1);
+    let before = attempts.load(Ordering::Relaxed);
+    two.ask("collected").unwrap();
+    eventually("it was attempted", || attempts.load(Ordering::Relaxed) > before);
+    three.ask(TRAP).unwrap();
+    for session in [&mut three, &mut two, &mut one] {
+        assert!(session.answer().is_err(), "it hangs up instead of answering");
+    }
+    assert!(idle.set("after").is_err());
+    engine.held.store(false, Ordering::Relaxed);
     let nid = stand.thread.nid.clone();
-    let (engine, result) = stand.end();
+    let (_, result) = stand.end();
     assert!(matches!(&result, Err(Stopped::Assertion { target }) if target == "MGS"), "{result:?}");
-    assert_eq!(engine.last_group().unwrap(), groups, "the group that was collected never reached the disk");
+    eventually("what the disk had been given is whole", || is_durable(&engine, "with the disk"));
+    assert!(is_durable(&engine, "before") && !is_durable(&engine, "collected"));
     let Nid::Unix(path) = nid else { panic!("{nid}") };
     assert!(UnixStream::connect(path).is_err(), "nobody listens any more");
 }
@@ -226,8 +296,7 @@ fn a_shutdown_while_requests_are_under_way_makes_durable_what_was_answered() {
     let answered: Vec<String> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
     assert!(!answered.is_empty());
     for path in answered {
-        let key = ParamRec::key(&("fs".to_owned(), path.clone()));
-        assert!(engine.get(&key).unwrap().is_some(), "{path} was answered");
+        assert!(is_durable(&engine, &path), "{path} was answered");
     }
 }
 
@@ -244,5 +313,5 @@ fn parameters_are_listed_while_requests_are_under_way() {
     }
     control.send(Control::Shutdown).unwrap();
     stand.end().1.unwrap();
-    clients.into_iter().for_each(|client| assert!(!client.join().unwrap().is_empty()));
+    assert!(clients.into_iter().map(|client| client.join().unwrap().len()).sum::<usize>() > 0);
 }

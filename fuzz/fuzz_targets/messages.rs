@@ -1,11 +1,8 @@
 //! A body, as every message: a message or an error; what was understood means the same when it was written again.
 #![no_main]
 
-#[path = "../../crates/proto/tests/common/samples.rs"]
-mod samples;
-
 use libfuzzer_sys::fuzz_target;
-use samples::{Body, Visitor};
+use testkit::samples::messages::{self as samples, Body, Visitor};
 
 struct Decode<'a>(&'a [u8]);
 

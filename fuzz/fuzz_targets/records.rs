@@ -1,14 +1,11 @@
 //! A key and a body, as every record, and as a sealed record: a record or an error that names it.
 #![no_main]
 
-#[path = "../../crates/schema/tests/common/mod.rs"]
-mod samples;
-
 use core::fmt::Debug;
 use libfuzzer_sys::fuzz_target;
-use samples::Visitor;
 use schema::{Record, formats};
 use store::{KEY_LEN_MAX, Key, Value};
+use testkit::samples::records::{self as samples, Visitor};
 
 struct Decode<'a> {
     key: &'a [u8],

@@ -5,11 +5,7 @@
 
 mod attack;
 mod cluster;
-#[path = "../../proto/tests/common/memory.rs"]
-mod memory;
 
-use attack::mutate::{mutate, number, random};
-use attack::samples::{self, Body, Visitor};
 use bytes::Bytes;
 use client::api::{Answer, Call, CallId, FileHandle, RecordLock, RecordLockKind, SetStat, SetTime, Whence};
 use cluster::{Cluster, name};
@@ -20,6 +16,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use stdx::Rng;
+use testkit::memory;
+use testkit::mutate::{mutate, number, random};
+use testkit::samples::messages::{self as samples, Body, Visitor};
+
+#[global_allocator]
+static ALLOCATOR: testkit::memory::Counting = testkit::memory::Counting;
 
 /// Most frames that one event may lead to before time passes: more is a storm.
 const STORM: u64 = 50_000;

@@ -4,8 +4,6 @@
 
 mod attack;
 mod cluster;
-#[path = "../../proto/tests/common/memory.rs"]
-mod memory;
 
 use attack::Attacker;
 use bytes::Bytes;
@@ -16,6 +14,10 @@ use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 use proto::{Errno, Fid, Frame, Header, Opcode, Transno, Xid};
 use std::time::Duration;
 use stdx::Rng;
+use testkit::memory;
+
+#[global_allocator]
+static ALLOCATOR: testkit::memory::Counting = testkit::memory::Counting;
 
 /// What one request may make a target allocate for a moment, in bytes: replies of some MiB and what they are made of.
 const STEP_MAX: usize = 12 << 20;

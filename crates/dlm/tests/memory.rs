@@ -1,13 +1,14 @@
 //! What a lock costs: memory is bounded by a count of locks, so the count must not lie.
 
-#[path = "../../proto/tests/common/memory.rs"]
-mod memory;
-
 use dlm::server::{Enqueued, LOCK_BYTES, Locks, RECORDS_AS_LOCKS, Settings};
 use dlm::{ExportId, WaiterId};
 use proto::Fid;
 use proto::msg::{EnqueueReq, Extent, Flock, LockMode, Policy, Resource, ResourceKind};
 use stdx::Instant;
+use testkit::memory;
+
+#[global_allocator]
+static ALLOCATOR: testkit::memory::Counting = testkit::memory::Counting;
 
 /// Locks in each measurement: just beyond a size at which tables double, where they are at their largest.
 const COUNT: u64 = 70_000;

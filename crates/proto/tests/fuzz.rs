@@ -1,14 +1,12 @@
 //! Bytes from anywhere: the frame decoder, every message and every parser of text give an answer, and hold no more memory
 //! than they may. Deterministic: a failure names the seed and the round.
 
-mod common;
-
 use bytes::BytesMut;
-use common::mutate::{self, mutate, random};
-use common::samples::{self, Body, Visitor};
 use proto::frame::{BODY_MAX, BULK_MAX, FRAME_MAX, HEADER_LEN};
 use proto::{Bytes, Decoder, Fid, Frame, FrameError, Handle, Header, Nid, Tag, TargetName, Transno, Xid};
 use stdx::Rng;
+use testkit::mutate::{self, mutate, random};
+use testkit::samples::messages::{self as samples, Body, Visitor};
 
 const SEED: u64 = 0xada_3a97;
 

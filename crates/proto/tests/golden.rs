@@ -3,15 +3,14 @@
 //! A test here that fails means that an older or a newer version would misunderstand this one. A new message gets a new
 //! line in `golden/messages.txt`, a new field makes its message's line longer; nothing else in these files ever changes.
 
-mod common;
-
 use bytes::BytesMut;
-use common::hex;
-use common::samples::{self, Body, Visitor};
 use prost::Message;
 use proto::msg::*;
 use proto::{Bytes, ClientUuid, Decoder, Errno, Fid, Frame, Header, Opcode, Xid};
 use std::collections::{BTreeMap, BTreeSet};
+use testkit::mutate::varint;
+use testkit::samples::hex;
+use testkit::samples::messages::{self as samples, Body, Visitor};
 
 const GOLDEN: &str = include_str!("golden/messages.txt");
 
@@ -134,7 +133,7 @@ fn a_field_that_a_newer_peer_added_changes_nothing() {
                 // A group, which nobody sends today: key 1001 inside.
                 (3, b"\xc8\x3e\x01\xc4\x3e"),
             ] {
-                common::mutate::varint(number << 3 | wire_type, &mut unknown);
+                varint(number << 3 | wire_type, &mut unknown);
                 unknown.extend_from_slice(payload);
             }
             let body = sample.encode_to_vec();
@@ -159,7 +158,7 @@ fn a_change_that_a_newer_peer_invented_decodes_to_no_change() {
     // Field 99, where the changes of today have 16 to 23.
     let known = ReintReq { now_ns: 5, ..ReintReq::default() };
     let mut body = known.encode_to_vec();
-    common::mutate::varint(99 << 3 | 2, &mut body);
+    varint(99 << 3 | 2, &mut body);
     body.extend_from_slice(b"\x03new");
     let frame = Frame { body: body.into(), ..Frame::default() };
     assert_eq!(frame.decode::<ReintReq>(), Ok(known));

@@ -1,14 +1,13 @@
 //! How much memory the bytes of a peer can make us take: decoding a body allocates at most a fixed multiple of its length,
 //! whichever field it repeats. With `BODY_MAX` that gives the bound for one frame.
 
-mod common;
-#[path = "common/memory.rs"]
-mod counting;
-
-use common::mutate::varint;
-use common::samples::{self, Body, Visitor};
-use counting::peak_of;
 use proto::Frame;
+use testkit::memory::peak_of;
+use testkit::mutate::varint;
+use testkit::samples::messages::{self as samples, Body, Visitor};
+
+#[global_allocator]
+static ALLOCATOR: testkit::memory::Counting = testkit::memory::Counting;
 
 /// Length of the bodies that are tried, in bytes: long enough that the multiple shows, short enough to try all fields.
 const BODY_LEN: usize = 64 << 10;

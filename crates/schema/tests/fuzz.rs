@@ -1,14 +1,12 @@
 //! Records of any bytes: the seal notices damage, a body under a right seal is a record or an error, a key names something
 //! or nothing. Deterministic: a failure names the round.
 
-mod common;
-
-use common::Visitor;
-use common::mutate::{mutate, random};
 use core::fmt::Debug;
 use schema::{Header, Record, first_cookie, formats};
 use stdx::Rng;
 use store::{Key, Value};
+use testkit::mutate::{mutate, random};
+use testkit::samples::records::{self, Visitor};
 
 const SEED: u64 = 0xada_5ea1;
 
@@ -77,7 +75,7 @@ impl Visitor for Fuzz {
 #[test]
 fn records_of_any_bytes_are_a_record_or_a_named_error() {
     let mut fuzz = Fuzz { rng: Rng::new(SEED), seen: Vec::new(), decoded: 0, refused: 0 };
-    common::for_each(&mut fuzz);
+    records::for_each(&mut fuzz);
     assert!(fuzz.decoded > 10_000 && fuzz.refused > 10_000, "no longer reaches: {} {}", fuzz.decoded, fuzz.refused);
 }
 

@@ -4,13 +4,12 @@
 //! new line in `golden/records.txt`, a new field makes its line longer; nothing else there ever changes, unless the
 //! record's format version rises and the old one is upgraded when it is read.
 
-mod common;
-
-use common::Visitor;
 use core::fmt::Debug;
 use schema::{Record, format_version, formats};
 use std::collections::{BTreeMap, BTreeSet};
 use store::Value;
+use testkit::samples::hex;
+use testkit::samples::records::{self, Visitor};
 
 const GOLDEN: &str = include_str!("golden/records.txt");
 
@@ -24,10 +23,6 @@ const SOURCES: &[&str] = &[
     include_str!("../src/object.rs"),
     include_str!("../src/session.rs"),
 ];
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// Field numbers at the top of an encoded message.
 fn top_level_tags(mut body: &[u8]) -> BTreeSet<u32> {
@@ -85,7 +80,7 @@ impl Visitor for Seen {
 
 fn seen() -> Seen {
     let mut seen = Seen::default();
-    common::for_each(&mut seen);
+    records::for_each(&mut seen);
     seen
 }
 

@@ -43,11 +43,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("e2e", &["stdx", "proto"]),
     // The simulated world: the core, and nothing of the real world.
     ("sim", CORE),
+    // What tests share: it drives the core, too.
+    ("testkit", CORE),
     ("xtask", &[]),
 ];
 
-/// Additional dependencies of tests: the client's stories run against the real targets, not against imitations of them.
-const TEST_EDGES: &[(&str, &[&str])] = &[("client", &["store", "schema", "target", "lfsck", "mgt", "mdt", "ost"])];
+/// Additional dependencies of tests: the test kit, which only tests may use, and for the client the real targets, because its
+/// stories do not run against imitations of them.
+const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("proto", &["testkit"]),
+    ("dlm", &["testkit"]),
+    ("schema", &["testkit"]),
+    ("client", &["store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "testkit"]),
+];
 
 const SERVER: &[&str] = &["stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck"];
 

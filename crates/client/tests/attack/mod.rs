@@ -2,13 +2,7 @@
 //! learn from the replies what exists, and so get deep into a target.
 #![allow(dead_code)]
 
-#[path = "../../../proto/tests/common/mutate.rs"]
-pub(crate) mod mutate;
-#[path = "../../../proto/tests/common/samples.rs"]
-pub(crate) mod samples;
-
 use bytes::Bytes;
-use mutate::{mutate, number};
 use prost::Message;
 use proto::connect::PROTOCOL_VERSION;
 use proto::frame::flags;
@@ -16,6 +10,7 @@ use proto::msg::*;
 use proto::{Errno, Fid, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
 use std::collections::BTreeMap;
 use stdx::Rng;
+use testkit::mutate::{self, mutate, number};
 
 /// What an attacker knows: numbers and names to use again.
 pub(crate) struct Known {

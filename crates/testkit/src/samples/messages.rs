@@ -3,27 +3,18 @@
 //! Numbers of 64 bits lie above 2³², so a field that became narrower no longer compiles. Whoever adds a field sets it
 //! here, and its golden line grows at its end.
 
+use super::{big, negative};
 use proto::msg::*;
 use proto::{Bytes, Fid};
 
 /// What every message can do.
-pub(crate) trait Body: prost::Message + Default + PartialEq + Clone + core::fmt::Debug {}
+pub trait Body: prost::Message + Default + PartialEq + Clone + core::fmt::Debug {}
 impl<M: prost::Message + Default + PartialEq + Clone + core::fmt::Debug> Body for M {}
 
 /// What is done with every sample.
-pub(crate) trait Visitor {
+pub trait Visitor {
     /// `name` is the message's, with the chosen variant behind a slash where it has a `oneof`.
     fn visit<M: Body>(&mut self, name: &'static str, sample: M);
-}
-
-/// A number that needs more than 32 bits.
-pub(crate) const fn big(n: u64) -> u64 {
-    n << 32 | n
-}
-
-/// The same, negative.
-pub(crate) const fn negative(n: i64) -> i64 {
-    -(n << 32 | n)
 }
 
 const fn fid(n: u32) -> Fid {
@@ -251,7 +242,7 @@ fn param() -> Param {
 macro_rules! samples {
     ($($name:literal = $sample:expr;)*) => {
         /// Gives every sample to the visitor, in a fixed order.
-        pub(crate) fn for_each(visitor: &mut impl Visitor) {
+        pub fn for_each(visitor: &mut impl Visitor) {
             $(visitor.visit($name, $sample);)*
         }
     };

@@ -1,13 +1,11 @@
 //! Bytes that were right once: what a fuzzer makes of a valid input.
 //!
-//! Everything follows from the generator, so a failure is repeated by its seed. The fuzz tests of other crates include
-//! this file too.
-#![allow(dead_code)]
+//! Everything follows from the generator, so a failure is repeated by its seed.
 
 use stdx::Rng;
 
 /// Numbers at which arithmetic goes wrong.
-pub(crate) const BOUNDARIES: &[u64] = &[
+pub const BOUNDARIES: &[u64] = &[
     0,
     1,
     2,
@@ -31,14 +29,14 @@ pub(crate) const BOUNDARIES: &[u64] = &[
 ];
 
 /// Up to `len_max` bytes of anything.
-pub(crate) fn random(rng: &mut Rng, len_max: usize) -> Vec<u8> {
+pub fn random(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     let mut bytes = vec![0; rng.below(len_max as u64 + 1) as usize];
     rng.fill(&mut bytes);
     bytes
 }
 
 /// A boundary, one beside a boundary, or any number.
-pub(crate) fn number(rng: &mut Rng) -> u64 {
+pub fn number(rng: &mut Rng) -> u64 {
     let boundary = rng.pick(BOUNDARIES).copied().unwrap_or(0);
     match rng.below(4) {
         0 => rng.u64() >> rng.below(64),
@@ -48,7 +46,7 @@ pub(crate) fn number(rng: &mut Rng) -> u64 {
 }
 
 /// A number as the wire has it in bodies.
-pub(crate) fn varint(mut n: u64, out: &mut Vec<u8>) {
+pub fn varint(mut n: u64, out: &mut Vec<u8>) {
     while n > 127 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -57,7 +55,7 @@ pub(crate) fn varint(mut n: u64, out: &mut Vec<u8>) {
 }
 
 /// Changes `bytes` in one to six places. `other` is something that may be spliced in.
-pub(crate) fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
+pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..rng.range(1, 6) {
         let at = rng.below(bytes.len() as u64 + 1) as usize;
         let rest = bytes.len() - at;

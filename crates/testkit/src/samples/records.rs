@@ -1,11 +1,8 @@
 //! One filled-in value of every record and of every part of one: each field set, each to a value of its own.
 //!
 //! Whoever adds a field sets it here, and its golden line grows at its end.
-#![allow(dead_code)]
 
-#[path = "../../../proto/tests/common/mutate.rs"]
-pub(crate) mod mutate;
-
+use super::{big, negative};
 use core::fmt::Debug;
 use proto::Bytes;
 use proto::msg::{Config, Layout, Param, Pool, TargetEntry};
@@ -18,23 +15,13 @@ use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec, SlotRec};
 use schema::*;
 
 /// What is done with every sample.
-pub(crate) trait Visitor {
+pub trait Visitor {
     /// A record and what names it.
     fn record<R: Record + PartialEq + Debug>(&mut self, name: &'static str, id: R::Id, record: R)
     where
         R::Id: PartialEq + Debug;
     /// A message that is a part of records.
     fn part<M: prost::Message + Default + PartialEq + Debug>(&mut self, name: &'static str, part: M);
-}
-
-/// A number that needs more than 32 bits.
-pub(crate) const fn big(n: u64) -> u64 {
-    n << 32 | n
-}
-
-/// The same, negative.
-pub(crate) const fn negative(n: i64) -> i64 {
-    -(n << 32 | n)
 }
 
 const fn fid(n: u32) -> Fid {
@@ -127,7 +114,7 @@ fn config() -> Config {
 }
 
 /// Gives every sample to the visitor, in a fixed order.
-pub(crate) fn for_each(v: &mut impl Visitor) {
+pub fn for_each(v: &mut impl Visitor) {
     v.record(
         "Header",
         (),

@@ -1,13 +1,20 @@
 //! An allocator that counts: how much memory a test program holds now, and the most that it ever held.
 //!
+//! A test program counts if it says
+//!
+//! ```
+//! #[global_allocator]
+//! static ALLOCATOR: testkit::memory::Counting = testkit::memory::Counting;
+//! ```
+//!
 //! What other threads allocate is counted too, so tests that compare figures take turns ([`alone`]).
-#![allow(dead_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-struct Counting;
+/// The system's allocator, with two numbers beside it.
+pub struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -34,16 +41,13 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Bytes that are allocated now.
-pub(crate) fn held() -> usize {
+pub fn held() -> usize {
     counted(NOW.load(Relaxed))
 }
 
 /// Something that stands for a medium works: what it has more of afterwards, or less, does not count.
-pub(crate) fn apart(work: &mut dyn FnMut()) {
+pub fn apart(work: &mut dyn FnMut()) {
     let (before, peak) = (NOW.load(Relaxed), PEAK.load(Relaxed));
     work();
     APART.fetch_add(NOW.load(Relaxed) as isize - before as isize, Relaxed);
@@ -51,12 +55,12 @@ pub(crate) fn apart(work: &mut dyn FnMut()) {
 }
 
 /// There are no media any more.
-pub(crate) fn none_apart() {
+pub fn none_apart() {
     APART.store(0, Relaxed);
 }
 
 /// The most that `work` has allocated at once, beyond what was there before.
-pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = held();
     PEAK.store(before, Relaxed);
     let result = work();
@@ -64,7 +68,7 @@ pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// Held by the test that runs now.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
 }

@@ -1,12 +1,10 @@
 //! Programs that are killed while their calls wait: the call ends at once, what it began ends behind it, and nothing stays.
 
-mod cluster;
-
 use std::time::Duration;
 
 use client::api::{Answer, Call, CallId, Event, FileHandle, Invalidation, RecordLock, RecordLockKind, SetStat};
-use cluster::{Cluster, cred, name};
 use proto::{Errno, Opcode};
+use testkit::cluster::{Cluster, cred, name};
 
 /// A program that waits is killed. Its call is answered before anything else happens.
 fn kill(c: &mut Cluster, node: usize, id: CallId) {

@@ -4,11 +4,9 @@
 //! names the seed.
 
 mod attack;
-mod cluster;
 
 use bytes::Bytes;
 use client::api::{Answer, Call, CallId, FileHandle, RecordLock, RecordLockKind, SetStat, SetTime, Whence};
-use cluster::{Cluster, name};
 use proto::msg::{BlCallback, GlCallback, LockMode, LruLimit, Policy, Resource};
 use proto::{Fid, Frame, Handle, Header, Opcode, Transno, Xid};
 use std::cell::RefCell;
@@ -16,6 +14,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use stdx::Rng;
+use testkit::cluster::{Cluster, name};
 use testkit::memory;
 use testkit::mutate::{mutate, number, random};
 use testkit::samples::messages::{self as samples, Body, Visitor};

@@ -3,17 +3,16 @@
 //! afterwards. Deterministic: a failure names the seed.
 
 mod attack;
-mod cluster;
 
 use attack::Attacker;
 use bytes::Bytes;
 use client::api::{Call, SetStat};
-use cluster::{Cluster, name};
 use proto::frame::flags;
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 use proto::{Errno, Fid, Frame, Header, Opcode, Transno, Xid};
 use std::time::Duration;
 use stdx::Rng;
+use testkit::cluster::{Cluster, name};
 use testkit::memory;
 
 #[global_allocator]

@@ -1,17 +1,15 @@
 //! What was answered stays: over unmounts, removals by others, reconnects; and replies that no honest server gives.
 
-mod cluster;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{AccessTimes, Answer, Call, Event, FileHandle, Invalidation, Options, SetStat, SetTime};
-use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{ConnectRep, DirEntry, ReaddirRep, Reint, ReintReq};
 use proto::{Bytes, Errno, Fid, Frame, Opcode};
 use stdx::Rng;
+use testkit::cluster::{self, Cluster, cred, name};
 
 /// A file whose data lies on objects, durable.
 fn large_file(c: &mut Cluster, at: usize) -> (u64, FileHandle) {

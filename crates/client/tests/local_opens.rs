@@ -1,14 +1,12 @@
 //! Files that are open for reading, and of which the server is not told until somebody could take them away.
 
-mod cluster;
-
 use std::time::Duration;
 
 use client::api::{Call, CallId, Event, FileHandle, Options, SetStat, SetTime};
-use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{ReplayFailure, ReplayLocksRep};
 use proto::{Errno, Opcode};
+use testkit::cluster::{Cluster, cred, name};
 
 const READING: u32 = 0;
 const WRITING: u32 = 1;

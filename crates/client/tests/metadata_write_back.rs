@@ -1,17 +1,15 @@
 //! Metadata write-back: no request while nobody else looks, and nothing lost or done twice when somebody does, or
 //! something dies.
 
-mod cluster;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
-use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{BatchRep, BatchReq, Reint};
 use proto::{Bytes, Errno, Fid, Frame, Opcode};
 use stdx::Rng;
+use testkit::cluster::{Cluster, cred, name};
 
 fn options(number: u64) -> Options {
     Options { sync_metadata: false, ..Cluster::options(number) }

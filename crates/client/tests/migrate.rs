@@ -1,16 +1,14 @@
 //! The data of a file moves to other objects, while it is used, and while machines fail.
 
-mod cluster;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle, SetStat};
-use cluster::{Cluster, wish};
 use proto::msg::Layout;
 use proto::{Bytes, Errno, Opcode};
 use stdx::{Rng, marks};
+use testkit::cluster::{self, Cluster, wish};
 
 const LENGTH: usize = 300_000;
 

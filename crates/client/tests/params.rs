@@ -1,18 +1,16 @@
 //! What the machines of a cluster answer about their parameters, word for word, and what they say to values.
 
-mod cluster;
-
 use core::time::Duration;
 use std::fmt::Write;
 
 use bytes::Bytes;
 use client::api::Call;
-use cluster::Cluster;
 use proto::connect::{PROTOCOL_VERSION, features};
 use proto::msg::{ConnectReq, SetPoolKind, SetPoolReq};
 use proto::params::{self, Access, Declared, Metric, OfFaults, OfLog, OfMedium, OfMountCommand, OfProcess, Values};
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Xid};
 use stdx::wildcard;
+use testkit::cluster::Cluster;
 
 const SERVERS: [&str; 3] = ["MGS", "fs-OST0000", "fs-MDT0000"];
 

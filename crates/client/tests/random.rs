@@ -1,15 +1,13 @@
 //! A random history of several clients, one call after another, against a model; with restarts, cut connections and late
 //! news for the kernels.
 
-mod cluster;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::kernel::{Kernel, Vfs, split};
-use cluster::{Cluster, seeds};
 use proto::Errno;
 use stdx::Rng;
+use testkit::cluster::kernel::{Kernel, Vfs, split};
+use testkit::cluster::{Cluster, seeds};
 
 #[derive(Clone, Debug)]
 enum Object {

@@ -1,12 +1,10 @@
 //! A client that passes over many more files than it may remember.
 
-mod cluster;
-
 use std::time::Duration;
 
 use client::api::{Call, Event, Invalidation};
-use cluster::{Cluster, name};
 use proto::Errno;
+use testkit::cluster::{Cluster, name};
 
 const MAX: usize = 2048;
 

@@ -1,18 +1,16 @@
 //! Servers that die, connections that break, clients that are given up.
 
-mod cluster;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
-use cluster::{Cluster, cred, name, wish};
 use prost::Message;
 use proto::frame::flags;
 use proto::msg::{EnqueueReq, Layout, OpenOp, Reint, ReintReq};
 use proto::{Errno, Frame, Opcode};
 use stdx::Rng;
+use testkit::cluster::{self, Cluster, cred, name, wish};
 
 #[test]
 fn what_was_answered_is_there_after_the_server_died() {

@@ -1,14 +1,12 @@
 //! One request per operation: a client that knows a directory and nothing in it changes it without a lookup first.
 
-mod cluster;
-
 use client::api::{Answer, Call, Event, FileHandle, SetStat};
-use cluster::{Cluster, name};
 use proto::frame::flags;
 use proto::{Errno, Opcode};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
+use testkit::cluster::{Cluster, name};
 
 /// A client that knows the directory `d` alone, in which another has made the file `f`, the directory `e` and the link `s`;
 /// gives the clients, `d` and `f`.

@@ -1,16 +1,14 @@
 //! Stories of programs on clients, against real targets.
 
-mod cluster;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Invalidation, SetStat, SetTime};
-use cluster::{Cluster, cred, name, wish};
 use proto::msg::{ConnectReq, Cred, EnqueueReq, Layout, LockMode, LruLimit, Reint, ReintReq};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::{Rng, marks};
+use testkit::cluster::{self, Cluster, cred, name, wish};
 
 #[test]
 fn a_mount_knows_the_root_and_stats_it_without_a_request() {

@@ -1,15 +1,13 @@
 //! Many calls at once on several clients over the same few names: nothing waits for ever, nobody is evicted, and in the
 //! end all clients see one file system.
 
-mod cluster;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use client::api::{Answer, Call, CallId, FileHandle, RecordLock, RecordLockKind, SetStat};
-use cluster::{Cluster, cred, name, seeds};
 use proto::Errno;
 use stdx::Rng;
+use testkit::cluster::{Cluster, cred, name, seeds};
 
 struct Running {
     node: usize,

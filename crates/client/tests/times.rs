@@ -1,15 +1,13 @@
 //! Times and sizes after races: several clients write, cut, look at and set the times of the same few files at once, with events in
 //! any order. When all is quiet, every client and its kernel, which keeps what it may, say the same.
 
-mod cluster;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::api::{Answer, Call, CallId, FileHandle, Invalidation, SetStat, SetTime, Stat};
-use cluster::{Cluster, cred, seeds};
 use proto::{Bytes, Frame, Opcode};
 use stdx::Rng;
+use testkit::cluster::{self, Cluster, cred, seeds};
 
 const CLIENTS: usize = 3;
 

@@ -1,15 +1,13 @@
 //! Stories of full targets: what a program was told is written is not lost in silence.
 
-mod cluster;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle};
-use cluster::{Cluster, cred};
 use proto::{Bytes, Errno, Frame, Opcode};
 use stdx::{Rng, marks};
+use testkit::cluster::{self, Cluster, cred};
 
 const MIB: u64 = 1 << 20;
 

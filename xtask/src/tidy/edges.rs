@@ -54,6 +54,9 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("proto", &["testkit"]),
     ("dlm", &["testkit"]),
     ("schema", &["testkit"]),
+    ("mgt", &["testkit"]),
+    ("mdt", &["testkit"]),
+    ("ost", &["testkit"]),
     ("client", &["store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "testkit"]),
 ];
 

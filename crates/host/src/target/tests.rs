@@ -32,9 +32,6 @@ impl store::Engine for Failing {
     fn space(&self) -> Result<Space, EngineError> {
         self.0.space()
     }
-    fn kind(&self) -> &'static str {
-        "failing"
-    }
 }
 
 #[test]
@@ -102,9 +99,6 @@ impl store::Engine for Held {
     }
     fn space(&self) -> Result<Space, EngineError> {
         self.medium.space()
-    }
-    fn kind(&self) -> &'static str {
-        "held"
     }
 }
 

@@ -122,11 +122,11 @@ fn an_attempt_that_was_given_up_has_taught_nothing() {
     w.recovered(0);
     assert!(w.lookup(dir, "old").is_some() && w.lookup(dir, "new").is_none());
     let mode = SetattrOp { fid: cold, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() };
-    let loads = w.loads;
+    let loads = w.host.loads;
     let fid = w.new_fid(0);
     let ops = vec![remove(dir, "old", false), create(fid, dir, "new", S_IFREG | 0o644), Reint::Setattr(mode)];
     let (_, rep) = w.batch(0, &plain(ops)).unwrap();
-    assert!(w.loads > loads, "an attempt was given up");
+    assert!(w.host.loads > loads, "an attempt was given up");
     assert_eq!(rep.results.iter().map(|result| result.status).collect::<Vec<_>>(), [0; 3]);
     assert_eq!(w.names(dir), ["new"]);
     assert!(w.create(dir, "old", S_IFREG | 0o644).is_ok());

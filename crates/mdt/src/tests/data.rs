@@ -19,7 +19,7 @@ fn read(w: &mut World, at: usize, fid: Fid, offset: u64, length: u32) -> Result<
 }
 
 pub(super) fn enqueue(w: &mut World, at: usize, fid: Fid, mode: LockMode, wanted: u64) -> EnqueueRep {
-    let cookie = w.cookie(at);
+    let cookie = w.new_cookie(at);
     let request = EnqueueReq {
         resource: Resource::inode(fid),
         mode: mode as i32,
@@ -325,8 +325,8 @@ fn knows_osts_and_pools(w: &mut World, count: u32, pools: &[(&str, &[u32])]) {
     let mut batch = store::Batch::new();
     let known = schema::session::KnownConfig { config: Some(config) };
     batch.put(schema::session::KnownConfig::key(&()), known.encode_record());
-    let group = w.engine.last_group().unwrap() + 1;
-    w.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
+    let group = w.host.engine.last_group().unwrap() + 1;
+    w.host.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
     w.crash();
     w.reconnect(0);
     w.recovered(0);
@@ -388,7 +388,7 @@ fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
 
     // Its objects go through the destroy log, which waits for targets that are not there.
     w.unlink(dir, "file").unwrap();
-    let snapshot = Snapshot::of_engine(&w.engine).unwrap();
+    let snapshot = Snapshot::of_engine(&w.host.engine).unwrap();
     drop(snapshot);
     assert_eq!(w.records::<schema::DestroyLog>(), 1);
     // A file whose move was begun may have objects, one that never moved has none.
@@ -463,7 +463,7 @@ fn a_move_begins_when_a_crash_cannot_forget_it() {
     // The first of a range waits for the note, as does the second while the note is not durable.
     w.commits = false;
     let send = |w: &mut World, fid| {
-        let cookie = w.cookie(mover);
+        let cookie = w.new_cookie(mover);
         let request = EnqueueReq {
             resource: Resource::inode(fid),
             mode: LockMode::Ex as i32,

@@ -265,7 +265,7 @@ fn nobody_locks_what_is_not_there() {
     let mut w = World::new();
     let hostile = w.connect();
     let lock = |w: &mut World, at: usize, resource: Resource, policy: Policy, mode: LockMode| {
-        let (mode, cookie) = (mode as i32, w.cookie(at));
+        let (mode, cookie) = (mode as i32, w.new_cookie(at));
         let request = EnqueueReq { resource, mode, cookie, policy: Some(policy), ..EnqueueReq::default() };
         w.call::<EnqueueRep>(at, Opcode::LdlmEnqueue, &request).map(|reply| reply.grant.is_some())
     };

@@ -245,7 +245,7 @@ fn numbers_of_inodes_lie_together_by_directory() {
         w.mknod(b, &format!("{i}"));
     }
     w.sync();
-    let snapshot = Snapshot::of_engine(&w.engine).unwrap();
+    let snapshot = Snapshot::of_engine(&w.host.engine).unwrap();
     let mut regions: Vec<u64> = Vec::new();
     for (key, body) in snapshot.range(&schema::Inode::all()) {
         let inode = schema::Inode::decode_record(body).unwrap();
@@ -283,7 +283,7 @@ fn two_names_with_one_hash_live_side_by_side() {
     let dir = w.mkdir(Fid::ROOT, "dir");
     let first = w.mknod(dir, "first");
     w.sync();
-    let snapshot = Snapshot::of_engine(&w.engine).unwrap();
+    let snapshot = Snapshot::of_engine(&w.host.engine).unwrap();
     let all = schema::Entry::all();
     let entries = snapshot.range(&all);
     let found = entries
@@ -296,8 +296,8 @@ fn two_names_with_one_hash_live_side_by_side() {
     batch.put(schema::Entry::key(&key), entry("stranger", first).encode_record());
     let next = schema::EntryKey { cookie: key.cookie + 1, ..key };
     batch.put(schema::Entry::key(&next), entry("first", first).encode_record());
-    let group = w.engine.last_group().unwrap() + 1;
-    w.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
+    let group = w.host.engine.last_group().unwrap() + 1;
+    w.host.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
     w.crash();
     w.reconnect(0);
     w.recovered(0);

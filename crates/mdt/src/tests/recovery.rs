@@ -20,12 +20,12 @@ impl World {
         self.commits = true;
         self.crash();
         self.reconnect(0);
-        let before = self.loads;
+        let before = self.host.loads;
         let kept = self.clients[0].kept.clone();
         let xids: Vec<u64> = kept.into_iter().map(|frame| self.throw_again(0, frame, flags::REPLAY)).collect();
         self.pump();
         assert!(self.clients[0].inbox.is_empty(), "the other client may still replay something");
-        let loaded = self.loads;
+        let loaded = self.host.loads;
         assert!(loaded > before, "they see what they need");
 
         self.reconnect(1);
@@ -33,7 +33,7 @@ impl World {
         self.pump();
         let answers: Vec<Frame> = xids.into_iter().map(|xid| self.wait(0, xid).expect("an answer")).collect();
         assert_eq!(statuses(&answers), vec![0; replays]);
-        assert_eq!(self.loads, loaded, "something is left to be loaded when its turn comes");
+        assert_eq!(self.host.loads, loaded, "something is left to be loaded when its turn comes");
         self.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE);
         self.recovered(0);
     }
@@ -812,7 +812,7 @@ fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
         (0..2).for_each(|at| w.reconnect(at));
         w.all_recovered(&[0, 1]);
         let request = |w: &mut World, at: usize, mode: LockMode| {
-            let (cookie, owner, end) = (w.cookie(at), 1, u64::MAX);
+            let (cookie, owner, end) = (w.new_cookie(at), 1, u64::MAX);
             let policy = Some(Policy::Flock(Flock { owner, end, is_flock, ..Flock::default() }));
             EnqueueReq { resource: Resource::flock(file), mode: mode as i32, cookie, policy, ..EnqueueReq::default() }
         };
@@ -827,11 +827,11 @@ fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
         let asked = ask(&mut w, 0, &writes);
         let cancel = CancelReq { handles: Vec::new(), waiting_cookies: vec![writes.cookie] };
         w.send(0, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
-        let loads = w.loads;
+        let loads = w.host.loads;
         for (at, reads) in both {
             assert_eq!(w.wait(at, reads).expect("an answer").header.status, 0);
         }
-        assert!(w.loads > loads, "it was in memory");
+        assert!(w.host.loads > loads, "it was in memory");
         assert_eq!(w.wait(0, asked).expect("an answer").header.status, -Errno::EINTR.raw());
         assert_eq!(stdx::marks::count("target.enqueue_refused_early"), marks + 1);
         let again = ask(&mut w, 0, &writes);
@@ -852,7 +852,7 @@ fn a_listing_that_is_made_again_finds_the_locks_of_its_entries() {
     let dir = w.mkdir(Fid::ROOT, "dir");
     let files: Vec<Fid> = ["a", "b", "c", "d"].map(|name| w.mknod(dir, name)).into();
     let lister = w.connect();
-    let first = w.cookie(lister);
+    let first = w.new_cookie(lister);
     let request =
         ReaddirReq { fid: dir, max_bytes: 1 << 16, plus: true, entry_cookies: first, ..ReaddirReq::default() };
     let locks = |w: &mut World| {

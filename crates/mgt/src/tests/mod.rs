@@ -235,11 +235,11 @@ fn the_live_parameter_shows_the_file_systems() {
     let server = world.node();
     world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
     world.register(server, &target("fs2-MDT0000", 2, 1)).unwrap();
-    let params = world.target.as_ref().unwrap().get_params("mgs.MGS.live.*");
+    let params = world.target().get_params("mgs.MGS.live.*");
     assert_eq!(params.len(), 2);
     assert_eq!(params[0].0, "mgs.MGS.live.fs");
     assert!(params[0].1.starts_with("fsname: fs\nflags: 0x20     gen: 1\nfs-MDT0000\n"), "{}", params[0].1);
-    assert_eq!(world.target.as_ref().unwrap().get_params("mgs.MGS.num_exports").len(), 1);
+    assert_eq!(world.target().get_params("mgs.MGS.num_exports").len(), 1);
 }
 
 /// The registration of a start that has ended is done when a later one has registered: nobody is told of an older copy. The connection of

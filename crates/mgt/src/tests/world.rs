@@ -1,42 +1,35 @@
-//! One management target and those who talk to it, in one thread.
+//! One management target and those who talk to it: what [`Sessions`] does, and the requests of an MGS.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
 
 use prost::Message;
 use proto::msg::{
     Config, ConfigGetReq, Param, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq, SetPoolKind,
     SetPoolRep, SetPoolReq,
 };
-use proto::{ClientUuid, Errno, Frame, Nid, Opcode};
-use rpc::Link;
-use rpc::client::{Import, ImportEffect, ImportEvent, Outgoing, RequestId};
-use stdx::{Instant, Rng};
+use proto::{Errno, Frame, Opcode};
+use rpc::client::{Outgoing, RequestId};
 use store::{Engine, MemEngine};
-use target::{ConnId, Effect, Event, Format, Options, Peer, Target};
+use target::{Event, Format};
+use testkit::sessions::Sessions;
 
 use crate::Mgt;
 
-struct Node {
-    import: Import,
-    link: Option<(Link, ConnId)>,
-    replies: BTreeMap<RequestId, Result<Frame, Errno>>,
-    notices: Vec<Config>,
-    full: bool,
+pub(super) struct World {
+    kit: Sessions<Mgt>,
 }
 
-pub(super) struct World {
-    pub target: Option<Target<Mgt>>,
-    pub options: Options,
-    engine: MemEngine,
-    nodes: Vec<Node>,
-    pub now: Instant,
-    rng: Rng,
-    pub log: Vec<String>,
-    pub slow_medium: bool,
-    in_flight: VecDeque<u64>,
-    conns: BTreeMap<u64, usize>,
-    next_conn: u64,
+impl Deref for World {
+    type Target = Sessions<Mgt>;
+    fn deref(&self) -> &Sessions<Mgt> {
+        &self.kit
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Sessions<Mgt> {
+        &mut self.kit
+    }
 }
 
 impl World {
@@ -53,44 +46,7 @@ impl World {
             replaces: false,
         };
         engine.commit(1, &target::format(&format).seal(&schema::formats())).unwrap();
-        let mut world = World {
-            target: None,
-            options: Options::default(),
-            engine,
-            nodes: Vec::new(),
-            now: Instant::ZERO + Duration::from_secs(1),
-            rng: Rng::new(1),
-            log: Vec::new(),
-            slow_medium: false,
-            in_flight: VecDeque::new(),
-            conns: BTreeMap::new(),
-            next_conn: 1,
-        };
-        world.start();
-        world
-    }
-
-    pub(super) fn start(&mut self) {
-        let last = self.engine.last_group().unwrap();
-        self.target = Some(Target::new(Mgt::new(), self.options.clone(), last, self.now));
-        self.tell(Event::Space(self.engine.space().unwrap()));
-        self.tell(Event::WallClock(1_000_000_000));
-        self.run();
-    }
-
-    /// The power fails and the target starts again.
-    pub(super) fn crash(&mut self) {
-        self.target = None;
-        self.in_flight.clear();
-        self.engine.crash(&mut self.rng);
-        self.conns.clear();
-        for node in &mut self.nodes {
-            node.full = false;
-            if let Some((link, _)) = node.link.take() {
-                node.import.handle(self.now, ImportEvent::Closed(link));
-            }
-        }
-        self.start();
+        World { kit: Sessions::new("MGS", engine, 1, Mgt::new) }
     }
 
     /// Nothing is left but what is kept for removals.
@@ -104,171 +60,29 @@ impl World {
         }));
     }
 
-    fn tell(&mut self, event: Event) {
-        if let Some(target) = &mut self.target {
-            target.handle(self.now, event);
-        }
-    }
-
     /// A target or a client: all are lightweight here.
     pub(super) fn node(&mut self) -> usize {
         self.node_named("")
     }
 
     pub(super) fn node_named(&mut self, description: &str) -> usize {
-        let number = self.nodes.len();
-        let nid: Nid = "unix:mgs".parse().unwrap();
-        let uuid = ClientUuid(100 + number as u128);
-        let mut config = rpc::client::Config::new(uuid, "MGS".into(), vec![nid], number as u64);
-        config.lightweight = true;
-        config.description = description.to_owned();
-        let import = Import::new(config, self.now);
-        self.nodes.push(Node { import, link: None, replies: BTreeMap::new(), notices: vec![], full: false });
-        self.until(|world| world.nodes[number].full);
-        number
+        self.connect(true, description)
     }
 
-    pub(super) fn run(&mut self) {
-        loop {
-            let mut moved = false;
-            while let Some(effect) = self.target.as_mut().and_then(Target::poll) {
-                moved = true;
-                self.effect(effect);
-            }
-            for number in 0..self.nodes.len() {
-                while let Some(effect) = self.nodes[number].import.poll() {
-                    moved = true;
-                    self.node_effect(number, effect);
-                }
-            }
-            if !self.slow_medium
-                && let Some(group) = self.in_flight.pop_front()
-            {
-                self.engine.make_durable(group);
-                self.tell(Event::Committed { group });
-                moved = true;
-            }
-            if !moved {
-                return;
-            }
-        }
-    }
-
-    pub(super) fn step(&mut self) {
-        let mut next = self.now + Duration::from_secs(1);
-        next = self.target.as_ref().and_then(Target::deadline).map_or(next, |at| at.min(next));
-        for node in &self.nodes {
-            next = node.import.deadline().map_or(next, |at| at.min(next));
-        }
-        self.now = next.max(self.now + Duration::from_millis(1));
-        self.tell(Event::Tick);
-        for node in &mut self.nodes {
-            node.import.handle(self.now, ImportEvent::Tick);
-        }
-        self.run();
-    }
-
-    pub(super) fn until(&mut self, done: impl Fn(&World) -> bool) {
-        self.run();
-        for _ in 0..100_000 {
-            if done(self) {
-                return;
-            }
-            self.step();
-        }
-        panic!("it never happens; log: {:#?}", self.log);
-    }
-
-    fn effect(&mut self, effect: Effect) {
-        match effect {
-            Effect::Send { conn, frame } => {
-                let Some(&node) = self.conns.get(&conn.0) else { return };
-                if let Some((link, _)) = self.nodes[node].link {
-                    self.nodes[node].import.handle(self.now, ImportEvent::Frame(link, frame));
-                }
-            }
-            Effect::Hangup { conn } => {
-                if let Some(node) = self.conns.remove(&conn.0)
-                    && let Some((link, _)) = self.nodes[node].link.take()
-                {
-                    self.nodes[node].import.handle(self.now, ImportEvent::Closed(link));
-                }
-                self.tell(Event::Closed { conn });
-            }
-            Effect::Dial { .. } => panic!("an MGS calls nobody"),
-            Effect::Load(load) => {
-                let done = load.run(&self.engine);
-                self.tell(Event::Loaded(done));
-            }
-            Effect::Commit(group) => {
-                self.engine.begin_commit(group.number(), group.seal()).unwrap();
-                self.in_flight.push_back(group.number());
-            }
-            Effect::Data { .. } => panic!("an MGS has no data files"),
-            Effect::Serving { .. } => {}
-            Effect::Log(level, line) => self.log.push(format!("{level:?}: {line}")),
-            Effect::Stop { reason } => panic!("the target stops: {reason:?}"),
-        }
-    }
-
-    fn node_effect(&mut self, number: usize, effect: ImportEffect) {
-        let node = &mut self.nodes[number];
-        match effect {
-            ImportEffect::Dial { link, .. } => {
-                let conn = ConnId(self.next_conn);
-                self.next_conn += 1;
-                self.conns.insert(conn.0, number);
-                node.link = Some((link, conn));
-                node.import.handle(self.now, ImportEvent::Dialled(link));
-                self.tell(Event::Accepted { conn, peer: Peer::default() });
-            }
-            ImportEffect::Send { frame, .. } => {
-                if let Some((_, conn)) = node.link {
-                    self.tell(Event::Frame { conn, frame });
-                }
-            }
-            ImportEffect::Hangup(link) => {
-                if let Some((_, conn)) = node.link.take_if(|(l, _)| *l == link) {
-                    self.conns.remove(&conn.0);
-                    self.tell(Event::Closed { conn });
-                }
-            }
-            ImportEffect::Reply { id, result, .. } => {
-                node.replies.insert(id, result);
-            }
-            ImportEffect::Notice(frame) => {
-                assert_eq!(frame.header.opcode, Opcode::MgsConfigChanged as u16);
-                node.notices.push(frame.decode().unwrap());
-            }
-            ImportEffect::Full { .. } => node.full = true,
-            ImportEffect::ReplayLocks { .. } => node.import.locks_to_replay(self.now, vec![]),
-            ImportEffect::Refused { errno, reason } => self.log.push(format!("refused: {errno:?} {reason}")),
-            ImportEffect::Log(line) | ImportEffect::Loss(line) => self.log.push(line),
-            _ => {}
-        }
+    /// The connection of a node ends, and it does not come back.
+    pub(super) fn cut(&mut self, node: usize) {
+        self.die(node);
     }
 
     // --- requests ---
 
     pub(super) fn send(&mut self, node: usize, opcode: Opcode, body: &impl Message) -> RequestId {
-        let id = self.nodes[node].import.submit(self.now, Outgoing::new(opcode, body));
-        self.run();
-        id
+        self.kit.send(node, Outgoing::new(opcode, body))
     }
 
-    pub(super) fn is_answered(&self, node: usize, id: RequestId) -> bool {
-        self.nodes[node].replies.contains_key(&id)
-    }
-
+    /// The answer, whatever its status is.
     pub(super) fn answer(&mut self, node: usize, id: RequestId) -> Frame {
-        self.until(|world| world.is_answered(node, id));
-        self.nodes[node].replies.remove(&id).unwrap().unwrap()
-    }
-
-    pub(super) fn call(&mut self, node: usize, opcode: Opcode, body: &impl Message) -> Result<Frame, Errno> {
-        let id = self.send(node, opcode, body);
-        let frame = self.answer(node, id);
-        Errno::from_status(frame.header.status).map(|()| frame)
+        self.reply(node, id).unwrap()
     }
 
     /// Registers; a refusal comes with its sentence.
@@ -277,13 +91,6 @@ impl World {
         let frame = self.answer(node, id);
         let rep: RegisterRep = frame.decode().unwrap();
         Errno::from_status(frame.header.status).map(|()| rep.config_version).map_err(|errno| (errno, rep.reason))
-    }
-
-    /// The connection of a node ends, and it does not come back.
-    pub(super) fn cut(&mut self, node: usize) {
-        let (_, conn) = self.nodes[node].link.take().unwrap();
-        self.conns.remove(&conn.0);
-        self.tell(Event::Closed { conn });
     }
 
     /// What the target is told of replacements.
@@ -334,7 +141,12 @@ impl World {
     /// What a node was told since it was last asked: file system and version.
     pub(super) fn told(&mut self, node: usize) -> Vec<(String, u64)> {
         self.run();
-        let notices = core::mem::take(&mut self.nodes[node].notices);
-        notices.into_iter().map(|notice| (notice.fsname, notice.version)).collect()
+        let notices = core::mem::take(&mut self.clients[node].notices);
+        let changed = |frame: proto::Frame| {
+            assert_eq!(frame.header.opcode, Opcode::MgsConfigChanged as u16);
+            let notice: Config = frame.decode().unwrap();
+            (notice.fsname, notice.version)
+        };
+        notices.into_iter().map(changed).collect()
     }
 }

@@ -46,7 +46,7 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut world = World::new(seed);
         let (client, mdt) = (world.client(), world.mdt());
-        world.slow_data = seed % 2 == 1;
+        world.host.slow_data = seed % 2 == 1;
         Run {
             world,
             rng: Rng::new(seed ^ 0xabcd),
@@ -168,14 +168,14 @@ impl Run {
         self.world.settle();
         let formats = schema::formats();
         let mut named = Vec::new();
-        for (key, sealed) in self.world.engine.records() {
+        for (key, sealed) in self.world.host.engine.records() {
             if Object::parse_key(&key).is_some() {
                 let object = Object::decode_record(&formats.open(&key, &sealed).unwrap()).unwrap();
                 named.extend(Some(object.file).filter(|&file| file != 0));
             }
         }
         named.sort_unstable();
-        assert_eq!(self.world.data.files(), named);
+        assert_eq!(self.world.host.data.files(), named);
     }
 
     fn go(&mut self) {

@@ -26,7 +26,7 @@ fn an_object_comes_into_being_with_its_first_write() {
     assert_eq!(&world.read(b, 1, 4, 2).unwrap()[..], b"ll");
     assert_eq!(&world.read(b, 1, 7, 2).unwrap()[..], b"");
     assert_eq!(world.getattr(b, 1).size, 7);
-    assert_eq!(world.data.files().len(), 1);
+    assert_eq!(world.host.data.files().len(), 1);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn an_object_shrinks_grows_and_has_holes() {
     assert_eq!(world.punch(a, 1, PunchKind::Zero, 0, 0, false), Err(Errno::EINVAL));
     assert_eq!(world.truncate(a, 1, u64::MAX), Err(Errno::EFBIG));
     assert_eq!(world.write(a, 1, i64::MAX as u64, b"x").map(drop), Err(Errno::EFBIG));
-    assert_eq!(world.data.files().len(), 2, "objects 1 and 2");
+    assert_eq!(world.host.data.files().len(), 2, "objects 1 and 2");
 }
 
 /// A hole beyond the end, and a cut of what is empty, change no byte, and the times of the file.
@@ -70,7 +70,7 @@ fn a_punch_that_changes_nothing_is_seen_by_its_time() {
         assert_eq!(world.getattr(b, 1), told, "{kind:?}");
         world.write(b, 1, 0, b"x").unwrap();
         assert!(world.getattr(a, 1).ctime_ns >= told.ctime_ns);
-        assert_eq!(world.data.files().len(), 1, "it has a data file since it was written");
+        assert_eq!(world.host.data.files().len(), 1, "it has a data file since it was written");
     }
 }
 
@@ -83,15 +83,15 @@ fn truncated_to_nothing_and_written_anew_it_has_a_new_file_and_the_old_one_goes(
     world.slow_medium = true;
     world.truncate(a, 1, 0).unwrap();
     world.write(a, 1, 0, b"new").unwrap();
-    assert_eq!(world.data.files(), [1, 2], "the old one stays until the truncation is durable");
+    assert_eq!(world.host.data.files(), [1, 2], "the old one stays until the truncation is durable");
     assert_eq!(&world.read(a, 1, 0, 100).unwrap()[..], b"new");
     world.slow_medium = false;
     world.settle();
-    assert_eq!(world.data.files(), [2]);
+    assert_eq!(world.host.data.files(), [2]);
     world.crash();
     world.settle();
     assert_eq!(&world.read(a, 1, 0, 100).unwrap()[..], b"new");
-    assert_eq!(world.data.files(), [2]);
+    assert_eq!(world.host.data.files(), [2]);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn if_the_client_dies_with_the_target_the_old_content_is_there_whole() {
         assert!([&b"old content"[..], b"", b"new"].contains(&&bytes[..]), "seed {seed}: {bytes:?}");
         world.settle();
         world.settle();
-        assert!(world.data.files().len() <= 1, "seed {seed}: {:?}", world.data.files());
+        assert!(world.host.data.files().len() <= 1, "seed {seed}: {:?}", world.host.data.files());
     }
 }
 
@@ -121,14 +121,14 @@ fn if_the_client_dies_with_the_target_the_old_content_is_there_whole() {
 fn a_write_that_the_medium_refuses_leaves_nothing() {
     let mut world = World::new(1);
     let a = world.client();
-    world.data.fail_next(Errno::ENOSPC);
+    world.host.data.fail_next(Errno::ENOSPC);
     assert_eq!(world.write(a, 1, 0, b"x").map(drop), Err(Errno::ENOSPC));
     assert_eq!(world.getattr(a, 1).size, 0);
-    world.data.fail_next(Errno::EIO);
+    world.host.data.fail_next(Errno::EIO);
     assert_eq!(world.truncate(a, 1, 10).map(drop), Err(Errno::EIO));
     world.write(a, 2, 0, b"x").unwrap();
     world.settle();
-    assert_eq!(world.data.files().len(), 1);
+    assert_eq!(world.host.data.files().len(), 1);
     assert_eq!(&world.read(a, 2, 0, 9).unwrap()[..], b"x");
 }
 
@@ -139,14 +139,14 @@ fn a_data_file_that_cannot_be_removed_is_tried_again() {
     let a = world.client();
     world.write(a, 1, 0, b"x").unwrap();
     world.settle();
-    world.data.fail_next(Errno::EIO);
+    world.host.data.fail_next(Errno::EIO);
     world.truncate(a, 1, 0).unwrap();
     world.settle();
-    assert_eq!(world.data.files().len(), 1);
+    assert_eq!(world.host.data.files().len(), 1);
     for _ in 0..40 {
         world.settle();
     }
-    assert!(world.data.files().is_empty(), "{:?}", world.data.files());
+    assert!(world.host.data.files().is_empty(), "{:?}", world.host.data.files());
 }
 
 #[test]
@@ -256,11 +256,11 @@ fn a_destroyed_object_is_gone_and_stays_gone() {
     assert_eq!(world.write(a, 1, 0, b"without a lock").map(drop), Err(Errno::ESTALE));
     assert_eq!(world.destroy(mdt, &[1]), Ok(()), "again");
     world.settle();
-    assert_eq!(world.data.files().len(), 1);
+    assert_eq!(world.host.data.files().len(), 1);
     world.crash();
     assert_eq!(&world.read(a, 2, 0, 9).unwrap()[..], b"y");
     assert_eq!(world.getattr(a, 1).size, 0);
-    assert_eq!(world.data.files().len(), 1);
+    assert_eq!(world.host.data.files().len(), 1);
 }
 
 #[test]
@@ -276,11 +276,11 @@ fn a_destroy_is_answered_when_it_is_durable() {
         world.step();
     }
     assert!(world.clients[mdt].replies.is_empty());
-    assert_eq!(world.data.files().len(), 1);
+    assert_eq!(world.host.data.files().len(), 1);
     world.slow_medium = false;
     world.answer(mdt, destroy).unwrap();
     world.settle();
-    assert!(world.data.files().is_empty());
+    assert!(world.host.data.files().is_empty());
 }
 
 #[test]
@@ -301,11 +301,11 @@ fn strays_go_and_what_is_kept_stays() {
     let other = proto::msg::StrayObjects { seq: seq + 1, first: 0, last: 9, keep: Vec::new() };
     let other = proto::msg::DestroyReq { objects: Vec::new(), strays: Some(other) };
     world.call(mdt, Opcode::ObjDestroy, &other).unwrap();
-    assert_eq!(world.data.files().len(), 6, "another sequence");
+    assert_eq!(world.host.data.files().len(), 6, "another sequence");
     let reply = world.call(mdt, Opcode::ObjDestroy, &strays(2, 5, &[3])).unwrap();
     assert!(!reply.decode::<proto::msg::DestroyRep>().unwrap().more);
     world.settle();
-    assert_eq!(world.data.files().len(), 3);
+    assert_eq!(world.host.data.files().len(), 3);
     for oid in [1, 3, 6] {
         assert_eq!(&world.read(a, oid, 0, 9).unwrap()[..], b"x", "{oid}");
     }
@@ -327,7 +327,7 @@ fn what_was_answered_and_lost_is_replayed_and_what_was_synced_needs_no_client() 
     assert_eq!(&world.read(a, 1, 0, 99).unwrap()[..], b"durable");
     assert_eq!(world.clients[b].evictions, 0);
     world.settle();
-    assert_eq!(world.data.files().len(), 2);
+    assert_eq!(world.host.data.files().len(), 2);
 }
 
 #[test]
@@ -369,20 +369,20 @@ fn a_file_whose_first_write_was_under_way_is_removed_after_the_crash() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         let (a, b) = (world.client(), world.client());
-        world.stalled = Some(1);
+        world.host.stalled = Some(1);
         let req = world.write_req(a, 1, 0);
         world.send_write(a, &req, b"its object will not have a record");
         world.write(b, 2, 0, b"durable").unwrap();
         world.sync(b);
-        assert_eq!(world.data.files(), [1, 2]);
+        assert_eq!(world.host.data.files(), [1, 2]);
         world.die(a);
         world.crash();
         assert_eq!(&world.read(b, 2, 0, 99).unwrap()[..], b"durable");
         world.settle();
-        assert_eq!(world.data.files(), [2], "seed {seed}");
+        assert_eq!(world.host.data.files(), [2], "seed {seed}");
         world.write(b, 3, 0, b"next").unwrap();
         world.sync(b);
-        assert_eq!(world.data.files(), [2, 3]);
+        assert_eq!(world.host.data.files(), [2, 3]);
     }
 }
 
@@ -390,13 +390,13 @@ fn a_file_whose_first_write_was_under_way_is_removed_after_the_crash() {
 fn a_file_whose_first_write_was_under_way_goes_with_its_client() {
     let mut world = World::new(1);
     let (a, b) = (world.client(), world.client());
-    world.stalled = Some(1);
+    world.host.stalled = Some(1);
     let req = world.write_req(a, 1, 0);
     world.send_write(a, &req, b"nobody will want it");
-    assert_eq!(world.data.files(), [1]);
+    assert_eq!(world.host.data.files(), [1]);
     world.die(a);
     world.write(b, 2, 0, b"durable").unwrap();
-    world.until(|world| world.data.files() == [2]);
+    world.until(|world| world.host.data.files() == [2]);
 }
 
 #[test]
@@ -404,8 +404,8 @@ fn a_missing_data_file_is_an_error_that_names_it() {
     let mut world = World::new(1);
     let a = world.client();
     world.write(a, 1, 0, b"x").unwrap();
-    let file = world.data.files()[0];
-    world.data.run(&target::DataOp::Remove { file });
+    let file = world.host.data.files()[0];
+    world.host.data.run(&target::DataOp::Remove { file });
     assert_eq!(world.read(a, 1, 0, 1), Err(Errno::EIO));
     assert!(world.log.iter().any(|line| line.contains("is missing")), "{:?}", world.log);
 }
@@ -433,7 +433,7 @@ fn space_is_granted_used_and_respected() {
     let state: ObjectStateRep = world.answer(a, write).unwrap().decode().unwrap();
     assert_eq!(state.grant, 32 * MIB - MIB / 2, "used, and not renewed");
     world.die(a);
-    world.until(|world| world.target.as_ref().unwrap().service().grants.total() == 0);
+    world.until(|world| world.host.machine.as_ref().unwrap().service().grants.total() == 0);
     world.set_space(MIB);
     world.write(b, 1, 0, &[1; 4096]).unwrap();
 }
@@ -471,7 +471,7 @@ fn requests_that_make_no_sense_are_refused() {
     };
     let id = world.send(a, garbage);
     assert_eq!(world.answer(a, id), Err(Errno::EPROTO));
-    assert!(world.data.files().is_empty());
+    assert!(world.host.data.files().is_empty());
 }
 
 #[test]
@@ -480,7 +480,7 @@ fn parameters_have_lustres_names() {
     world.set_space(1000 * MIB);
     let a = world.client();
     world.write(a, 1, 0, b"x").unwrap();
-    let params = world.target.as_ref().unwrap().get_params("obdfilter.*.*");
+    let params = world.target().get_params("obdfilter.*.*");
     let value = |name: &str| {
         let path = format!("obdfilter.{NAME}.{name}");
         params.iter().find(|(p, _)| *p == path).map(|(_, value)| value.clone()).unwrap_or_else(|| panic!("{path}"))
@@ -490,8 +490,8 @@ fn parameters_have_lustres_names() {
     assert!(value("brw_stats").contains("|    1 100 100"), "{}", value("brw_stats"));
     world.write(a, 1, 1, b"yz").unwrap();
     world.read(a, 1, 0, 9).unwrap();
-    let stats = world.target.as_ref().unwrap().get_params("obdfilter.*.stats").remove(0).1;
-    let of_client = world.target.as_ref().unwrap().get_params("obdfilter.*.exports.*.stats").remove(0).1;
+    let stats = world.target().get_params("obdfilter.*.stats").remove(0).1;
+    let of_client = world.target().get_params("obdfilter.*.exports.*.stats").remove(0).1;
     for text in [stats, of_client] {
         assert!(text.starts_with("snapshot_time             "), "{text}");
         for line in [
@@ -549,10 +549,10 @@ fn an_object_that_lost_its_record_is_an_error_until_it_is_destroyed() {
         assert!(world.log.iter().any(|line| line.contains("stripe 0: its record is lost")), "{:?}", world.log);
         world.crash();
     }
-    assert_eq!(world.data.files().len(), 2);
+    assert_eq!(world.host.data.files().len(), 2);
     world.destroy(mdt, &[1, 2, 3, 4]).unwrap();
     world.settle();
-    assert_eq!(world.data.files(), [], "the data file of the lost object goes with it");
+    assert_eq!(world.host.data.files(), [], "the data file of the lost object goes with it");
     assert_eq!(&world.read(a, 1, 0, 4).unwrap()[..], b"");
 }
 

@@ -9,7 +9,7 @@ use proto::Errno;
 use super::{Cluster, name};
 
 #[derive(Default)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     entries: BTreeMap<(u64, String), u64>,
     attrs: BTreeMap<u64, Stat>,
     /// Names to be dropped, not yet done.
@@ -20,7 +20,7 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Takes in what the client told; names are dropped late if `slow`, and `names` of the late ones are dropped now.
-    pub(crate) fn listen(&mut self, told: Vec<Invalidation>, slow: bool, names: usize) {
+    pub fn listen(&mut self, told: Vec<Invalidation>, slow: bool, names: usize) {
         for what in told {
             match what {
                 Invalidation::Inode { ino, .. } => {
@@ -66,12 +66,12 @@ impl Kernel {
 }
 
 /// Splits the last name off a path.
-pub(crate) fn split(path: &str) -> (&str, &str) {
+pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
 /// A client with its kernel.
-pub(crate) struct Vfs<'a> {
+pub struct Vfs<'a> {
     pub c: &'a mut Cluster,
     pub node: usize,
     pub kernel: &'a mut Kernel,
@@ -151,7 +151,7 @@ impl Vfs<'_> {
         if self.attr(ino)?.mode & 0o170_000 == 0o040_000 { Ok(ino) } else { Err(Errno::ENOTDIR) }
     }
 
-    pub(crate) fn stat(&mut self, path: &str) -> Result<Stat, Errno> {
+    pub fn stat(&mut self, path: &str) -> Result<Stat, Errno> {
         self.retry(|v, reval| {
             let ino = v.walk(path, reval)?;
             v.attr(ino)
@@ -169,7 +169,7 @@ impl Vfs<'_> {
         }
     }
 
-    pub(crate) fn mkdir(&mut self, path: &str) -> Result<(), Errno> {
+    pub fn mkdir(&mut self, path: &str) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let parent = v.vacant(path, reval)?;
             let last = split(path).1;
@@ -220,20 +220,13 @@ impl Vfs<'_> {
         self.call(Call::Release { fh, flock_owner: None }).unwrap();
     }
 
-    pub(crate) fn create(&mut self, path: &str, exclusive: bool) -> Result<(), Errno> {
+    pub fn create(&mut self, path: &str, exclusive: bool) -> Result<(), Errno> {
         let (_, fh) = self.open(path, 0o102 | if exclusive { 0o200 } else { 0 })?;
         self.close(fh);
         Ok(())
     }
 
-    pub(crate) fn write(
-        &mut self,
-        path: &str,
-        offset: u64,
-        data: &[u8],
-        append: bool,
-        sync: bool,
-    ) -> Result<(), Errno> {
+    pub fn write(&mut self, path: &str, offset: u64, data: &[u8], append: bool, sync: bool) -> Result<(), Errno> {
         let (ino, fh) = self.open(path, if append { 0o2001 } else { 0o1 })?;
         // O_APPEND is in the flags of the open that the client sees.
         let fh = if append {
@@ -257,7 +250,7 @@ impl Vfs<'_> {
         Ok(())
     }
 
-    pub(crate) fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
+    pub fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
         let (_, fh) = self.open(path, 0)?;
         let mut all = Vec::new();
         loop {
@@ -271,7 +264,7 @@ impl Vfs<'_> {
         Ok(all)
     }
 
-    pub(crate) fn truncate(&mut self, path: &str, size: u64) -> Result<(), Errno> {
+    pub fn truncate(&mut self, path: &str, size: u64) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let ino = v.walk(path, reval)?;
             if v.attr(ino)?.mode & 0o170_000 == 0o040_000 {
@@ -288,7 +281,7 @@ impl Vfs<'_> {
         })
     }
 
-    pub(crate) fn chmod(&mut self, path: &str, mode: u32) -> Result<(), Errno> {
+    pub fn chmod(&mut self, path: &str, mode: u32) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let ino = v.walk(path, reval)?;
             match v.call(Call::Setattr { ino, set: SetStat { mode: Some(mode), ..SetStat::default() } })? {
@@ -301,7 +294,7 @@ impl Vfs<'_> {
         })
     }
 
-    pub(crate) fn remove(&mut self, path: &str, dir: bool) -> Result<(), Errno> {
+    pub fn remove(&mut self, path: &str, dir: bool) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let (above, last) = split(path);
             let parent = v.walk_dir(above, reval)?;
@@ -316,7 +309,7 @@ impl Vfs<'_> {
         })
     }
 
-    pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), Errno> {
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let (from_dir, from_name) = split(from);
             let (to_dir, to_name) = split(to);
@@ -342,7 +335,7 @@ impl Vfs<'_> {
         })
     }
 
-    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), Errno> {
+    pub fn link(&mut self, from: &str, to: &str) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let ino = v.walk(from, reval)?;
             // Before the rest: an entry that is about to be dropped shows here.
@@ -361,7 +354,7 @@ impl Vfs<'_> {
         })
     }
 
-    pub(crate) fn list(&mut self, path: &str, plus: bool) -> Result<Vec<String>, Errno> {
+    pub fn list(&mut self, path: &str, plus: bool) -> Result<Vec<String>, Errno> {
         self.listen();
         self.retry(|v, reval| {
             let ino = v.walk(path, reval)?;

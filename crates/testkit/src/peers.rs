@@ -52,6 +52,8 @@ pub struct Client {
     pub features: u64,
     /// The last lock that it asked for.
     pub cookie: u64,
+    /// The target has ended its connection.
+    pub hung_up: bool,
 }
 
 /// A target and its clients.
@@ -124,7 +126,10 @@ impl<S: Service> Peers<S> {
                     Effect::Send { conn, frame } => self.deliver(conn, frame),
                     // Nobody answers.
                     Effect::Dial { .. } => {}
-                    Effect::Log(LogLevel::Info, _) | Effect::Serving { .. } | Effect::Hangup { .. } => {}
+                    Effect::Hangup { conn } => {
+                        self.clients.iter_mut().filter(|client| client.conn == conn).for_each(|c| c.hung_up = true);
+                    }
+                    Effect::Log(LogLevel::Info, _) | Effect::Serving { .. } => {}
                     Effect::Log(_, line) if line.contains("MGS") => {}
                     Effect::Log(_, line) => self.log.push(line),
                     Effect::Stop { reason } => panic!("the target stopped: {reason:?}"),
@@ -186,8 +191,8 @@ impl<S: Service> Peers<S> {
         }
     }
 
-    /// A further client; gives its number.
-    pub fn connect(&mut self) -> usize {
+    /// A further client, which is not connected; gives its number.
+    pub fn add(&mut self) -> usize {
         let at = self.clients.len();
         self.clients.push(Client {
             uuid: 100 + at as u128,
@@ -208,7 +213,14 @@ impl<S: Service> Peers<S> {
             read_only: false,
             features: proto::connect::features::SUPPORTED,
             cookie: 1,
+            hung_up: false,
         });
+        at
+    }
+
+    /// A further client; gives its number.
+    pub fn connect(&mut self) -> usize {
+        let at = self.add();
         self.reconnect(at);
         at
     }
@@ -216,9 +228,14 @@ impl<S: Service> Peers<S> {
     /// A further client of a metadata target, with a sequence of FIDs.
     pub fn connect_with_sequence(&mut self) -> usize {
         let at = self.connect();
+        self.take_sequence(at);
+        at
+    }
+
+    /// A metadata target grants a client a sequence of FIDs.
+    pub fn take_sequence(&mut self, at: usize) {
         let reply: SeqAllocRep = self.call(at, Opcode::SeqAlloc, &SeqAllocReq {}).expect("there are some");
         self.clients[at].seq = reply.seq;
-        at
     }
 
     /// Connects, or connects again.

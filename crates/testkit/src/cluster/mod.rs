@@ -270,13 +270,22 @@ impl Cluster {
         found.iter().map(open).collect()
     }
 
-    /// kill -9, and what was not durable is lost.
+    /// kill -9 and a power failure: of what was not durable, chance decides what is kept.
     pub fn kill(&mut self, at: usize) {
         let mut rng = self.rng.fork();
+        self.stop(at, |host| host.kill(&mut rng));
+    }
+
+    /// The same, and no change that was not durable is kept.
+    pub fn kill_and_lose(&mut self, at: usize) {
+        self.stop(at, Host::kill_and_lose);
+    }
+
+    fn stop(&mut self, at: usize, how: impl FnOnce(&mut Host<Box<dyn Machine>>)) {
         let server = &mut self.servers[at];
         server.serving = false;
         server.host.at_media = self.at_media;
-        server.host.kill(&mut rng);
+        how(&mut server.host);
         let ends: Vec<End> = self.links.keys().filter(|(who, _)| *who == Who::Server(at)).copied().collect();
         for end in ends {
             self.break_link(end);

@@ -408,7 +408,7 @@ impl Programs {
             match &*command.name {
                 "power-loss" | "kill" => {
                     let at = self.cluster.server(&server(&args)?);
-                    self.cluster.kill(at);
+                    self.cluster.kill_and_lose(at);
                     if command.name == "power-loss" {
                         self.cluster.start(at);
                     }

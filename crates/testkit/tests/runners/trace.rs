@@ -163,9 +163,10 @@ fn request(frame: &Frame) -> Option<String> {
         other => other.name().trim_start_matches("mds_").trim_start_matches("ldlm_").to_owned(),
     };
     let again = match (frame.header.has(flags::RESENT), frame.header.has(flags::REPLAY)) {
-        (true, _) => " (resent)",
-        (_, true) => " (replay)",
-        _ => "",
+        (false, false) => "",
+        (true, false) => " (resent)",
+        (false, true) => " (replay)",
+        (true, true) => " (replay, resent)",
     };
     Some(format!("{what}{again}"))
 }

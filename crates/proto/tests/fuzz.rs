@@ -254,14 +254,15 @@ fn text_of_any_kind_is_a_name_or_a_sentence_that_says_what_is_expected() {
 /// What `text` means, which is the same after it was written and read again; an error quotes the text.
 fn read_and_write<T>(text: &str, round: usize) -> Option<T>
 where
-    T: std::str::FromStr<Err = String> + ToString + PartialEq + std::fmt::Debug,
+    T: std::str::FromStr<Err: ToString + PartialEq + std::fmt::Debug> + ToString + PartialEq + std::fmt::Debug,
 {
     match text.parse::<T>() {
         Ok(value) => {
             assert_eq!(value.to_string().parse().as_ref(), Ok(&value), "seed {SEED} round {round}: {text:?}");
             Some(value)
         }
-        Err(sentence) => {
+        Err(error) => {
+            let sentence = error.to_string();
             assert!(sentence.contains("expected"), "seed {SEED} round {round}: {text:?} gives {sentence:?}");
             None
         }

@@ -88,12 +88,13 @@ impl Frames {
         while let Some(frame) = self.kit.clients[at].inbox.pop_front() {
             let what = self.waiting.remove(&(at, frame.header.xid.0));
             let what = what.unwrap_or_else(|| "something".to_owned());
-            if let Some(sent) = self.sent.get_mut(&(at, what.clone())) {
-                if frame.header.status == 0 && frame.header.transno != Transno(0) {
-                    sent.header.transno = frame.header.transno;
-                    sent.header.pre_versions = frame.header.pre_versions;
-                    sent.bulk = frame.body.clone();
-                }
+            if let Some(sent) = self.sent.get_mut(&(at, what.clone()))
+                && frame.header.status == 0
+                && frame.header.transno != Transno(0)
+            {
+                sent.header.transno = frame.header.transno;
+                sent.header.pre_versions = frame.header.pre_versions;
+                sent.bulk = frame.body.clone();
             }
             lines.push(format!("{what}: {}", Frames::shown(&frame)));
         }

@@ -94,9 +94,9 @@ pub(super) fn build_runner(sh: &Shell) -> anyhow::Result<PathBuf> {
     Ok(runner.binary.clone())
 }
 
-/// Builds the unit tests of the core.
+/// Builds the unit tests of the core, and the scripts.
 pub(super) fn build_tests(sh: &Shell) -> anyhow::Result<Vec<Tests>> {
-    let packages = CORE.iter().flat_map(|name| ["--package", name]);
+    let packages = CORE.iter().chain(&["testkit"]).flat_map(|name| ["--package", name]);
     let tests = cargo(sh, &["test", "--no-run"].into_iter().chain(packages).collect::<Vec<_>>())?;
     ensure!(!tests.is_empty(), "cargo built no tests");
     Ok(tests)

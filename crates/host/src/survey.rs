@@ -517,10 +517,10 @@ impl Survey {
                 ..SetxattrOp::default()
             }),
             Stage::Run(Test::Destroy) | Stage::RemoveFiles => {
-                Reint::Unlink(UnlinkOp { parent, name, rmdir: false, told: None })
+                Reint::Unlink(UnlinkOp { parent, name, rmdir: false, reported: None })
             }
             Stage::RemoveFolders => {
-                Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: folder_name(index), rmdir: true, told: None })
+                Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: folder_name(index), rmdir: true, reported: None })
             }
         };
         let request = ReintReq { cred, now_ns: clock::wall_ns(), want: None, op: Some(op) };

@@ -117,9 +117,9 @@ pub(crate) fn report_before_removal(cx: &mut Cx<'_>, dest: Dest, parent: u64, na
     if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest) } else { Ok(()) }
 }
 
-/// The object that a name leads to, if its opens are all reported and no local open can follow. See [`UnlinkOp::told`].
+/// The object that a name leads to, if its opens are all reported and no local open can follow. See [`UnlinkOp::reported`].
 ///
-/// [`UnlinkOp::told`]: proto::msg::UnlinkOp::told
+/// [`UnlinkOp::reported`]: proto::msg::UnlinkOp::reported
 pub(crate) fn reported(cx: &Cx<'_>, parent: u64, name: &Bytes, at: Step) -> Option<Fid> {
     match cx.w.nodes.known_name(parent, name) {
         KnownName::Child(fid) if cx.is_changing(at, fid.ino()) => Some(fid),

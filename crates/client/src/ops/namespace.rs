@@ -144,10 +144,10 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent, known_child(cx, parent, name)])?;
     prepare_removal(cx, dest, parent, name)?;
-    let told = local_opens::reported(cx, parent, name, Step::Removal);
+    let reported = local_opens::reported(cx, parent, name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let asked = NameRequest::now(w, parent, name);
-        let change = UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, told };
+        let change = UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, reported };
         Request::new(&op.change(None, Reint::Unlink(change)))
             .touching_name(&w.nodes, parent, name)
             .then_learn(move |w, rep, reply| removed(w, &asked, rep, reply.number))
@@ -226,7 +226,7 @@ pub(crate) fn rename(
         metadata_write_back::end_private(cx, parent, name)?;
     }
     let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx)?) } else { None };
-    let told = local_opens::reported(cx, new_parent, new_name, Step::Removal);
+    let reported = local_opens::reported(cx, new_parent, new_name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let (from, to) = (NameRequest::now(w, parent, name), NameRequest::now(w, new_parent, new_name));
         let change = RenameOp {
@@ -235,7 +235,7 @@ pub(crate) fn rename(
             target_parent,
             target_name: new_name.clone(),
             flags,
-            told,
+            reported,
             whiteout,
         };
         Request::new(&op.change(None, Reint::Rename(change)))

@@ -318,7 +318,7 @@ impl Values<'_> {
                 parent: self.fid(),
                 name: self.name(),
                 rmdir: self.bool(),
-                told: self.bool().then(|| self.fid()),
+                reported: self.bool().then(|| self.fid()),
             }),
             4 => Reint::Rename(RenameOp {
                 source_parent: self.fid(),
@@ -326,7 +326,7 @@ impl Values<'_> {
                 target_parent: self.fid(),
                 target_name: self.name(),
                 flags: [0, 0, 1, 2, 3, 4, u32::MAX][self.rng.below(7) as usize],
-                told: self.bool().then(|| self.fid()),
+                reported: self.bool().then(|| self.fid()),
                 whiteout: self.bool().then(|| self.fid()),
             }),
             5 => Reint::Open(OpenOp {

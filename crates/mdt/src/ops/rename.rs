@@ -212,7 +212,7 @@ fn revoke(cx: &mut Cx<'_>, op: &RenameOp, found: &Resolved) -> Result<(), Stop> 
     wanted.extend(found.dirs.target.as_ref().map(|dir| (dir.fid(), bits::UPDATE)));
     let mut free = Ok(());
     match &found.other {
-        Some(other) if op.flags & EXCHANGE == 0 => free = tree::revoke_named(cx, other, op.told),
+        Some(other) if op.flags & EXCHANGE == 0 => free = tree::revoke_named(cx, other, op.reported),
         other => wanted.extend(other.iter().map(|other| (other.fid(), bits::LOOKUP | bits::UPDATE))),
     }
     tree::revoke(cx, &wanted).and(free)

@@ -56,7 +56,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     cx.note_version(0, parent.inode.version);
     cx.pre_version(1, tree::version_of(&child.inode))?;
     // Both callbacks go out at once.
-    let child_is_free = tree::revoke_named(cx, &child, op.told);
+    let child_is_free = tree::revoke_named(cx, &child, op.reported);
     dir.claim(cx)?;
     child_is_free?;
 

@@ -161,7 +161,7 @@ impl World {
         name: &str,
         rmdir: bool,
     ) -> Result<Attr, Errno> {
-        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, told: None });
+        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, reported: None });
         self.reint_as(at, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
     }
 
@@ -187,7 +187,7 @@ impl World {
             target_parent: to.0,
             target_name: bytes(to.1),
             flags,
-            told: None,
+            reported: None,
             whiteout: (flags & 4 != 0).then(|| self.new_fid(at)),
         };
         self.reint_as(at, cred, WantLocks::default(), Reint::Rename(op))

@@ -164,7 +164,7 @@ fn a_whiteout_needs_a_fid_that_is_its_makers() {
             target_parent: Fid::ROOT,
             target_name: bytes("g"),
             flags: 4,
-            told: None,
+            reported: None,
             whiteout,
         };
         let plain = RenameOp { flags: 0, ..op.clone() };

@@ -383,7 +383,7 @@ pub struct UnlinkOp {
     /// reported its local opens, makes no new ones while the request is in flight, and serves no attributes from its
     /// cache meanwhile. If the name leads to another object, the server first revokes this client's own lock on that.
     #[prost(message, optional, tag = "4")]
-    pub told: Option<Fid>,
+    pub reported: Option<Fid>,
 }
 
 /// See [`Reint::Rename`].
@@ -404,9 +404,9 @@ pub struct RenameOp {
     /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2, `RENAME_WHITEOUT` 4 (since version 0.2.0; older servers answer `EINVAL`).
     #[prost(uint32, tag = "5")]
     pub flags: u32,
-    /// As [`UnlinkOp::told`], for the object to be replaced.
+    /// As [`UnlinkOp::reported`], for the object to be replaced.
     #[prost(message, optional, tag = "6")]
-    pub told: Option<Fid>,
+    pub reported: Option<Fid>,
     /// With `RENAME_WHITEOUT`: FID of the whiteout that gets the old name.
     #[prost(message, optional, tag = "7")]
     pub whiteout: Option<Fid>,

@@ -176,7 +176,7 @@ fn link() -> LinkOp {
 }
 
 fn unlink() -> UnlinkOp {
-    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true, told: Some(fid(3)) }
+    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true, reported: Some(fid(3)) }
 }
 
 fn rename() -> RenameOp {
@@ -186,7 +186,7 @@ fn rename() -> RenameOp {
         target_parent: fid(4),
         target_name: bytes("target"),
         flags: 7,
-        told: Some(fid(3)),
+        reported: Some(fid(3)),
         whiteout: Some(fid(10)),
     }
 }

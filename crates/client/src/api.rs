@@ -415,8 +415,9 @@ pub enum Call {
     /// The last descriptor of an open file description was closed. Answered at once; the close is sent to the server
     /// later.
     Release { fh: FileHandle, flock_owner: Option<u64> },
-    /// Make data (and attributes, unless `data_only`) durable.
-    Fsync { fh: FileHandle, data_only: bool },
+    /// Make data and attributes durable. `fdatasync` does the same, as in Lustre: the size, the layout and the name that the data
+    /// needs are the metadata target's.
+    Fsync { fh: FileHandle },
     /// Make everything of this client durable.
     Syncfs,
     /// Open a directory.

@@ -48,7 +48,7 @@ fn every_call(dir: u64, file: u64, fh: FileHandle, dir_fh: FileHandle) -> Vec<Ca
         Call::Open { ino: file, flags: 0o1002 },
         Call::Create { parent: dir, name: name("c"), mode: 0o644, flags: 2 },
         Call::Read { fh, offset: 0, length: 4096 },
-        Call::Fsync { fh, data_only: false },
+        Call::Fsync { fh },
         Call::Syncfs,
         Call::Readdir { fh: dir_fh, offset: 0, max_bytes: 4096, plus: true },
         Call::Fsyncdir { fh: dir_fh },
@@ -315,7 +315,7 @@ fn what_was_written_past_the_caches_ends_though_its_file_is_closed() {
         let (stat, fh) = c.create(a, 1, "f").unwrap();
         let ino = stat.ino;
         c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let direct = c.open(a, ino, 0o40002).unwrap();
         lose_replies(&mut c, a, if hole { Opcode::ObjPunch } else { Opcode::ObjWrite });
         let id = match hole {
@@ -330,7 +330,7 @@ fn what_was_written_past_the_caches_ends_though_its_file_is_closed() {
         let other = again.then(|| c.create(a, 1, "g").unwrap());
         assert!(other.as_ref().is_none_or(|(_, other)| *other == direct));
         replies_arrive(&mut c, a);
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         if let Some((g, _)) = other {
             assert_eq!(c.getattr(a, g.ino).unwrap().size, 0);
         }
@@ -348,7 +348,7 @@ fn a_lock_on_a_file_that_is_gone_does_not_stay() {
     let a = c.mount();
     let (file, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, b"data").unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let now = c.now;
     let _ = c.nodes[a].machine.set_param(now, "ldlm.namespaces.*.lru_size", "clear");
     c.unlink(a, 1, "f").unwrap();

@@ -176,7 +176,7 @@ impl Programs {
             19 => Call::Rename { parent, name: text, new_parent: 1, new_name: other, flags: rng.below(3) as u32 },
             20 => Call::Link { ino, new_parent: parent, new_name: other },
             21 => Call::Open { ino, flags: [0, 1, 2, 0o2001, 0o1002][rng.below(5) as usize] },
-            22 => Call::Fsync { fh, data_only: rng.chance(1, 2) },
+            22 => Call::Fsync { fh },
             23 => Call::Opendir { ino: parent },
             24 | 25 => {
                 let fh = rng.pick(&self.dirs).copied().unwrap_or(FileHandle(9));

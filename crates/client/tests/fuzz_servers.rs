@@ -45,7 +45,7 @@ fn a_good_client_is_served(c: &mut Cluster, round: u64, data_bytes: usize) {
     for (at, part) in data.chunks(1 << 20).enumerate() {
         assert_eq!(c.write(node, fh, (at << 20) as u64, part), Ok(part.len() as u32));
     }
-    c.call(node, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(node, Call::Fsync { fh }).unwrap();
     c.close(node, fh).unwrap();
     let other = c.mount();
     let ino = c.walk(other, &format!("good-{round}/file")).unwrap();

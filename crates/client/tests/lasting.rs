@@ -15,7 +15,7 @@ use testkit::cluster::{self, Cluster, cred, name};
 fn large_file(c: &mut Cluster, at: usize) -> (u64, FileHandle) {
     let (f, fh) = c.create(at, 1, "f").unwrap();
     assert_eq!(c.write(at, fh, 0, &[7; 100_000]), Ok(100_000));
-    c.call(at, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(at, Call::Fsync { fh }).unwrap();
     (f.ino, fh)
 }
 
@@ -96,7 +96,7 @@ fn an_fsync_waits_for_every_stripe() {
     assert_eq!(c.write(a, fh, 0, &vec![7; 192 << 10]), Ok(192 << 10));
     c.requests.clear();
     c.slow_media = true;
-    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    let sync = c.send(a, Call::Fsync { fh });
     assert_eq!((c.requests.get("ost_write"), c.requests.get("ost_sync")), (Some(&3), Some(&3)));
     assert!(!c.answered(a, sync), "nothing of it is durable");
     c.slow_media = false;
@@ -116,7 +116,7 @@ fn what_an_fsync_found_done_by_others_is_durable() {
         c.slow_server = Some(c.server("fs-OST0000"));
         cut(&mut c, a, ino, 0);
         cut(&mut c, b, ino, 0);
-        let call = || if whole { Call::Syncfs } else { Call::Fsync { fh, data_only: false } };
+        let call = || if whole { Call::Syncfs } else { Call::Fsync { fh } };
         c.requests.clear();
         let sync = c.send(b, call());
         assert_eq!(c.requests.get("ost_sync"), Some(&1));
@@ -141,7 +141,7 @@ fn what_is_written_to_a_file_that_has_just_grown_is_not_lost() {
     c.write(a, other, 0, &[1; 100_000]).unwrap();
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[1; 100]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.lookup(b, 1, "f").unwrap();
     let theirs = c.open(b, f.ino, 2).unwrap();
     c.slow_server = Some(c.server("fs-MDT0000"));
@@ -154,7 +154,7 @@ fn what_is_written_to_a_file_that_has_just_grown_is_not_lost() {
     c.slow_server = None;
     c.restart("fs-MDT0000");
     assert_eq!(c.answer(b, write), Ok(Answer::Written(100)));
-    c.call(b, Call::Fsync { fh: theirs, data_only: false }).unwrap();
+    c.call(b, Call::Fsync { fh: theirs }).unwrap();
     let d = c.mount();
     c.lookup(d, 1, "f").unwrap();
     let fh = c.open(d, f.ino, 2).unwrap();
@@ -188,7 +188,7 @@ fn an_fsync_covers_what_was_written_before_the_file_was_forgotten() {
     c.requests.clear();
     c.lookup(a, 1, "f").unwrap();
     let fh = c.open(a, ino, 2).unwrap();
-    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    let sync = c.send(a, Call::Fsync { fh });
     assert_eq!(c.requests.get("ost_sync"), Some(&1), "{:?}", c.requests);
     assert!(!c.answered(a, sync));
     c.slow_server = None;

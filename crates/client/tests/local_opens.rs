@@ -19,7 +19,7 @@ fn known() -> (Cluster, usize, usize, u64, u64) {
     let dir = c.mkdir(a, 1, "d").unwrap().ino;
     let (file, fh) = c.create(a, dir, "f").unwrap();
     c.write(a, fh, 0, b"data").unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     c.pass(Duration::from_secs(10));
     c.walk(b, "d/f").unwrap();
@@ -276,7 +276,7 @@ fn access_times_of_many_files_are_few_requests() {
     for at in 0..FILES {
         let (_, fh) = c.create(a, dir, &format!("f{at}")).unwrap();
         c.write(a, fh, 0, b"data").unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         c.close(a, fh).unwrap();
     }
     c.pass(Duration::from_secs(100));

@@ -326,7 +326,7 @@ fn a_file_that_is_open_where_it_was_made_outlives_its_name() {
     c.pass(Duration::from_secs(10));
     assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data", "{:#?}", c.log);
     c.write(a, fh, 4, b" and more").unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     assert_eq!(c.getattr(a, file.ino).map(|stat| stat.nlink), Ok(0));
     c.close(a, fh).unwrap();
     // The same when its own client removes the name.
@@ -345,7 +345,7 @@ fn a_file_that_grows_finds_its_objects() {
     let (_, fh) = c.create(a, dir, "f").unwrap();
     let data = vec![7; 300_000];
     c.write(a, fh, 0, &data).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     let b = c.mount();
     let ino = c.walk(b, "d/f").unwrap();
@@ -363,7 +363,7 @@ fn what_is_lost_with_an_eviction_is_told_to_who_asks() {
     let uuid = options(a as u64).uuid.to_string();
     c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
     c.until(|c| c.log.iter().any(|line| line.contains("is lost")));
-    assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }).map(drop), Err(Errno::EIO));
+    assert_eq!(c.call(a, Call::Fsync { fh }).map(drop), Err(Errno::EIO));
     assert_eq!(c.call(a, Call::Fsyncdir { fh: dir_fh }).map(drop), Err(Errno::EIO));
     assert_eq!(c.call(a, Call::Fsyncdir { fh: dir_fh }).map(drop), Ok(()), "it is told once");
     assert_eq!(c.lookup(a, dir, "f"), Err(Errno::ENOENT));
@@ -425,7 +425,7 @@ fn bytes_of_a_file_whose_removal_is_lost_are_told_to_who_opens_it() {
     let (mut c, a, dir) = leased();
     let (f, fh) = c.create(a, dir, "f").unwrap();
     c.write(a, fh, 0, b"old").unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.write(a, fh, 0, b"new").unwrap();
     c.close(a, fh).unwrap();
     c.cut(a);
@@ -718,7 +718,7 @@ fn a_file_that_waits_to_leave_keeps_what_was_copied() {
     let (mut c, a, dir) = leased();
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[1; 60_000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let data = Bytes::from(vec![2; 4096]);
     let write = Call::Write { fh, ino: f.ino, offset: 69_632, data, write_back: false, kill_priv: false };
     let mut sent = None;

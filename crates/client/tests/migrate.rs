@@ -22,7 +22,7 @@ fn striped(c: &mut Cluster, at: usize) -> (u64, FileHandle) {
     let list = Layout { osts: vec![0, 1], ..wish(64 << 10, 0, -1) };
     c.call(at, Call::SetLayout { ino: f.ino, wish: list }).unwrap();
     assert_eq!(c.write(at, fh, 0, &content(1)), Ok(LENGTH as u32));
-    c.call(at, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(at, Call::Fsync { fh }).unwrap();
     (f.ino, fh)
 }
 
@@ -222,7 +222,7 @@ fn a_small_file_grows_elsewhere() {
     let now = layout(&mut c, a, f.ino);
     assert_eq!((now.osts, now.resident), (vec![2], true));
     c.write(a, fh, 0, &content(3)).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     assert_eq!(objects(&mut c), [0, 0, 1]);
     assert_eq!(read(&mut c, a, fh), content(3));
 }
@@ -313,7 +313,7 @@ fn a_client_that_has_lost_the_objects_does_not_swap() {
     let moved = c.send_quietly(a, cluster::cred(0), migrate(ino, &[2]));
     c.pass(Duration::from_secs(1));
     assert_eq!(c.write(b, other, 10, b"from b"), Ok(6));
-    c.call(b, Call::Fsync { fh: other, data_only: false }).unwrap();
+    c.call(b, Call::Fsync { fh: other }).unwrap();
     assert!(c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
     lost.set(false);
     c.pass(Duration::from_secs(300));
@@ -364,7 +364,7 @@ fn beside_stopped_clients(c: &mut Cluster, [a, b]: [usize; 2]) -> (u64, [FileHan
     let list = Layout { osts: vec![0, 1, 2], ..wish(64 << 10, 0, -1) };
     c.call(a, Call::SetLayout { ino: f.ino, wish: list }).unwrap();
     assert_eq!(c.write(a, fh, 0, &content(1)), Ok(LENGTH as u32));
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.lookup(b, 1, "f").unwrap();
     let fh_of_b = c.open(b, f.ino, 2).unwrap();
     let stopped = [64 << 10, 128 << 10].map(|offset| {

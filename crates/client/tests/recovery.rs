@@ -39,7 +39,7 @@ fn what_was_answered_is_there_after_the_server_died() {
     // Open files go on, the one without a name too.
     for (stat, fh) in &open {
         assert_eq!(c.write(a, *fh, 0, b"data"), Ok(4), "{stat:?}");
-        c.call(a, Call::Fsync { fh: *fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh: *fh }).unwrap();
         assert_eq!(&c.read(a, *fh, 0, 10).unwrap()[..], b"data");
         c.close(a, *fh).unwrap();
     }
@@ -138,7 +138,7 @@ fn what_is_written_stays_when_a_lock_to_read_is_lost() {
     c.pass(Duration::from_secs(400));
     assert_eq!(c.lookup(a, 1, "f").unwrap().mode, 0o100_644, "nobody does it again");
     assert!(!c.log.iter().any(|line| line.contains("are lost")), "{:?}", c.log);
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     assert_eq!(c.read(a, fh, 0, 10).unwrap()[..], [7; 10]);
 }
 
@@ -162,7 +162,7 @@ fn bytes_of_a_file_that_goes_with_its_last_close_are_not_missed_after_a_crash() 
             if frame.header.opcode == lost as u16 { Vec::new() } else { vec![frame] }
         }));
         if on_its_way {
-            let sync = c.send(a, Call::Fsync { fh, data_only: false });
+            let sync = c.send(a, Call::Fsync { fh });
             c.run();
             assert!(!c.answered(a, sync));
         }
@@ -194,11 +194,11 @@ fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
     let files = [on(&mut c, "lost", &[0]), on(&mut c, "striped", &[1, 0]), on(&mut c, "kept", &[1])];
     for (_, fh) in files {
         c.write(a, fh, 0, &data).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
     }
     let (_, grows) = on(&mut c, "small", &[0]);
     c.write(a, grows, 0, &[1; 100]).unwrap();
-    c.call(a, Call::Fsync { fh: grows, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh: grows }).unwrap();
 
     let ost = c.replace("fs-OST0000");
     c.pass(Duration::from_secs(300));
@@ -219,7 +219,7 @@ fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
         let (_, new) = on(&mut c, &format!("new{round}"), &[0, 1]);
         for fh in [grows, new] {
             c.write(a, fh, 0, &data).unwrap();
-            c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+            c.call(a, Call::Fsync { fh }).unwrap();
             assert_eq!(c.read(a, fh, 0, 300_000).unwrap()[..], data);
         }
         let fh = c.lookup(b, 1, "small").and_then(|stat| c.open(b, stat.ino, 0)).unwrap();
@@ -246,7 +246,7 @@ fn the_names_of_a_file_that_cannot_leave_can_be_changed() {
     let (a, b) = (c.mount(), c.mount());
     let (_, fh) = c.create(a, 1, "small").unwrap();
     c.write(a, fh, 0, &[1; 1000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.kill(c.server("fs-OST0000"));
     let grows = c.send(a, write_call(fh, 0, vec![2; 200_000]));
     c.pass(Duration::from_secs(2));
@@ -272,7 +272,7 @@ fn an_older_copy_of_a_file_that_leaves_does_not_show() {
     let (a, b) = (c.mount(), c.mount());
     let (small, fh) = c.create(a, 1, "small").unwrap();
     c.write(a, fh, 0, &[1; 40_000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.lose_frames(false, [Opcode::ObjWrite]);
     let cut = |size, fh| Call::Setattr { ino: small.ino, set: SetStat { size: Some(size), fh, ..SetStat::default() } };
     let grows = c.send(a, cut(200_000, Some(fh)));
@@ -302,7 +302,7 @@ fn a_file_that_cannot_leave_does_not_keep_others_waiting() {
     let (large, other) = c.create(a, 1, "large").unwrap();
     c.write(a, other, 0, &[3; 200_000]).unwrap();
     for fh in [fh, other] {
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
     }
     let ost = c.server("fs-OST0000");
     c.kill(ost);
@@ -359,7 +359,7 @@ fn a_file_that_knows_no_object_target_waits_for_one() {
     assert!(stdx::marks::count("leave_waits_for_targets") > 0);
     c.start(mgs);
     assert!(matches!(c.answer(a, id), Ok(Answer::Written(200_000))), "{:?}", c.log);
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     assert_eq!(c.read(a, fh, 199_999, 10).unwrap()[..], [2]);
 }
 
@@ -409,7 +409,7 @@ fn data_that_was_not_durable_is_sent_again_to_a_target_that_restarts() {
     c.restart("fs-OST0000");
     c.restart("fs-OST0001");
     c.slow_media = false;
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let b = c.mount();
     let f = c.lookup(b, 1, "f").unwrap();
     assert_eq!(f.size, 1_000_000);
@@ -640,7 +640,7 @@ fn who_opens_a_file_before_anybody_heard_of_lost_bytes_is_told_by_fsync() {
     let uuid = Cluster::options(0).uuid.to_string();
     c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.evict_client", &uuid);
     c.until(|c| c.log.iter().any(|line| line.contains("are lost (its lock was lost")));
-    let fsync = |c: &mut Cluster, fh| c.call(a, Call::Fsync { fh, data_only: false }).map(drop);
+    let fsync = |c: &mut Cluster, fh| c.call(a, Call::Fsync { fh }).map(drop);
     let second = c.open(a, f.ino, 0).unwrap();
     assert_eq!(fsync(&mut c, second), Err(Errno::EIO), "nobody was told before");
     let third = c.open(a, f.ino, 0).unwrap();
@@ -886,7 +886,7 @@ fn a_client_that_died_costs_others_one_wait() {
     for name in ["f", "g", "h"] {
         let (stat, fh) = c.create(a, dir, name).unwrap();
         c.write(a, fh, 0, &vec![7; 300_000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         c.write(a, fh, 100, b"not synced").unwrap();
         files.push(stat.ino);
     }
@@ -897,7 +897,7 @@ fn a_client_that_died_costs_others_one_wait() {
         let ino = c.lookup(b, dir, name).unwrap().ino;
         let fh = c.open(b, ino, 2).unwrap();
         c.write(b, fh, 0, b"another").unwrap();
-        c.call(b, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(b, Call::Fsync { fh }).unwrap();
         assert_eq!(c.read(b, fh, 0, 300_000).unwrap().len(), 300_000);
     }
     let waited = c.now.since(start);
@@ -913,9 +913,9 @@ fn objects_of_a_move_that_nobody_remembers_go_with_their_file() {
     let (before, first) = c.create(a, 1, "before").unwrap();
     let (_, second) = c.create(a, 1, "half moved").unwrap();
     c.write(a, first, 0, &vec![7; 100_000]).unwrap();
-    c.call(a, Call::Fsync { fh: first, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh: first }).unwrap();
     c.write(a, second, 0, b"small").unwrap();
-    c.call(a, Call::Fsync { fh: second, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh: second }).unwrap();
     assert_eq!(c.objects("fs-OST0000").len(), 1);
 
     let mdt = c.server("fs-MDT0000");
@@ -950,7 +950,7 @@ fn a_move_whose_lock_is_called_back_with_its_grant_makes_way() {
         let (a, b) = (c.mount(), c.mount());
         let (small, fh) = c.create(a, 1, "small").unwrap();
         c.write(a, fh, 0, &[1; 1000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let fh_of_b = c.open(b, small.ino, 0).unwrap();
         assert_eq!(c.read(b, fh_of_b, 0, 1000).unwrap()[..], [1; 1000]);
         let ost = c.server("fs-OST0000");
@@ -981,7 +981,7 @@ fn a_file_that_leaves_keeps_what_was_copied_before_an_eviction() {
     let (_, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[7; 40_000]).unwrap();
     for fh in [other, fh] {
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
     }
     // The answer to the copy comes when it is let through, with the next frame.
     let held = Rc::new(RefCell::new((true, Vec::new())));
@@ -1027,7 +1027,7 @@ fn an_eviction_of_which_the_answer_is_lost_is_told_after_a_restart() {
         let a = c.mount();
         let (f, fh) = c.create(a, 1, "f").unwrap();
         c.write(a, fh, 0, &[1; 200_000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let at = c.server(server);
         c.lose_frames(true, [Opcode::MdsReint, Opcode::ObjWrite, Opcode::Connect]);
         let set = SetStat { mode: Some(0o600), ..SetStat::default() };
@@ -1035,7 +1035,7 @@ fn an_eviction_of_which_the_answer_is_lost_is_told_after_a_restart() {
             "fs-MDT0000" => c.send(a, Call::Setattr { ino: f.ino, set }),
             _ => {
                 c.write(a, fh, 0, &[2; 100]).unwrap();
-                c.send(a, Call::Fsync { fh, data_only: false })
+                c.send(a, Call::Fsync { fh })
             }
         };
         c.pass(Duration::from_secs(1));
@@ -1065,7 +1065,7 @@ fn a_cut_that_waits_for_a_read_does_not_wake_itself() {
     let b = c.mount();
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[1; 200_000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let fh_of_b = c.open(b, f.ino, 2).unwrap();
     c.lose_frames(true, [Opcode::ObjRead]);
     let read = c.send(a, Call::Read { fh, offset: 0, length: 4096 });
@@ -1095,7 +1095,7 @@ fn a_cut_that_goes_on_waits_for_writes_without_its_locks() {
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 1, 0) }).unwrap();
     c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
     // Answers to cuts and to writes come when they are let through.
     let held = Rc::new(RefCell::new((vec![Opcode::MdsReint, Opcode::ObjWrite], Vec::new())));
@@ -1125,7 +1125,7 @@ fn a_cut_that_goes_on_waits_for_writes_without_its_locks() {
     c.pass(Duration::from_secs(5));
     assert!(c.answered(b, of_b), "the cut makes way");
     c.write(a, fh, 96 << 10, &[3; 4096]).unwrap();
-    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    let sync = c.send(a, Call::Fsync { fh });
     c.pass(Duration::from_secs(1));
     held.borrow_mut().0.remove(0);
     c.pass(Duration::from_secs(1));
@@ -1175,7 +1175,7 @@ fn a_cut_that_goes_on_keeps_no_lock_while_writes_wait_for_another_target() {
     c.write(a, fh, 96 << 10, &[3; 4096]).unwrap();
     let ost = c.server("fs-OST0001");
     c.kill(ost);
-    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    let sync = c.send(a, Call::Fsync { fh });
     held.borrow_mut().0 = false;
     c.call(a, Call::Statfs { ino: 1 }).unwrap();
     c.pass(Duration::from_secs(1));
@@ -1242,7 +1242,7 @@ fn a_cut_that_has_begun_is_done_though_its_open_is_lost() {
     let uuid = Cluster::options(0).uuid.to_string();
     c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
     c.until(|_| stdx::marks::count("evicted") > evictions);
-    assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Err(Errno::EIO), "the open is lost");
+    assert_eq!(c.call(a, Call::Fsync { fh }), Err(Errno::EIO), "the open is lost");
     assert!(!c.answered(a, cut));
     c.start(c.server("fs-OST0001"));
     c.answer(a, cut).unwrap();
@@ -1263,7 +1263,7 @@ fn what_waits_for_a_target_that_is_away_keeps_no_lock_of_another() {
     let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
     // Another has locks on all of it, so that each has to be asked for.
     c.write(b, fh_of_b, 0, &[2; 128 << 10]).unwrap();
-    c.call(b, Call::Fsync { fh: fh_of_b, data_only: false }).unwrap();
+    c.call(b, Call::Fsync { fh: fh_of_b }).unwrap();
     let ost = c.server("fs-OST0001");
     c.kill(ost);
     let writes = c.send(a, write_call(fh, 0, vec![3; 128 << 10]));
@@ -1339,7 +1339,7 @@ fn what_waits_for_a_layout_keeps_no_lock_on_an_object() {
     let (a, b) = (c.mount(), c.mount());
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
     c.write(b, fh_of_b, 0, &[2; 128 << 10]).unwrap();
     // Nothing is known of the layout under a lock.
@@ -1505,10 +1505,10 @@ fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {
         let (f, fh) = c.two_stripes(a, 128 << 10);
         let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
         c.write(b, fh_of_b, 0, &[2; 64 << 10]).unwrap();
-        c.call(b, Call::Fsync { fh: fh_of_b, data_only: false }).unwrap();
+        c.call(b, Call::Fsync { fh: fh_of_b }).unwrap();
         let fh_of_stopped = c.open(stopped, f.ino, 0o2).unwrap();
         c.write(stopped, fh_of_stopped, 64 << 10, &[4; 64 << 10]).unwrap();
-        c.call(stopped, Call::Fsync { fh: fh_of_stopped, data_only: false }).unwrap();
+        c.call(stopped, Call::Fsync { fh: fh_of_stopped }).unwrap();
         c.die(stopped);
         let writes = c.send(a, call(fh));
         c.pass(Duration::from_secs(1));
@@ -1531,7 +1531,7 @@ fn what_was_seen_before_a_crash_is_there_after_it() {
         let mut rng = Rng::new(seed);
         let (a, b) = (c.mount(), c.mount());
         let (_, fh) = c.create(a, 1, "f").unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let rename =
             |to: &str| Call::Rename { parent: 1, name: name("f"), new_parent: 1, new_name: name(to), flags: 0 };
         let renamed = c.send_quietly(a, cred(0), rename("g"));
@@ -1592,7 +1592,7 @@ fn what_was_opened_in_one_recovery_is_open_after_the_next() {
         c.restart_quietly("fs-MDT0000");
         let Ok(Answer::Created { fh, .. }) = c.answer(a, created) else { panic!("seed {seed}") };
         c.write(a, fh, 0, b"there").unwrap();
-        assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Ok(Answer::Done), "seed {seed}: {:#?}", c.log);
+        assert_eq!(c.call(a, Call::Fsync { fh }), Ok(Answer::Done), "seed {seed}: {:#?}", c.log);
         c.close(a, fh).unwrap();
     }
     assert!(stdx::marks::count("import.resent_in_recovery") > 0);
@@ -1606,7 +1606,7 @@ fn what_was_written_to_a_file_whose_removal_is_lost_is_there() {
     let (a, b) = (c.mount(), c.mount());
     let (file, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, b"old").unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     let fh = c.open(b, file.ino, 2).unwrap();
     c.pass(Duration::from_secs(10));
@@ -1643,7 +1643,7 @@ fn what_a_call_has_begun_ends_although_its_file_is_closed() {
         c.call(a, Call::SetLayout { ino: 1, wish: wish(64 << 10, 2, 0) }).unwrap();
         let (file, fh) = c.create(a, 1, "f").unwrap();
         c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let direct = c.open(a, file.ino, 0o40_002).unwrap();
         c.call(a, write_call(direct, 0, vec![1; 131_072])).unwrap();
         let there = c.walk(b, "f").unwrap();
@@ -1681,7 +1681,7 @@ fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
     let a = c.mount();
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[7; 300_000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     let ost = c.server("fs-OST0000");
     c.slow_server = Some(ost);
@@ -1850,7 +1850,7 @@ fn a_size_that_is_late_does_not_undo_a_write() {
     c.cut(a);
     c.pass(Duration::from_secs(1));
     assert_eq!(asked.get(), 2, "the first object's");
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     assert_eq!((asked.get(), c.answered(a, read)), (2, false));
     c.cut(a);
     let Ok(Answer::Data(data)) = c.answer(a, read) else { panic!() };

@@ -318,7 +318,7 @@ fn large_files_go_to_objects() {
     for at in (0..3_000_000).step_by(500_000) {
         assert_eq!(c.read(b, theirs, at as u64, 1000).unwrap(), data[at..at + 1000]);
     }
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let set = SetStat { size: Some(1000), ..SetStat::default() };
     let Answer::Attr(stat) = c.call(b, Call::Setattr { ino: f.ino, set }).unwrap() else { panic!() };
     assert_eq!(stat.size, 1000);
@@ -391,7 +391,7 @@ fn written(c: &mut Cluster, length: usize) -> (usize, usize, client::Stat) {
     let (a, b) = (c.mount(), c.mount());
     let (file, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &vec![1; length]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     c.pass(Duration::from_secs(10));
     (a, b, file)
@@ -840,7 +840,7 @@ fn a_new_owner_of_a_file_owns_its_objects_too() {
     let a = c.mount();
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     let owners = |c: &Cluster| -> Vec<(u32, u32)> {
         c.objects("fs-OST0000").iter().map(|object| (object.uid, object.gid)).collect()
     };
@@ -946,7 +946,7 @@ fn places_of_new_files(c: &mut Cluster, a: usize, prefix: &str, count: usize) ->
     for i in 0..count {
         let (file, fh) = c.create(a, 1, &format!("{prefix}{i}")).unwrap();
         c.write(a, fh, 0, &[7; 200_000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         c.close(a, fh).unwrap();
         let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: file.ino }).unwrap() else { panic!() };
         assert!(!layout.resident);
@@ -1020,7 +1020,7 @@ fn a_file_that_lost_a_stripe_is_no_file_of_zeros_and_can_be_removed() {
     c.call(a, Call::SetLayout { ino: 1, wish: wish(1 << 16, -1, 0) }).unwrap();
     let (stat, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[7; 1 << 18]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     let now = c.now;
     c.nodes[a].machine.handle(now, client::api::Event::Unmount);
@@ -1222,7 +1222,7 @@ fn a_name_that_changed_while_its_file_was_cut_is_not_kept_by_the_kernel() {
     let (a, b) = (c.mount(), c.mount());
     let (f, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &[1; 100_000]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     c.close(a, fh).unwrap();
     c.lookup(b, 1, "f").unwrap();
     let ost = c.server("fs-OST0000");
@@ -1408,7 +1408,7 @@ fn bytes_that_were_read_before_a_write_do_not_come_back_after_it() {
     c.until(|c| c.nodes[a].mounted);
     let (_, fh) = c.create(a, 1, "f").unwrap();
     let (_, other) = c.create(a, 1, "other").unwrap();
-    let sync = |c: &mut Cluster, fh| assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Ok(Answer::Done));
+    let sync = |c: &mut Cluster, fh| assert_eq!(c.call(a, Call::Fsync { fh }), Ok(Answer::Done));
     // What is written elsewhere takes the room of all that is clean.
     let crowd = |c: &mut Cluster| {
         c.write(a, other, 0, &vec![9; 3 << 20]).unwrap();
@@ -1477,7 +1477,7 @@ fn the_size_of_a_file_that_others_have_cut_is_not_shown_beside_a_write() {
         let (a, b) = (c.mount(), c.mount());
         let (f, fh) = c.create(a, 1, "f").unwrap();
         c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         if cut {
             let ino = c.lookup(b, 1, "f").unwrap().ino;
             c.call(b, Call::Setattr { ino, set: SetStat { size: Some(100), ..SetStat::default() } }).unwrap();

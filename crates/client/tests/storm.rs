@@ -53,7 +53,7 @@ fn storm(seed: u64, rounds: usize, faults: bool) {
                 Call::Write { fh, ino: 0, offset: rng.below(100_000), data, write_back: false, kill_priv: false }
             }
             (13, Some(fh)) => Call::Read { fh, offset: 0, length: 10_000 },
-            (14, Some(fh)) if rng.chance(1, 2) => Call::Fsync { fh, data_only: false },
+            (14, Some(fh)) if rng.chance(1, 2) => Call::Fsync { fh },
             (14, Some(fh)) => Call::Setlk {
                 fh,
                 owner: rng.below(3),

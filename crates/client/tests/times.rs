@@ -126,7 +126,7 @@ fn races(seed: u64, faults: bool) {
             6 => (set(SetStat { mode: Some(0o600 | rng.below(64) as u32), ..SetStat::default() }), Keeps::Always),
             7..=9 => (Call::Getattr { ino, fh: rng.chance(1, 2).then_some(fh) }, Keeps::Unless),
             10 => (Call::Read { fh, offset: 0, length: 10_000 }, Keeps::Nothing),
-            _ => (Call::Fsync { fh, data_only: false }, Keeps::Nothing),
+            _ => (Call::Fsync { fh }, Keeps::Nothing),
         };
         let told = c.nodes[node].invalidations.len();
         let id = c.send_quietly(node, cred(0), call);
@@ -198,7 +198,7 @@ fn what_others_saw_of_a_change_is_seen_where_it_was_made() {
         let (Stat { ino, .. }, fh) = c.create(a, 1, "f").unwrap();
         c.call(a, Call::SetLayout { ino, wish: cluster::wish(64 << 10, -1, 0) }).unwrap();
         c.write(a, fh, 0, &vec![1; SIZE as usize]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let direct = c.open(a, ino, DIRECT).unwrap();
         c.pass(Duration::from_secs(3));
         let before = c.getattr(a, ino).unwrap();
@@ -264,7 +264,7 @@ fn a_change_of_a_small_file_is_seen_whole_before_its_answer() {
         let (a, b) = (c.mount(), c.mount());
         let (Stat { ino, .. }, fh) = c.create(a, 1, "f").unwrap();
         c.write(a, fh, 0, &[1; SIZE as usize]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.call(a, Call::Fsync { fh }).unwrap();
         let direct = c.open(a, ino, DIRECT).unwrap();
         let before = c.getattr(b, ino).unwrap();
         assert_eq!(before.size, SIZE, "{change:?}");

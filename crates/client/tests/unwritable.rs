@@ -17,12 +17,12 @@ fn with_file() -> (Cluster, usize, u64, FileHandle) {
     let a = c.mount();
     let (stat, fh) = c.create(a, 1, "f").unwrap();
     c.write(a, fh, 0, &vec![1; MIB as usize]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     (c, a, stat.ino, fh)
 }
 
 fn fsync(c: &mut Cluster, node: usize, fh: FileHandle) -> Result<(), Errno> {
-    c.call(node, Call::Fsync { fh, data_only: false }).map(drop)
+    c.call(node, Call::Fsync { fh }).map(drop)
 }
 
 fn flush(c: &mut Cluster, node: usize, fh: FileHandle) -> Result<(), Errno> {
@@ -301,7 +301,7 @@ fn the_data_of_an_open_file_without_its_object_is_said_to_be_lost() {
         vec![frame]
     }));
     c.write(a, fh, MIB, &[2; 8192]).unwrap();
-    assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Err(Errno::EIO));
+    assert_eq!(c.call(a, Call::Fsync { fh }), Err(Errno::EIO));
     assert_eq!(errors(&c, "8192 bytes of '/f'"), 1, "{:?}", c.log);
 }
 
@@ -323,7 +323,7 @@ fn what_is_written_back_says_how_large_the_object_is() {
     }));
     c.write(a, fh, 0, &[2; 4096]).unwrap();
     c.write(a, fh, 4 * MIB, &[3; 4096]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
     assert_eq!(said.take(), [(0, 4 * MIB + 4096), (4 * MIB, 4 * MIB + 4096)]);
 }
 
@@ -406,7 +406,7 @@ fn a_sync_hears_nothing_of_a_disk_that_has_room_again() {
     };
     let sent = |c: &Cluster| c.all_requests.get(Opcode::ObjWrite.name()).copied().unwrap_or(0);
     let before = sent(&c);
-    let sync = c.send_quietly(a, cred(0), Call::Fsync { fh, data_only: false });
+    let sync = c.send_quietly(a, cred(0), Call::Fsync { fh });
     let second = c.send_quietly(a, cred(0), more(2 * MIB));
     let mut rng = Rng::new(1);
     while sent(&c) < before + 2 {

@@ -284,9 +284,7 @@ impl Adapter {
             Operation::Release { fh, flock_owner } => {
                 plain(Call::Release { fh: Fh(*fh), flock_owner: *flock_owner }, reply_empty)
             }
-            Operation::Fsync { fh, data_only } => {
-                plain(Call::Fsync { fh: Fh(*fh), data_only: *data_only }, reply_empty)
-            }
+            Operation::Fsync { fh, .. } => plain(Call::Fsync { fh: Fh(*fh) }, reply_empty),
             Operation::Releasedir { fh } => plain(Call::Releasedir { fh: Fh(*fh) }, reply_empty),
             Operation::Fsyncdir { fh, .. } => plain(Call::Fsyncdir { fh: Fh(*fh) }, reply_empty),
             Operation::Readdir { fh, offset, size, plus: false } => {

@@ -85,7 +85,7 @@ impl TargetThread {
     /// Why the target stopped, if it was not asked to.
     pub fn join(self) -> Result<(), Stopped> {
         let TargetThread { name, thread, .. } = self;
-        thread.join().unwrap_or_else(|_| Err(Stopped::Panicked { target: name }))
+        thread.join().unwrap_or(Err(Stopped::Panicked { target: name }))
     }
 }
 

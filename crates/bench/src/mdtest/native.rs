@@ -285,7 +285,7 @@ impl Native {
             done = part;
         }
         if sync && !data.is_empty() && result.is_ok() {
-            result = self.call(Call::Fsync { fh, data_only: false }).map(drop);
+            result = self.call(Call::Fsync { fh }).map(drop);
         }
         let closed = self.call(Call::Release { fh, flock_owner: None });
         self.forget(stat.ino);

@@ -235,7 +235,7 @@ pub(crate) fn granted(w: &mut World, dest: Dest, grant: &LockGrant, lvb: Option<
         (_, Some(lock)) => {
             refresh_bits(w, dest, &lock.resource);
             if is_data(&lock) {
-                data::lock_granted(w, dest, &lock, lvb);
+                data::lock_granted(w, &lock, lvb);
             }
             true
         }

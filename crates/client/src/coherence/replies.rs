@@ -164,7 +164,7 @@ fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits
         } else {
             locks::refresh_bits(w, dest, &lock.resource);
             if locks::is_data(&lock) {
-                data::lock_granted(w, dest, &lock, rep.lvb.as_ref());
+                data::lock_granted(w, &lock, rep.lvb.as_ref());
             }
         }
     }

@@ -208,8 +208,7 @@ pub(super) fn mode_changed(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 }
 
 /// `Fsync`: makes data durable on its targets, then the file itself (its name, size, layout) on the metadata target.
-pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Answer> {
-    let _ = data_only;
+pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let file = live(cx, fh)?;
     let (ino, fid, dest) = (file.ino, file.fid, file.dest);
     match data::fsync(cx, ino) {

@@ -74,7 +74,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::Write { fh, ino, offset, data, write_back, kill_priv } => {
             io::write(cx, *fh, *ino, *offset, data, *write_back, *kill_priv)
         }
-        Call::Fsync { fh, data_only } => io::fsync(cx, *fh, *data_only),
+        Call::Fsync { fh } => io::fsync(cx, *fh),
         Call::Syncfs => io::syncfs(cx),
         Call::Fallocate { fh, mode, offset, length } => io::fallocate(cx, *fh, *mode, *offset, *length),
         Call::Lseek { fh, offset, whence } => io::lseek(cx, *fh, *offset, *whence),

@@ -550,11 +550,11 @@ impl Kernel {
     }
 
     /// `fsync`.
-    pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> SysResult<()> {
+    pub async fn sync(&self, cred: &Cred, fd: &Fd) -> SysResult<()> {
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         // The client reported these errors in the replies to the writes, and does not report them again.
         self.inode(fd.ino, |inode| inode.report_failure(fd.fh))?;
-        self.ask(cred, Call::Fsync { fh: fd.fh, data_only }).await.map(drop)
+        self.ask(cred, Call::Fsync { fh: fd.fh }).await.map(drop)
     }
 
     /// Writes bytes to a file in either way.

@@ -79,7 +79,7 @@ impl LossQuery<'_> {
         for (number, (fd, cred)) in files {
             let kernel = if fd.client == self.kernel.client() { self.kernel } else { continue };
             let id = self.model.open_files().get(number).map(|file| file.id);
-            let synced = done(kernel.sync(cred, fd, false).await)?;
+            let synced = done(kernel.sync(cred, fd).await)?;
             let closed = done(kernel.close(cred, fd, 1).await)?;
             if synced.is_err() || closed.is_err() {
                 reported.extend(id);

@@ -31,7 +31,7 @@ pub(crate) struct EndedCall {
 impl EndedCall {
     /// Whether it made durable everything that its client and the servers knew of.
     fn is_sync(&self) -> bool {
-        let syncs = matches!(self.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs);
+        let syncs = matches!(self.op, Op::Fsync { .. } | Op::Fsyncdir { .. } | Op::Syncfs);
         self.succeeded && syncs
     }
 }

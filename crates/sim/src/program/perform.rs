@@ -150,7 +150,7 @@ impl OpExecutor<'_> {
                 kernel.seek(cred, &self.fd(*fd)?, *offset, whence).await.map(Returned::Offset)
             }
             Op::Fstat { fd } => kernel.fstat(cred, &self.fd(*fd)?).await.map(Returned::Stat),
-            Op::Fsync { fd, data_only } => kernel.sync(cred, &self.fd(*fd)?, *data_only).await.map(done),
+            Op::Fsync { fd, .. } => kernel.sync(cred, &self.fd(*fd)?).await.map(done),
             Op::Fsyncdir { path } => kernel.sync_directory(cred, &self.full(path)).await.map(done),
             Op::Syncfs => kernel.sync_all(cred).await.map(done),
             // The call waits only a limited time for a missing server.

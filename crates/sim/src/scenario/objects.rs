@@ -546,7 +546,7 @@ async fn full_disks(cx: RawContext, restarts: bool) -> Outcome {
         }
     }
     for (client, _, fd, written, _) in &files {
-        let synced = cx.kernels[*client].sync(&root(), fd, false).await;
+        let synced = cx.kernels[*client].sync(&root(), fd).await;
         synced.map_err(context(&format!("{written} bytes of client {client} were acknowledged, and a sync fails")))?;
     }
     for (client, path, fd, written, _) in &files {

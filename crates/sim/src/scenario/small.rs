@@ -340,7 +340,7 @@ async fn data(cx: RawContext) -> Outcome {
     }
     // The data moves to objects.
     fine(near.write(&root(), &fd, 0, &Bytes::from(vec![b'x'; 300_000])).await, "small")?;
-    fine(near.sync(&root(), &fd, false).await, "small")?;
+    fine(near.sync(&root(), &fd).await, "small")?;
     let reply = maker.write(file, 0, None, b"late").await?;
     maker.peer.is(Opcode::ObjWrite, &reply, Err(Errno::ESTALE))?;
     fine(near.close(&root(), &fd, 1).await, "small")?;

@@ -108,7 +108,7 @@ impl Cluster {
         let (f, fh) = self.create(node, 1, "f").unwrap();
         self.call(node, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
         self.write(node, fh, 0, &vec![1; length]).unwrap();
-        self.call(node, Call::Fsync { fh, data_only: false }).unwrap();
+        self.call(node, Call::Fsync { fh }).unwrap();
         (f, fh)
     }
 

@@ -244,7 +244,7 @@ impl Vfs<'_> {
         self.kernel.attrs.remove(&ino);
         assert_eq!(result, Ok(Answer::Written(data.len() as u32)));
         if sync {
-            self.call(Call::Fsync { fh, data_only: false }).unwrap();
+            self.call(Call::Fsync { fh }).unwrap();
         }
         self.close(fh);
         Ok(())

@@ -205,7 +205,7 @@ impl Programs {
                 Call::Write { fh, ino, offset, data: data.into(), write_back: false, kill_priv: false }
             }
             "read" => Call::Read { fh, offset: args.number(1)?, length: args.number(2)? as u32 },
-            "fsync" => Call::Fsync { fh, data_only: false },
+            "fsync" => Call::Fsync { fh },
             "fallocate" => Call::Fallocate { fh, mode: 0, offset: args.number(1)?, length: args.number(2)? },
             // FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
             "punch" => Call::Fallocate { fh, mode: 3, offset: args.number(1)?, length: args.number(2)? },

@@ -186,8 +186,7 @@ pub(crate) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
 }
 
 /// A data lock (extent, or inode lock with DOM) was granted; `lvb` is what the target knows of the object.
-pub(crate) fn lock_granted(w: &mut World, dest: Dest, lock: &HeldLock, lvb: Option<&Lvb>) {
-    let _ = dest;
+pub(crate) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     state::lock_granted(w, lock, lvb);
 }
 

@@ -172,7 +172,7 @@ fn put_object(w: &mut World, dest: Dest, attr: &Attr) -> WantLocks {
     }
     let lock = w.locks.get(dest).and_then(|locks| locks.get(want.data_cookie));
     if let Some(lock) = lock {
-        data::lock_granted(w, dest, &lock, data::resident_lvb(attr).as_ref());
+        data::lock_granted(w, &lock, data::resident_lvb(attr).as_ref());
     }
     want
 }

@@ -61,7 +61,7 @@ fn a_failed_write_back_is_reported_to_every_open_file() {
         outcome.borrow_mut().push(written.map(drop));
         let late = kernel.opened(7, FileHandle(3), 2, false, false);
         for fd in [&fd, &other, &other, &late] {
-            let synced = kernel.sync(&cred, fd, false).await;
+            let synced = kernel.sync(&cred, fd).await;
             outcome.borrow_mut().push(synced);
         }
     });

@@ -123,7 +123,7 @@ fn completion() -> (Completion, mpsc::Receiver<Result<Answer, Errno>>) {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Threads that make directories until that fails. Each gives what was made, and the failure.
+/// Threads that make directories until that fails, once they are at work. Each gives what was made, and the failure.
 fn load(mount: &Mount) -> Vec<std::thread::JoinHandle<(Vec<String>, Errno)>> {
     let thread = |number: usize| {
         let mount = mount.clone();
@@ -138,7 +138,14 @@ fn load(mount: &Mount) -> Vec<std::thread::JoinHandle<(Vec<String>, Errno)>> {
             }
         })
     };
-    (0..3).map(thread).collect()
+    let before = mount.shared.answered.load(Ordering::Relaxed);
+    let threads = (0..3).map(thread).collect();
+    let start = std::time::Instant::now();
+    while mount.shared.answered.load(Ordering::Relaxed) < before + 20 {
+        assert!(start.elapsed() < PATIENCE, "they get on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    threads
 }
 
 /// How much they have made together.
@@ -188,7 +195,6 @@ fn parameters_are_listed_while_calls_are_under_way() {
 fn an_unmount_while_calls_are_under_way_keeps_what_was_answered() {
     let mounted = Mounted::new();
     let loads = load(&mounted.mount);
-    std::thread::sleep(Duration::from_millis(50));
     assert_eq!(mounted.mount.unmount(PATIENCE), Ok(()));
     assert_eq!(mounted.mount.unmount(PATIENCE), Ok(()), "it tells the same again");
     let made: Vec<String> = loads.into_iter().flat_map(|thread| thread.join().unwrap().0).collect();
@@ -214,7 +220,6 @@ fn a_client_that_fails_an_assertion_answers_eio_to_every_caller_and_ends() {
         std::thread::spawn(move || mount.call(cred(), lock(fh, 3, RecordLockKind::Exclusive)))
     };
     let loads = load(mount);
-    std::thread::sleep(Duration::from_millis(50));
     mount.shared.turn(|state, _| {
         let _ = state.machine.run(|_| panic!("meant for this test"));
     });

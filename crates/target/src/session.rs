@@ -519,7 +519,7 @@ impl Machine {
     fn log_admission(&mut self, request: &ConnectReq) {
         let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();
         if let Some(count) = self.refused.remove(&client) {
-            let line = format!("{} is connected, after it was refused {count} times", request.description);
+            let line = format!("{} is in, after it was refused {count} times", request.description);
             self.log(LogLevel::Info, line);
         }
     }

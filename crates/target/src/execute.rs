@@ -293,12 +293,12 @@ impl<S: Service> Target<S> {
                 None
             }
         };
-        self.m.apply_collected(Some(&op));
+        self.m.apply_collected();
         if let Work::Request(request) = &work {
             self.m.out.clear();
             self.service.accepted(&mut Cx { m: &mut self.m, op: &mut op }, request, &mut reply);
             hold |= self.m.out.hold;
-            self.m.apply_collected(Some(&op));
+            self.m.apply_collected();
         }
         match &work {
             Work::Own(Own::Boot) => self.booted(),
@@ -413,8 +413,7 @@ impl Machine {
     }
 
     /// Applies what an accepted attempt, or a call outside of one, has collected.
-    pub(crate) fn apply_collected(&mut self, op: Option<&Op>) {
-        let _ = op;
+    pub(crate) fn apply_collected(&mut self) {
         for (at, task) in core::mem::take(&mut self.out.spawned) {
             match at {
                 Some(at) => self.add_timer(at, Timer::Spawn(task)),

@@ -501,7 +501,7 @@ impl<S: Service> Target<S> {
         let mut op = Op::new(0, ExportId::TARGET, Replay::No, Work::Own(Own::OutsideAttempt), self.m.now);
         self.m.out.clear();
         call(&mut self.service, &mut Cx { m: &mut self.m, op: &mut op });
-        self.m.apply_collected(None);
+        self.m.apply_collected();
     }
 }
 

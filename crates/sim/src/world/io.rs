@@ -131,7 +131,10 @@ impl World {
     /// A target has stopped. Only a disk error may cause that.
     pub(super) fn stopped(&mut self, server: usize, reason: Option<&StopReason>) {
         let disk_failed = core::mem::take(&mut self.servers[server].disk_failed);
-        let by_plan = self.plan.disturbances.io.is_some() && reason.and_then(StopReason::errno) == Some(Errno::EIO);
+        let is_of_disk = |reason: &StopReason| {
+            matches!(reason, StopReason::Commit(EngineError::Io { .. })) || reason.errno() == Some(Errno::EIO)
+        };
+        let by_plan = self.plan.disturbances.io.is_some() && reason.is_some_and(is_of_disk);
         if !disk_failed && !by_plan {
             let why = reason.map_or_else(|| "without a reason".to_owned(), ToString::to_string);
             return self.fail(format!("target {} stopped: {why}", self.servers[server].name));

@@ -1,8 +1,8 @@
-//! The local socket through which `lctl`, `adamant status` and `adamant down` speak to running processes.
+//! The local admin socket, through which `lctl`, `adamant status` and `adamant down` send requests to running processes.
 //!
-//! Every process of ours (servers, mounts) keeps a Unix socket in [`directory`]. One JSON request a line, one JSON answer
-//! a line. Only root and the process's own user may connect. Processes of root have a second one in [`PUBLIC`], where
-//! every user of the machine may ask what changes nothing and gives nobody away ([`answer_anybody`]).
+//! Every process of Adamant (servers, mounts) has a Unix socket in [`directory`]. Requests and responses are JSON, one per
+//! line. Only root and the process's own user may connect. Processes of root have a second socket in [`PUBLIC`], where
+//! every user of the machine may send requests that change nothing and identify nobody ([`answer_anybody`]).
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,103 +20,104 @@ use stdx::wildcard::{self, PATTERN_MAX};
 
 use crate::private;
 
-/// What can be asked.
+/// A request to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Parameters whose path matches a shell pattern.
+    /// Read the parameters whose path matches a shell pattern.
     GetParam {
         /// The pattern, `mdt.*.recovery_status`.
         pattern: String,
     },
-    /// Set the parameters that match.
+    /// Set the parameters that match a pattern.
     SetParam {
         /// The pattern.
         pattern: String,
         /// The value.
         value: String,
     },
-    /// Something about the survey of a metadata target of this process.
+    /// An order for the survey of one of the process's metadata targets.
     Survey {
         /// The target's name.
         target: String,
-        /// What.
+        /// The order.
         order: crate::survey::Order,
     },
-    /// What the process runs.
+    /// Describe what the process runs.
     Describe,
-    /// End cleanly.
+    /// Shut down cleanly.
     Shutdown,
 }
 
 /// A device as `lctl dl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// `UP`; `AT`: a mount that waits for its servers before it is seen; `ST`: it stops, and was a mount that still writes back what
-    /// programs have written.
+    /// `UP`; `AT`: a mount that waits for its servers before it becomes visible; `ST`: stopped or stopping, such as a mount
+    /// that still writes back what programs have written.
     pub state: String,
-    /// `mgs`, `mdt`, `obdfilter`; of a mount `client`, `llite`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
+    /// `mgs`, `mdt`, `obdfilter`; for a mount `client`, `llite`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
     pub kind: String,
     /// `adamant-MDT0000`.
     pub name: String,
-    /// Identity.
+    /// Its UUID.
     pub uuid: String,
-    /// Where it listens or is mounted.
+    /// The address at which it listens, or the directory where it is mounted.
     pub place: String,
-    /// How much refers to it, if it is known.
+    /// The number of references to it, if known.
     #[serde(default)]
     pub refs: Option<u64>,
 }
 
-/// What a process says of itself.
+/// The description that a process gives of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Process number.
+    /// The process id.
     pub pid: u32,
     /// `server` or `mount`.
     pub role: String,
-    /// Version of the program.
+    /// The version of the program.
     pub version: String,
-    /// File system, if it has only one.
+    /// The file system, if the process has only one.
     pub fsname: String,
-    /// A server's directory of targets, a mount's directory.
+    /// The directories of a server's targets, or the directory of a mount.
     pub places: Vec<String>,
-    /// Devices.
+    /// Its devices.
     pub devices: Vec<Device>,
-    /// A mount that is not complete: whose answers it lacks, and why.
+    /// The servers that an incomplete mount waits for, and why.
     #[serde(default)]
     pub waits: Vec<String>,
 }
 
-/// An answer.
+/// The response to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// Parameters with their values; of a set, the values after it.
+    /// Parameters with their values; after a set, the new values.
     Params(Vec<(String, String)>),
     /// See [`Description`].
     Description(Description),
-    /// How far a survey is.
+    /// The progress of a survey.
     Survey(crate::survey::Status),
     /// Done.
     Done,
-    /// It failed: the number of the error, and a sentence.
+    /// The request failed: the errno and a sentence.
     Failed(i32, String),
 }
 
 impl Response {
-    /// A failure.
+    /// The response for an errno.
     pub fn failed(error: Errno) -> Response {
         Response::Failed(error.raw(), error.to_string())
     }
 }
 
-/// What answers requests.
+/// The handler of requests.
 pub type Answer = dyn Fn(Request) -> Response + Send + Sync;
-/// The same, once it is there.
+/// The handler, once the process has set it.
 pub type Answers = Arc<OnceLock<Arc<Answer>>>;
 
-/// Answers what came over the network. Whoever may connect to a server may ask it, but not end it.
+/// Answers a request that came over the network. A peer that may connect to a server may read and set its parameters, but
+/// may not shut it down.
 pub fn answer_from_afar(answers: &Answers, body: &AdminReq) -> AdminRep {
     use Request::{Describe, GetParam, SetParam};
     let failed = |errno: Errno, text: &str| Response::Failed(errno.raw(), text.to_owned());
@@ -134,14 +135,14 @@ pub fn answer_from_afar(answers: &Answers, body: &AdminReq) -> AdminRep {
     AdminRep { response }
 }
 
-/// The answer while the process answers as many questions as it may.
+/// The response while the process has as many requests in progress as it may.
 pub(crate) fn busy() -> AdminRep {
     let response =
         Response::Failed(Errno::EAGAIN.raw(), "this server answers too many questions now; ask again".to_owned());
     AdminRep { response: serde_json::to_string(&response).unwrap_or_default() }
 }
 
-/// A request as text; what to answer if it is none, or one that costs too much.
+/// Parses a request. The error is the response to a text that is no request, or to a request that costs too much.
 fn parse(text: &str) -> Result<Request, Response> {
     let failed = |errno: Errno, text: String| Err(Response::Failed(errno.raw(), text));
     if text.len() > REQUEST_MAX {
@@ -156,7 +157,7 @@ fn parse(text: &str) -> Result<Request, Response> {
     }
 }
 
-/// The parameters that say what a process is and how it does; `stopped`: its targets that have ended.
+/// The parameters that describe the process and its health. `stopped`: its targets that have stopped.
 pub(crate) fn of_process<'a>(pattern: &str, stopped: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let mut health: String = stopped.map(|name| format!("device {name} reported unhealthy\n")).collect();
     health.push_str(if health.is_empty() { "healthy" } else { "NOT HEALTHY" });
@@ -171,7 +172,7 @@ pub(crate) fn of_process<'a>(pattern: &str, stopped: impl Iterator<Item = &'a st
     )
 }
 
-/// Where the sockets are.
+/// The directory of the admin sockets.
 pub fn directory() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/run/adamant");
@@ -182,10 +183,10 @@ pub fn directory() -> PathBuf {
     }
 }
 
-/// Where processes of root have the sockets that every user of the machine may ask.
+/// The directory of the sockets of root's processes that every user of the machine may use.
 pub const PUBLIC: &str = "/run/adamant-public";
 
-/// Sockets that answer until this is dropped.
+/// The admin sockets of a process; dropping this removes them.
 #[derive(Debug)]
 pub struct AdminSocket {
     paths: Vec<PathBuf>,
@@ -199,10 +200,10 @@ impl Drop for AdminSocket {
     }
 }
 
-/// Answers requests on threads of their own.
+/// Listens on the admin sockets, with a thread for each connection.
 ///
 /// # Errors
-/// The socket cannot be made, or its folder is not this user's alone.
+/// The socket cannot be made, or others may access its folder.
 pub fn serve(role: &str, answer: impl Fn(Request) -> Response + Send + Sync + 'static) -> io::Result<AdminSocket> {
     let answer: Arc<Answer> = Arc::new(answer);
     let name = format!("{role}-{}.sock", std::process::id());
@@ -221,7 +222,7 @@ pub fn serve(role: &str, answer: impl Fn(Request) -> Response + Send + Sync + 's
     Ok(sockets)
 }
 
-/// The socket that every user may ask.
+/// Listens on the socket that every user may use.
 fn serve_anybody(folder: &Path, name: &str, answer: Arc<Answer>) -> io::Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     match std::fs::create_dir(folder) {
@@ -229,9 +230,9 @@ fn serve_anybody(folder: &Path, name: &str, answer: Arc<Answer>) -> io::Result<P
         _ => private::check_unchanged_by_others(folder)?,
     }
     std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))?;
-    // Removes those that were left over by processes that were killed: whoever looks for processes there may not.
+    // Remove sockets of processes that were killed; the users who look for processes there are not allowed to.
     sockets_in(folder);
-    // One question at a time, and a pause after each: users cannot keep the targets busy with questions.
+    // One request at a time, with a pause after each, so that users cannot keep the targets busy with requests.
     let turn = Mutex::new(());
     let answer = move |request| {
         let _turn = turn.lock();
@@ -242,8 +243,8 @@ fn serve_anybody(folder: &Path, name: &str, answer: Arc<Answer>) -> io::Result<P
     listen(&folder.join(name), 0o666, PUBLIC_CONVERSATIONS, |_| true, Arc::new(answer))
 }
 
-/// Answers a user who has no rights here: what the process is and its parameters, but nothing about single clients, and no
-/// identity of anybody. Nothing is changed.
+/// Answers a user without rights: a description of the process and its parameters, but nothing about single clients, and no
+/// identities. Changes nothing.
 fn answer_anybody(answer: &Answer, request: Request) -> Response {
     let is_secret = |path: &str| path.split('.').any(|part| part == "exports") || path.ends_with(".uuid");
     match request {
@@ -256,8 +257,8 @@ fn answer_anybody(answer: &Answer, request: Request) -> Response {
         },
         Request::GetParam { pattern } => match answer(Request::GetParam { pattern }) {
             Response::Params(params) => {
-                let shown = params.into_iter().filter(|(path, _)| !is_secret(path));
-                Response::Params(shown.map(|(path, value)| (path, without_identities(&value))).collect())
+                let public = params.into_iter().filter(|(path, _)| !is_secret(path));
+                Response::Params(public.map(|(path, value)| (path, without_identities(&value))).collect())
             }
             other => other,
         },
@@ -268,27 +269,28 @@ fn answer_anybody(answer: &Answer, request: Request) -> Response {
     }
 }
 
-/// A text with a dash in place of each identity: 32 or more hexadecimal digits in a row, hyphens between them or not.
+/// Replaces each identity in a text with a dash. An identity is 32 or more hexadecimal digits in a row, perhaps with
+/// hyphens among them.
 fn without_identities(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
+    let mut masked = String::with_capacity(text.len());
     for word in text.split_inclusive(|c: char| !c.is_ascii_hexdigit() && c != '-') {
         let digits = word.bytes().filter(u8::is_ascii_hexdigit).count();
         let end = word.trim_start_matches(|c: char| c.is_ascii_hexdigit() || c == '-');
         match digits {
-            32.. => shown.extend(["-", end]),
-            _ => shown.push_str(word),
+            32.. => masked.extend(["-", end]),
+            _ => masked.push_str(word),
         }
     }
-    shown
+    masked
 }
 
-/// Conversations at a time; each takes a thread.
+/// The most connections at a time; each takes a thread.
 const CONVERSATIONS: usize = 64;
 const PUBLIC_CONVERSATIONS: usize = 16;
-/// How long nobody is answered after a question of a user without rights.
+/// The pause after each request of a user without rights.
 const PUBLIC_PAUSE: Duration = Duration::from_millis(10);
 
-/// Listens at a path, and answers those who are admitted.
+/// Listens at a path, and answers admitted users.
 fn listen(
     path: &Path,
     mode: u32,
@@ -297,7 +299,8 @@ fn listen(
     answer: Arc<Answer>,
 ) -> io::Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    // It gets its name when it listens: who looks for processes removes a socket that refuses connections.
+    // The socket gets its final name only once it listens, because a process that lists sockets removes those that refuse
+    // connections.
     let early = path.with_extension("new");
     let _ = std::fs::remove_file(&early);
     let listener = UnixListener::bind(&early)?;
@@ -310,7 +313,7 @@ fn listen(
     });
     std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
         for stream in listener.incoming() {
-            // No descriptor, perhaps; or as many conversations as there may be.
+            // Out of descriptors, perhaps.
             let Ok(stream) = stream else {
                 std::thread::sleep(AGAIN);
                 continue;
@@ -333,9 +336,9 @@ fn listen(
     Ok(path.to_owned())
 }
 
-/// Longest request, in bytes.
+/// The longest request, in bytes.
 const REQUEST_MAX: usize = 64 << 10;
-/// How long a peer may say nothing, or leave an answer unread.
+/// How long a peer may send nothing, or leave a response unread.
 const SILENCE: Duration = Duration::from_secs(60);
 
 fn converse(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
@@ -355,7 +358,7 @@ fn converse(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     }
 }
 
-/// Sockets of the processes that run now: those of this user, and what those of root tell everybody.
+/// The sockets of running processes: those of this user, and the public ones of root's processes.
 pub fn sockets() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     let own = directory();
@@ -377,7 +380,7 @@ fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     let sockets = entries.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
     let answers = |path: &PathBuf| match dial(path) {
         Ok(_) => true,
-        // It takes nobody in, but it is there.
+        // Its backlog is full, but it listens.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
         Err(error) => {
             // Left over from a process that was killed.
@@ -390,16 +393,16 @@ fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     sockets.filter(answers).collect()
 }
 
-/// Asks one process.
+/// Sends a request to a process.
 ///
 /// # Errors
-/// It does not answer.
+/// The process does not answer.
 pub fn ask(socket: &Path, request: &Request) -> io::Result<Response> {
     ask_within(socket, request, Duration::from_secs(120))
 }
 
-/// Asks processes side by side, so that one that hangs holds nobody up. Gives the answers as they come; `TimedOut` for those
-/// that have not answered within `patience`.
+/// Sends a request to several processes at once, so that one that hangs delays no other. Returns the responses as they
+/// arrive; `TimedOut` for processes that have not answered within `patience`.
 pub fn ask_all(
     sockets: &[PathBuf],
     request: &Request,
@@ -416,7 +419,7 @@ pub fn ask_all(
     answers.into_iter()
 }
 
-/// Connects, without waiting: `WouldBlock` if too many wait there already.
+/// Connects without waiting: `WouldBlock` if the backlog of the socket is full.
 fn dial(socket: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let kind = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -425,13 +428,13 @@ fn dial(socket: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(ours))
 }
 
-/// How often somebody who waits for a place tries again.
+/// The interval between attempts while a connection is not possible.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Asks one process that may hang.
+/// Sends a request to a process that may hang.
 ///
 /// # Errors
-/// `TimedOut` if it has not answered within `patience`; others if it does not answer at all.
+/// `TimedOut` if the process has not answered within `patience`; others if it cannot be reached.
 pub fn ask_within(socket: &Path, request: &Request, patience: Duration) -> io::Result<Response> {
     let deadline = Instant::now() + patience;
     let stream = loop {
@@ -452,7 +455,7 @@ pub fn ask_within(socket: &Path, request: &Request, patience: Duration) -> io::R
     serde_json::from_str(&answer).map_err(io::Error::from)
 }
 
-/// The kernel says of a read that took too long that it would block.
+/// Converts `WouldBlock`, with which the kernel reports a read timeout.
 fn as_timeout(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
@@ -547,8 +550,8 @@ mod tests {
         let public = folder.path().join("public");
         let socket = serve_anybody(&public, "server-1.sock", Arc::new(answer)).unwrap();
         let asked = |request: &Request| ask(&socket, request).unwrap();
-        let shown = |path: &str, value: &str| (format!("mdt.fs-MDT0000.{path}"), value.to_owned());
-        let expected = vec![shown("num_exports", "2"), shown("recovery_status", "client -: 7\n")];
+        let param = |path: &str, value: &str| (format!("mdt.fs-MDT0000.{path}"), value.to_owned());
+        let expected = vec![param("num_exports", "2"), param("recovery_status", "client -: 7\n")];
         assert_eq!(asked(&Request::GetParam { pattern: "**".to_owned() }), Response::Params(expected));
         let Response::Description(description) = asked(&Request::Describe) else { panic!() };
         assert_eq!((description.devices[0].uuid.as_str(), description.devices[0].name.as_str()), ("-", "fs-MDT0000"));
@@ -573,7 +576,7 @@ mod tests {
         let listener = UnixListener::bind(&answers).unwrap();
         let _silent = UnixListener::bind(&hangs).unwrap();
         let _crowded = UnixListener::bind(&full).unwrap();
-        // Nobody is let in there, and no more can wait.
+        // This one accepts no connection, and its backlog is full.
         let _queue: Vec<UnixStream> = std::iter::from_fn(|| dial(&full).ok()).collect();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {

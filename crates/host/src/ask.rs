@@ -1,4 +1,4 @@
-//! One question to a server, for commands that need no mount: connect, ask, wait for the answer, leave.
+//! A single request to a server, for commands that need no mount: connect, send, wait for the reply, disconnect.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,32 +15,32 @@ use crate::admin;
 use crate::clock;
 use crate::stream::Stream;
 
-/// How long a server may take for an answer.
+/// How long to wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why a target could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// No server answers there: look whether one runs.
+    /// No server answers at the address; see whether one runs.
     #[error("cannot ask {target} at {place}: {error}; is it served there?")]
     Unreachable {
         /// Its name.
         target: String,
         /// Its addresses.
         place: String,
-        /// What became of the attempt.
+        /// Why the attempt failed.
         error: io::Error,
     },
-    /// It does not let this process connect.
+    /// The target refuses the connection.
     #[error("{target} at {place} refuses: {reason}")]
     Refused {
         /// Its name.
         target: String,
         /// Its addresses.
         place: String,
-        /// Its answer.
+        /// The errno of its reply.
         errno: Errno,
-        /// The same, or what it says beside.
+        /// The reason in its reply, or the text of the errno.
         reason: String,
     },
 }
@@ -48,11 +48,11 @@ pub enum AskError {
 /// Asks the target `target` at one of `nids`.
 ///
 /// # Errors
-/// It cannot be asked. What it answers, errors too, is in the frame.
+/// The target cannot be asked. Errors that it replies with are in the frame.
 pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> Result<Frame, AskError> {
     let place = || nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
     let failed = |error: io::Error| AskError::Unreachable { target: target.to_owned(), place: place(), error };
-    let mut talk = Talk { stream: Stream::dial(nids).map_err(failed)?, decoder: Decoder::new() };
+    let mut connection = Connection { stream: Stream::dial(nids).map_err(failed)?, decoder: Decoder::new() };
     let connect = ConnectReq {
         client_uuid: Bytes::copy_from_slice(&clock::uuid().0.to_be_bytes()),
         target: target.to_owned(),
@@ -69,25 +69,25 @@ pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> R
         ..Header::default()
     };
     let hello = Header { flags: flags::CONNECT_INITIAL, ..header(Opcode::Connect, 1) };
-    let connected = talk.exchange(Frame::new(hello, &connect, Bytes::new())).map_err(failed)?;
+    let connected = connection.exchange(Frame::new(hello, &connect, Bytes::new())).map_err(failed)?;
     if let Err(errno) = Errno::from_status(connected.header.status) {
         let reason = connected.decode::<ConnectRep>().map(|reply| reply.reason).unwrap_or_default();
         let reason = if reason.is_empty() { errno.to_string() } else { reason };
         return Err(AskError::Refused { target: target.to_owned(), place: place(), errno, reason });
     }
     let question = Header { export: connected.header.export, ..header(opcode, 2) };
-    let answer = talk.exchange(Frame::new(question, body, Bytes::new())).map_err(failed)?;
+    let answer = connection.exchange(Frame::new(question, body, Bytes::new())).map_err(failed)?;
     let bye = Header { export: connected.header.export, ..header(Opcode::Disconnect, 3) };
-    let _ = talk.exchange(Frame::new(bye, &proto::msg::Empty {}, Bytes::new()));
+    let _ = connection.exchange(Frame::new(bye, &proto::msg::Empty {}, Bytes::new()));
     Ok(answer)
 }
 
-/// Asks the server process at an address.
+/// Sends an admin request to the server process at an address.
 ///
 /// # Errors
 /// It cannot be reached, or does not answer.
 pub fn ask_process(nid: &Nid, request: &admin::Request) -> io::Result<admin::Response> {
-    let mut talk = Talk { stream: Stream::dial(std::slice::from_ref(nid))?, decoder: Decoder::new() };
+    let mut connection = Connection { stream: Stream::dial(std::slice::from_ref(nid))?, decoder: Decoder::new() };
     let header = Header {
         opcode: Opcode::Admin as u16,
         xid: Xid(1),
@@ -95,7 +95,7 @@ pub fn ask_process(nid: &Nid, request: &admin::Request) -> io::Result<admin::Res
         ..Header::default()
     };
     let body = AdminReq { request: serde_json::to_string(request)? };
-    let answer = talk.exchange(Frame::new(header, &body, Bytes::new()))?;
+    let answer = connection.exchange(Frame::new(header, &body, Bytes::new()))?;
     if let Err(errno) = Errno::from_status(answer.header.status) {
         return Err(io::Error::other(format!("it answers {errno}: its version cannot be asked from afar")));
     }
@@ -103,13 +103,13 @@ pub fn ask_process(nid: &Nid, request: &admin::Request) -> io::Result<admin::Res
     serde_json::from_str(&reply.response).map_err(io::Error::from)
 }
 
-struct Talk {
+struct Connection {
     stream: Stream,
     decoder: Decoder,
 }
 
-impl Talk {
-    /// Sends a request and waits for its reply; whatever else arrives is passed over.
+impl Connection {
+    /// Sends a request and waits for its reply. Ignores all other frames.
     fn exchange(&mut self, request: Frame) -> io::Result<Frame> {
         let deadline = Instant::now() + PATIENCE;
         let mut queue = SendQueue::new();

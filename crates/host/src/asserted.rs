@@ -1,17 +1,18 @@
 //! A machine that stops for good when one of its assertions fails.
 //!
-//! The state behind a failed assertion is one that nobody planned for, so nothing that follows from it may leave the process: no event
-//! goes in any more, and no effect comes out. What was handed out before stands: a group of changes was whole when it was handed to
-//! the disk. The driver ends its part then: a target stops, a mount answers `EIO` and ends.
+//! After a failed assertion the state of the machine cannot be trusted, so nothing derived from it may leave the process:
+//! the machine gets no more events, and its effects are not carried out. What was handed out before stands: a group of
+//! changes was complete when it was handed to the disk. The driver then shuts down: a target stops, a mount answers `EIO`
+//! and ends.
 //!
-//! Every panic of the machine counts as a failed assertion: an overflow, an index out of range, an `assert!`. So does a panic in a thread
-//! that works for it ([`start_thread`]): what the machine has handed to that thread never comes back. The process's log says where it
-//! was ([`crate::log::start`]).
+//! Every panic of the machine counts as a failed assertion: an overflow, an index out of range, an `assert!`. So does a
+//! panic in a thread that works for the machine ([`start_thread`]), because the work that the thread was given is never
+//! finished. The log of the process says where the panic was ([`crate::log::start`]).
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A machine, until an assertion fails.
+/// A machine, and whether one of its assertions has failed.
 #[derive(Debug)]
 pub(crate) struct Asserted<M> {
     machine: M,
@@ -19,7 +20,7 @@ pub(crate) struct Asserted<M> {
 }
 
 impl<M> Asserted<M> {
-    /// A machine of which no assertion has failed.
+    /// Wraps a machine.
     pub(crate) fn new(machine: M) -> Asserted<M> {
         Asserted { machine, failed: false }
     }
@@ -34,7 +35,7 @@ impl<M> Asserted<M> {
         result.ok()
     }
 
-    /// Nothing is run on the machine from now on.
+    /// Marks the machine as failed: nothing runs on it from now on.
     pub(crate) fn fail(&mut self) {
         self.failed = true;
     }
@@ -44,13 +45,13 @@ impl<M> Asserted<M> {
         self.failed
     }
 
-    /// Looks at what is left of a machine after a failure, for the log. `None` if even that fails.
+    /// Reads the state that a failed machine left, for the log. `None` if that panics too.
     pub(crate) fn look<R>(&self, body: impl FnOnce(&M) -> R) -> Option<R> {
         catch_unwind(AssertUnwindSafe(|| body(&self.machine))).ok()
     }
 }
 
-/// Starts a thread that works for a machine. If it ends by a panic, `panicked` runs with its name, on this thread.
+/// Starts a thread that works for a machine. If it panics, `panicked` is called with its name, on that thread.
 ///
 /// # Errors
 /// The operating system refused the thread.
@@ -67,7 +68,7 @@ pub(crate) fn start_thread(
     std::thread::Builder::new().name(name).spawn(watched).map(drop)
 }
 
-/// Lives as long as what a thread does.
+/// Lives as long as the body of a thread.
 struct Watch<F: FnOnce(&str)> {
     name: String,
     panicked: Option<F>,
@@ -89,14 +90,14 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_says_so_and_one_that_ends_does_not() {
-        let (sender, told) = std::sync::mpsc::channel();
+        let (sender, reported) = std::sync::mpsc::channel();
         for (name, panics) in [("sound", false), ("failing", true)] {
             let sender = sender.clone();
             let panicked = move |name: &str| drop(sender.send(name.to_owned()));
             start_thread(name.to_owned(), panicked, move || assert!(!panics, "meant for this test")).unwrap();
         }
         drop(sender);
-        assert_eq!(told.iter().collect::<Vec<_>>(), ["failing"]);
+        assert_eq!(reported.iter().collect::<Vec<_>>(), ["failing"]);
     }
 
     #[test]

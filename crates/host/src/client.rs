@@ -1,17 +1,17 @@
-//! The driver of a client machine: one lock, no hand-over.
+//! The driver of a client machine: one lock, and no hand-over between threads.
 //!
-//! The thread that brings a call runs the machine, writes the sockets, and then reads them until its call is done —
-//! unless another thread already reads: then it returns at once, and whoever reads the answer completes the call (the
-//! completion is a closure that any thread may run). A reader goes on while any call waits, so an answer is always
+//! The thread that makes a call runs the machine, writes the sockets, and then reads them until its call is done. If
+//! another thread already reads, the calling thread does not: the reader that gets the answer completes the call (the
+//! completion is a closure that any thread may run). A reader continues while any call waits, so an answer is always
 //! handled by the thread that the kernel woke for it.
 //!
-//! A caretaker thread keeps time (retries, pings, write-back) and reads while nobody calls, so that lock callbacks are
-//! answered. While calls come in quick succession it stays away from the sockets and only looks at the clock; the
-//! first call after a quiet time takes the sockets from it.
+//! A caretaker thread runs the timers (retries, pings, write-back) and reads while no call is made, so that lock callbacks
+//! are answered. While calls follow each other quickly, it leaves the sockets alone and only looks at the clock; the first
+//! call after a quiet time takes the sockets over from it.
 //!
-//! Further threads tell the kernel what to forget: a crew of them for pages and attributes, which may wait for each other,
-//! and another for names, because dropping a name can wait for a directory that a program holds while it waits for us. What the
-//! kernel is only asked to let go has a thread too.
+//! Further threads invalidate the kernel's caches: one pool for pages and one for attributes, because such jobs may wait
+//! for each other, and one for names, because dropping a name can wait for a directory that a program holds while it waits
+//! for this client. A last pool asks the kernel to let go of nodes.
 
 use std::collections::HashMap;
 use std::io;
@@ -42,7 +42,7 @@ mod tests;
 pub use error::{AssertionFailed, LaunchError, MountError, StartError, UnmountError};
 pub use kernel::{Kernel, NoKernel};
 
-/// What runs when a call is done. It must not block and must not call the mount.
+/// Runs when a call is done. It must not block and must not call the mount.
 pub type Completion = Box<dyn FnOnce(Result<Answer, Errno>) + Send>;
 
 /// A running client.
@@ -60,25 +60,26 @@ impl std::fmt::Debug for Mount {
 struct Shared {
     clock: Clock,
     state: Mutex<State>,
-    /// The caretaker sleeps here while others read.
+    /// The caretaker sleeps on this while callers read.
     caretaker: Condvar,
     /// Signalled on mount, mount failure, unmount and completion of blocking calls.
     settled: Condvar,
     poller: OwnedFd,
     /// Wakes a caretaker that waits in the poller.
     nudge: OwnedFd,
-    /// Token, node, offset, length. Pages may be locked by calls that wait for attributes to be forgotten.
+    /// Token, node, offset, length. A pool of its own, because pages may be locked by calls that wait for attributes to be
+    /// invalidated.
     forget_attributes: OnceLock<Crew<(u64, u64, u64, u64)>>,
     forget_pages: OnceLock<Crew<(u64, u64, u64, u64)>>,
     /// Token, directory, name.
     forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
     let_go: OnceLock<Crew<Vec<KernelNode>>>,
-    /// How jobs of processes are found out; none are while they are off.
+    /// How to find out the job of a process; `None` while jobs are off.
     jobs: RwLock<Option<Arc<JobIds>>>,
     has_jobs: AtomicBool,
-    /// See [`Shared::look_sockets`].
+    /// The pause between attempts to poll: see [`Shared::look_sockets`].
     pause: AtomicU32,
-    /// Calls answered, for statistics.
+    /// The number of answered calls, for statistics.
     answered: AtomicU64,
 }
 
@@ -87,13 +88,13 @@ struct Shared {
 pub enum Attention {
     /// Nothing: no call waits, or another thread attends.
     Unneeded,
-    /// It attends again when [`Mount::sockets`] can be read or after a while.
+    /// It attends again when [`Mount::sockets`] is readable or after a while.
     Wait,
-    /// It attends again soon: answers come.
+    /// It attends again soon: answers are arriving.
     Again,
 }
 
-/// Who reads the sockets.
+/// Which thread reads the sockets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Nobody,
@@ -101,7 +102,7 @@ enum Reader {
     Caller,
 }
 
-/// How the mount stands.
+/// The state of the mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Phase {
     Mounting,
@@ -114,15 +115,15 @@ enum Phase {
 /// A program that waits for a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// The number of the call: below [`OWN_CALLS`], and no other waiting call's.
+    /// The number of the call: below [`OWN_CALLS`], and unique among the waiting calls.
     pub id: CallId,
-    /// The thread that waits, as this process sees it; 0 if it cannot be told.
+    /// The waiting thread, as this process sees it; 0 if it is not known.
     pub thread: u32,
-    /// Any signal that the program handles ends the call, not only one that kills the program.
+    /// Any signal that the program handles interrupts the call, not only one that kills the program.
     pub interruptible: bool,
 }
 
-/// Calls that come without a number get one from here on.
+/// The first number for calls that come without one.
 pub const OWN_CALLS: u64 = 1 << 63;
 
 /// A call that is not done.
@@ -137,33 +138,33 @@ struct State {
     completions: HashMap<CallId, Waiting>,
     next_call: u64,
     reader: Reader,
-    /// When the caretaker wakes by itself, while it sleeps.
+    /// When the caretaker wakes by itself, if it sleeps.
     wakes: Option<stdx::Instant>,
     phase: Phase,
     /// What a mount that is not complete waits for.
     waits: Vec<String>,
-    /// What was lost when it ended.
+    /// What was lost when the client ended.
     lost: Option<UnmountError>,
-    /// When the last call came, so that the caretaker stays away from the sockets.
+    /// When the last call was made; soon after it, the caretaker leaves the sockets alone.
     last_call: std::time::Instant,
     /// Completions that are ready to run once the lock is free.
     ready: Vec<(Completion, Result<Answer, Errno>)>,
-    /// Connections with bytes that the kernel did not take yet or that wait for the flush at the end of a turn.
+    /// Connections with bytes that the kernel has not taken yet, or that wait for the flush at the end of a turn.
     dirty: Vec<ConnId>,
 }
 
 impl State {
-    /// Tells the machine. What follows from it is done by [`Shared::go_on`].
-    fn happened(&mut self, now: stdx::Instant, event: Event) {
+    /// Gives the machine an event. [`Shared::carry_out`] carries out the effects.
+    fn handle(&mut self, now: stdx::Instant, event: Event) {
         self.machine.run(|machine| machine.handle(now, event));
     }
 
-    /// When the machine wants to be told the time.
+    /// When the machine wants its next tick.
     fn deadline(&mut self) -> Option<stdx::Instant> {
         self.machine.run(|machine| machine.deadline()).flatten()
     }
 
-    /// A call of this process itself.
+    /// The caller for a call that this process itself makes.
     fn own_caller(&mut self) -> Caller {
         let id = CallId(self.next_call);
         self.next_call += 1;
@@ -179,20 +180,20 @@ struct Conn {
     wants_write: bool,
 }
 
-/// After this long without a call the caretaker reads the sockets itself.
+/// After this long without a call, the caretaker reads the sockets.
 const QUIET: Duration = Duration::from_millis(4);
-/// How often the caretaker looks at the clock while calls come.
+/// How often the caretaker looks at the clock while calls are made.
 const GLANCE: Duration = Duration::from_millis(2);
-/// How long an answer is looked for before sleeping: a little more than a round trip over a near network takes.
+/// How long to poll for an answer before sleeping: a little longer than a round trip over a near network.
 const LOOK: Duration = Duration::from_micros(40);
-/// So many rounds of reading precede a deadline at most: servers that send without end do not hold it up.
+/// The most rounds of reading before a deadline, so that servers that never stop sending cannot delay it.
 const READS_BEFORE_DEADLINE: u32 = 16;
 
 impl Mount {
-    /// Starts a client and waits until it is mounted, or cannot be.
+    /// Starts a client and waits until it is mounted or fails to mount.
     ///
     /// # Errors
-    /// It cannot run, or the servers refuse it.
+    /// The client cannot run, or the servers refuse it.
     pub fn start(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, StartError> {
         let mount = Self::launch(options, kernel)?;
         mount.wait_mounted()?;
@@ -252,11 +253,11 @@ impl Mount {
         };
         let _ = shared.forget_attributes.set(inodes("forget-attrs")?);
         let _ = shared.forget_pages.set(inodes("forget-pages")?);
-        let for_room = (Arc::downgrade(&shared), kernel.clone());
+        let for_let_go = (Arc::downgrade(&shared), kernel.clone());
         let let_go = move |nodes: Vec<KernelNode>| {
-            for_room.1.let_go(&nodes);
-            if let Some(shared) = for_room.0.upgrade() {
-                shared.turn(|state, now| state.happened(now, Event::Asked));
+            for_let_go.1.let_go(&nodes);
+            if let Some(shared) = for_let_go.0.upgrade() {
+                shared.turn(|state, now| state.handle(now, Event::Asked));
             }
         };
         let _ = shared.let_go.set(Crew::start("let-go", let_go, panicked(&shared)).map_err(LaunchError)?);
@@ -267,10 +268,11 @@ impl Mount {
         };
         let _ =
             shared.forget_entry.set(Crew::start("forget-entry", forget_entry, panicked(&shared)).map_err(LaunchError)?);
-        let for_care = shared.clone();
-        start_thread("caretaker".to_owned(), panicked(&shared), move || for_care.take_care()).map_err(LaunchError)?;
+        let for_caretaker = shared.clone();
+        start_thread("caretaker".to_owned(), panicked(&shared), move || for_caretaker.run_caretaker())
+            .map_err(LaunchError)?;
         shared.turn(|state, now| {
-            state.happened(now, Event::WallClock(clock::wall_ns()));
+            state.handle(now, Event::WallClock(clock::wall_ns()));
         });
         Ok(Mount { shared })
     }
@@ -278,7 +280,7 @@ impl Mount {
     /// Waits until calls can be made.
     ///
     /// # Errors
-    /// Why the mount cannot be.
+    /// Why the mount failed.
     pub fn wait_mounted(&self) -> Result<(), MountError> {
         let mut state = self.shared.state.lock();
         loop {
@@ -291,32 +293,32 @@ impl Mount {
         }
     }
 
-    /// How the jobs of processes are to be found out; `None`: not at all.
+    /// How to find out the jobs of processes; `None` while jobs are off.
     pub fn jobs(&self) -> Option<Arc<JobIds>> {
         let shared = &self.shared;
         let settings = || shared.jobs.read().clone();
         shared.has_jobs.load(Ordering::Acquire).then(settings).flatten()
     }
 
-    /// Makes a call; `completion` runs when it is done, perhaps before this returns, perhaps on another thread. Whoever
-    /// submits calls [`Mount::attend`] afterwards.
+    /// Makes a call; `completion` runs when it is done, perhaps before this returns, perhaps on another thread. The caller
+    /// then calls [`Mount::attend`].
     pub fn submit(&self, cred: Cred, call: Call, completion: Completion) -> CallId {
         let mut state = self.shared.state.lock();
         let caller = state.own_caller();
         self.shared.take(&mut state, caller, cred, call, completion);
-        self.shared.go_on(&mut state);
+        self.shared.carry_out(&mut state);
         caller.id
     }
 
-    /// The same for a program that may get signals while it waits. Whether the call waits now.
+    /// Like [`Mount::submit`], for a program that may get signals while it waits. Returns whether the call waits now.
     pub fn submit_for(&self, caller: Caller, cred: Cred, call: Call, completion: Completion) -> bool {
         let mut state = self.shared.state.lock();
         self.shared.take(&mut state, caller, cred, call, completion);
-        self.shared.go_on(&mut state);
+        self.shared.carry_out(&mut state);
         state.completions.contains_key(&caller.id)
     }
 
-    /// Who waits for a call; `None` if it is done, or did not come yet.
+    /// The caller that waits for a call; `None` if the call is done or was not made yet.
     pub fn waiting(&self, id: CallId) -> Option<Caller> {
         self.shared.state.lock().completions.get(&id).map(|waiting| waiting.caller)
     }
@@ -326,19 +328,20 @@ impl Mount {
         self.shared.state.lock().completions.keys().copied().filter(|id| id.0 < OWN_CALLS).collect()
     }
 
-    /// Makes calls that are sent together: as [`Mount::submit`] for each, with fewer calls of the kernel.
+    /// Makes several calls at once: like [`Mount::submit`] for each, with fewer system calls.
     pub fn submit_all(&self, calls: impl IntoIterator<Item = (Cred, Call, Completion)>) {
         let mut state = self.shared.state.lock();
         for (cred, call, completion) in calls {
             let caller = state.own_caller();
             self.shared.take(&mut state, caller, cred, call, completion);
         }
-        self.shared.go_on(&mut state);
+        self.shared.carry_out(&mut state);
     }
 
-    /// Looks after the sockets as long as calls wait for answers and nobody else does: see [`Attention`]. It takes a
-    /// moment, less if `called` says that the thread has something else to do, but does not sleep. A thread that is to attend
-    /// again does so until it need not: nobody else reads before that, and what servers ask of the client waits.
+    /// Reads the sockets as long as calls wait for answers and no other thread reads: see [`Attention`]. Polls for a moment
+    /// without sleeping, and stops earlier if `called` says that the thread has other work. A thread that is to attend
+    /// again must do so until the result is [`Attention::Unneeded`]: no other thread reads before that, and requests from
+    /// servers wait.
     pub fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attention {
         if !attending && !self.shared.take_over() {
             return Attention::Unneeded;
@@ -346,25 +349,25 @@ impl Mount {
         self.shared.attend(called)
     }
 
-    /// Can be read when [`Mount::attend`] has something to do.
+    /// Readable when [`Mount::attend`] has something to do.
     pub fn sockets(&self) -> BorrowedFd<'_> {
         self.shared.poller.as_fd()
     }
 
     /// Interrupts a call.
     pub fn interrupt(&self, id: CallId) {
-        self.shared.turn(|state, now| state.happened(now, Event::Interrupt { id }));
+        self.shared.turn(|state, now| state.handle(now, Event::Interrupt { id }));
     }
 
     /// Ends a call whose program is being killed.
     pub fn abandon(&self, id: CallId) {
-        self.shared.turn(|state, now| state.happened(now, Event::Abandon { id }));
+        self.shared.turn(|state, now| state.handle(now, Event::Abandon { id }));
     }
 
     /// Makes a call and waits for it.
     ///
     /// # Errors
-    /// As POSIX has them for the call.
+    /// As in POSIX for the call.
     pub fn call(&self, cred: Cred, call: Call) -> Result<Answer, Errno> {
         let slot = Arc::new((Mutex::new(None), Condvar::new()));
         let for_completion = slot.clone();
@@ -385,8 +388,8 @@ impl Mount {
         }
     }
 
-    /// Writes everything back, says good-bye to the servers and ends the client. Gives up after `patience`. Once it has ended, this
-    /// tells the same again.
+    /// Writes everything back, disconnects from the servers and ends the client. Gives up after `patience`. Later calls
+    /// return the same result.
     ///
     /// # Errors
     /// What was not written back.
@@ -395,7 +398,7 @@ impl Mount {
         self.shared.turn(|state, now| {
             if !matches!(state.phase, Phase::Gone | Phase::Failed(_)) {
                 state.phase = Phase::Unmounting;
-                state.happened(now, Event::Unmount);
+                state.handle(now, Event::Unmount);
             }
         });
         let mut state = self.shared.state.lock();
@@ -408,7 +411,7 @@ impl Mount {
             if self.shared.settled.wait_until(&mut state, deadline).timed_out() && state.phase == Phase::Unmounting {
                 state.lost = Some(UnmountError::NoAnswer);
                 self.shared.settle(&mut state, Phase::Gone);
-                self.shared.go_on(&mut state);
+                self.shared.carry_out(&mut state);
             }
         }
     }
@@ -418,63 +421,65 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-/// The kernel has forgotten something.
+/// Reports a completed invalidation to the machine. Token 0 means that the machine does not wait for it.
 fn forgotten(shared: &Weak<Shared>, token: u64, known: bool) {
     if token != 0
         && let Some(shared) = shared.upgrade()
     {
-        shared.turn(|state, now| state.happened(now, Event::Invalidated { token, known }));
+        shared.turn(|state, now| state.handle(now, Event::Invalidated { token, known }));
     }
 }
 
 impl Shared {
-    /// A call comes to the machine; what it wants then is done by [`Shared::go_on`].
+    /// Hands a call to the machine. [`Shared::carry_out`] carries out the effects.
     fn take(&self, state: &mut State, caller: Caller, cred: Cred, call: Call, completion: Completion) {
         let id = caller.id;
         state.completions.insert(id, Waiting { caller, completion });
         state.last_call = std::time::Instant::now();
         let now = self.clock.now();
-        state.happened(now, Event::WallClock(clock::wall_ns()));
-        state.happened(now, Event::Call { id, cred, call });
+        state.handle(now, Event::WallClock(clock::wall_ns()));
+        state.handle(now, Event::Call { id, cred, call });
     }
 
-    /// Does what calls, answers and other events want.
-    fn go_on(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
+    /// Carries out the machine's effects, and wakes the caretaker if the deadline moved.
+    fn carry_out(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         self.pump(state);
         self.wake_in_time(state);
     }
 
-    /// What came may leave something to be done sooner than the caretaker would wake, a close or a further try perhaps.
+    /// Wakes the caretaker if the machine's deadline is now earlier than its wake-up time, for example because a close
+    /// waits to be sent or a retry is due.
     fn wake_in_time(&self, state: &mut State) {
         let deadline = state.deadline();
         if state.wakes.zip(deadline).is_none_or(|(wakes, deadline)| deadline >= wakes) {
             return;
         }
         state.wakes = None;
-        // It waits here or there: where it does not follow from who reads, for a caller may have taken that over this moment.
+        // The caretaker sleeps in the poller or on the condition variable. `reader` does not tell which, because a caller
+        // may have just taken the sockets over; so wake it in both.
         let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
         self.caretaker.notify_one();
     }
 
-    /// Whether calls wait and no other caller reads for them: then this thread does from now on.
+    /// Makes this thread the reader if calls wait and no other caller reads.
     fn take_over(&self) -> bool {
         let mut state = self.state.lock();
         if state.completions.is_empty() || state.reader == Reader::Caller {
             return false;
         }
         if state.reader == Reader::Caretaker {
-            // The first call after a quiet time: take the sockets over. The caretaker sees it and steps back.
+            // The first call after a quiet time takes the sockets over. The caretaker sees that and steps back.
             let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
         }
         state.reader = Reader::Caller;
         true
     }
 
-    /// One look at the sockets by the caller that reads.
+    /// Reads the sockets once, as the reading caller.
     fn attend(self: &Arc<Self>, called: &mut dyn FnMut() -> bool) -> Attention {
         let ready = self.look_sockets(called);
         let mut state = self.state.lock();
-        self.take_in(&mut state, &ready);
+        self.read_ready(&mut state, &ready);
         if self.stop_reading(&mut state, |state| state.completions.is_empty()) {
             Attention::Unneeded
         } else if ready.is_empty() {
@@ -484,7 +489,7 @@ impl Shared {
         }
     }
 
-    /// Reads until a call is done: then the caretaker goes on for the others.
+    /// Reads until the call is done. The caretaker then reads for the other calls.
     fn read_for(self: &Arc<Self>, own: CallId) {
         loop {
             let ready = match self.look_sockets(&mut || false) {
@@ -492,19 +497,19 @@ impl Shared {
                 ready => ready,
             };
             let mut state = self.state.lock();
-            self.take_in(&mut state, &ready);
+            self.read_ready(&mut state, &ready);
             if self.stop_reading(&mut state, |state| !state.completions.contains_key(&own)) {
                 return;
             }
         }
     }
 
-    /// Gives reading up if the caller has no more use for it.
+    /// Stops reading if this caller no longer needs to.
     fn stop_reading(&self, state: &mut State, done: impl Fn(&State) -> bool) -> bool {
         let stops = done(state) || state.phase == Phase::Gone;
         if stops {
             state.reader = Reader::Nobody;
-            // The caretaker may sleep for long because a caller read.
+            // The caretaker may be in a long sleep because a caller was reading.
             let glance = self.clock.now() + GLANCE;
             if !state.completions.is_empty() || state.wakes.is_some_and(|wakes| wakes > glance) {
                 self.caretaker.notify_one();
@@ -513,8 +518,8 @@ impl Shared {
         stops
     }
 
-    /// The caretaker's life.
-    fn take_care(self: &Arc<Self>) {
+    /// The loop of the caretaker thread.
+    fn run_caretaker(self: &Arc<Self>) {
         let mut wall = std::time::Instant::now();
         let mut state = self.state.lock();
         loop {
@@ -524,14 +529,14 @@ impl Shared {
             let now = self.clock.now();
             if wall.elapsed() > Duration::from_secs(1) {
                 wall = std::time::Instant::now();
-                state.happened(now, Event::WallClock(clock::wall_ns()));
+                state.handle(now, Event::WallClock(clock::wall_ns()));
             }
-            if let Some(line) = self.clock.told_gap() {
+            if let Some(line) = self.clock.gap_message() {
                 tracing::warn!("the client {line}");
             }
             if state.deadline().is_some_and(|deadline| deadline <= now) {
-                self.take_in_all(&mut state);
-                state.happened(now, Event::Tick);
+                self.read_arrived(&mut state);
+                state.handle(now, Event::Tick);
             }
             self.pump(&mut state);
             let quiet = state.last_call.elapsed() >= QUIET;
@@ -546,7 +551,7 @@ impl Shared {
                 let ready = self.wait_nudged(sleep);
                 state = self.state.lock();
                 state.wakes = None;
-                self.take_in(&mut state, &ready);
+                self.read_ready(&mut state, &ready);
                 if state.reader == Reader::Caretaker {
                     state.reader = Reader::Nobody;
                 }
@@ -559,16 +564,16 @@ impl Shared {
         }
     }
 
-    /// Runs `body` on the machine and does what follows from it.
+    /// Runs `body` on the machine and carries out the effects.
     fn turn(self: &Arc<Self>, body: impl FnOnce(&mut State, stdx::Instant)) {
         let mut state = self.state.lock();
         body(&mut state, self.clock.now());
-        self.go_on(&mut state);
+        self.carry_out(&mut state);
     }
 
-    /// Looks again and again for a moment whether an answer comes, which is sooner than the kernel can wake a thread. If
-    /// that was in vain it is not tried again for some calls, ever more of them: the server is slow, or has no core. It ends at
-    /// once when this thread is `called` elsewhere.
+    /// Polls the sockets for a moment, which finds an answer sooner than the kernel can wake a thread. If none arrives,
+    /// polling pauses for a number of calls that doubles each time, because the server is slow or has no core to itself.
+    /// Stops at once when `called` returns true.
     fn look_sockets(&self, called: &mut dyn FnMut() -> bool) -> Vec<(u64, epoll::EventFlags)> {
         let pause = self.pause.load(Ordering::Relaxed);
         if pause & 0xffff != 0 {
@@ -586,13 +591,13 @@ impl Shared {
                 return ready;
             }
         }
-        // Above: how long the next pause is; below: what is left of this one.
+        // Upper half: the length of the next pause. Lower half: what remains of this one.
         let next = ((pause >> 16) * 2).clamp(4, 512);
         self.pause.store(next << 16 | next, Ordering::Relaxed);
         Vec::new()
     }
 
-    /// Waits for sockets that can be read or written.
+    /// Waits until sockets can be read or written.
     fn wait_sockets(&self, timeout: Option<Duration>) -> Vec<(u64, epoll::EventFlags)> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 32];
         match epoll::wait(&self.poller, &mut events, timeout.map(timespec).as_ref()) {
@@ -601,7 +606,8 @@ impl Shared {
         }
     }
 
-    /// The same for the caretaker, who can be nudged meanwhile. The nudge is for it alone: a caller that reads does not take it away.
+    /// The same for the caretaker, which a nudge wakes. The nudge has a descriptor of its own, so a caller that reads does
+    /// not consume it.
     fn wait_nudged(&self, timeout: Duration) -> Vec<(u64, epoll::EventFlags)> {
         let mut both = [&self.poller, &self.nudge].map(|fd| PollFd::new(fd, PollFlags::IN));
         let _ = rustix::event::poll(&mut both, Some(&timespec(timeout)));
@@ -611,20 +617,20 @@ impl Shared {
         self.wait_sockets(Some(Duration::ZERO))
     }
 
-    /// Reads what has arrived, before a deadline acts on what has not: after a pause the answer that it waits for may be
-    /// in a socket already.
-    fn take_in_all(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
+    /// Reads what has arrived before a deadline is acted on: after a pause of the process, the answer that the machine
+    /// waits for may be in a socket already.
+    fn read_arrived(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         for _ in 0..READS_BEFORE_DEADLINE {
             let ready = self.wait_sockets(Some(Duration::ZERO));
             if !ready.iter().any(|(_, flags)| flags.contains(epoll::EventFlags::IN)) {
                 return;
             }
-            self.take_in(state, &ready);
+            self.read_ready(state, &ready);
         }
     }
 
-    /// Reads the sockets that are ready, hands their frames to the machine and does what follows.
-    fn take_in(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, ready: &[(u64, epoll::EventFlags)]) {
+    /// Reads the sockets that are ready, hands their frames to the machine and carries out the effects.
+    fn read_ready(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, ready: &[(u64, epoll::EventFlags)]) {
         for (id, flags) in ready {
             let conn = ConnId(*id);
             if flags.contains(epoll::EventFlags::OUT) {
@@ -634,7 +640,7 @@ impl Shared {
                 self.read_conn(state, conn);
             }
         }
-        self.go_on(state);
+        self.carry_out(state);
     }
 
     fn read_conn(&self, state: &mut State, id: ConnId) {
@@ -660,7 +666,7 @@ impl Shared {
         }
         if closed {
             self.drop_conn(state, id);
-            state.happened(self.clock.now(), Event::Closed { conn: id });
+            state.handle(self.clock.now(), Event::Closed { conn: id });
         }
     }
 
@@ -670,8 +676,8 @@ impl Shared {
         }
     }
 
-    /// Does what the machine wants, until it wants nothing. Calls that are done complete first, without the lock, so that
-    /// their programs go on; then the sockets are written, each once.
+    /// Carries out effects until there are none. Completions of calls run first and without the lock, so that their
+    /// programs continue; then each socket is written once.
     fn pump(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         loop {
             while let Some(effect) = state.machine.run(client::Client::poll).flatten() {
@@ -711,13 +717,13 @@ impl Shared {
                     let result = Stream::dial(&nids);
                     shared.turn(|state, now| match result {
                         Ok(stream) => shared.adopt(state, now, conn, stream),
-                        Err(error) => state.happened(now, Event::DialFailed { conn, reason: error.to_string() }),
+                        Err(error) => state.handle(now, Event::DialFailed { conn, reason: error.to_string() }),
                     });
                 };
                 let panicked = move |_: &str| watcher.thread_panicked();
                 if let Err(error) = start_thread("dial".to_owned(), panicked, dial) {
                     let reason = format!("no thread for a connection: {error}");
-                    state.happened(self.clock.now(), Event::DialFailed { conn, reason });
+                    state.handle(self.clock.now(), Event::DialFailed { conn, reason });
                 }
             }
             Effect::Hangup { conn } => self.drop_conn(state, conn),
@@ -752,7 +758,7 @@ impl Shared {
             state.phase = phase;
         }
         if state.phase == Phase::Gone {
-            // Calls that still wait can have no answer any more.
+            // Calls that still wait get no answer any more.
             let left = std::mem::take(&mut state.completions);
             state.ready.extend(left.into_values().map(|waiting| (waiting.completion, Err(Errno::ESHUTDOWN))));
             self.caretaker.notify_all();
@@ -763,14 +769,14 @@ impl Shared {
     fn adopt(&self, state: &mut State, now: stdx::Instant, id: ConnId, stream: Stream) {
         let flags = epoll::EventFlags::IN;
         if let Err(error) = epoll::add(&self.poller, &stream, epoll::EventData::new_u64(id.0), flags) {
-            state.happened(now, Event::DialFailed { conn: id, reason: error.to_string() });
+            state.handle(now, Event::DialFailed { conn: id, reason: error.to_string() });
             return;
         }
         state.conns.insert(id, Conn { stream, decoder: Decoder::new(), out: SendQueue::new(), wants_write: false });
-        state.happened(now, Event::Dialled { conn: id });
+        state.handle(now, Event::Dialled { conn: id });
     }
 
-    /// Writes what waits. True if a connection broke, so that the machine has new wishes.
+    /// Writes the queued bytes. Returns true if a connection broke, because the machine may then have new effects.
     fn flush(&self, state: &mut State) -> bool {
         let mut broken = Vec::new();
         for id in std::mem::take(&mut state.dirty) {
@@ -788,11 +794,11 @@ impl Shared {
             }
         }
         for id in &broken {
-            // What the server said before it hung up: why, perhaps.
+            // Read what the server sent before it closed the connection, such as the reason.
             self.read_conn(state, *id);
             if state.conns.contains_key(id) {
                 self.drop_conn(state, *id);
-                state.happened(self.clock.now(), Event::Closed { conn: *id });
+                state.handle(self.clock.now(), Event::Closed { conn: *id });
             }
         }
         !broken.is_empty()

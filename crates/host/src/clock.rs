@@ -1,12 +1,12 @@
-//! The clocks that the machines are told of.
+//! The clocks that drive the machines, and random numbers from the system.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stdx::RunningTime;
 
-/// The clock of a driver: the monotonic clock of this process without the time in which it did not run. Its driver reads it at
-/// least once a second ([`RunningTime`]).
+/// The clock of a driver: the monotonic clock of this process, less the time in which the process did not run. The driver
+/// reads it at least once a second ([`RunningTime`]).
 #[derive(Debug)]
 pub struct Clock {
     start: std::time::Instant,
@@ -20,26 +20,26 @@ impl Default for Clock {
     }
 }
 
-/// Never zero, so that "never" can be.
+/// Never zero, because zero stands for "never".
 fn raw(start: std::time::Instant) -> stdx::Instant {
     stdx::Instant(start.elapsed().as_nanos() as u64 + 1)
 }
 
 impl Clock {
-    /// Now, for a machine.
+    /// The current time of the machine.
     pub fn now(&self) -> stdx::Instant {
         let mut running = self.running.lock();
         running.now(raw(self.start))
     }
 
-    /// The instant of a machine as one that timers understand.
+    /// Converts an instant of the machine to one that timers take.
     pub fn at(&self, instant: stdx::Instant) -> std::time::Instant {
         let instant = self.running.lock().at(instant);
         self.start + Duration::from_nanos(instant.0.saturating_sub(1).min(u64::MAX / 4))
     }
 
-    /// A line for the log if the process did not run for a while.
-    pub fn told_gap(&self) -> Option<String> {
+    /// A line for the log if the process was stopped for a while.
+    pub fn gap_message(&self) -> Option<String> {
         let gap = self.running.lock().take_gap()?;
         Some(format!(
             "did not run for {:.1} s (stopped, paused or short of memory): all its deadlines move",
@@ -60,7 +60,7 @@ pub fn seed() -> u64 {
     if filled == bytes.len() { u64::from_le_bytes(bytes) } else { wall_ns() as u64 }
 }
 
-/// What the devices of a mount are named by: like an address in a kernel, as scripts for Lustre know it.
+/// The instance number in the device names of a mount. It looks like a kernel address, as scripts for Lustre expect.
 pub fn instance() -> client::api::Instance {
     client::api::Instance(0xffff << 48 | seed() >> 16)
 }

@@ -1,8 +1,8 @@
-//! Threads for jobs that may block each other: a job never waits for a thread while another job is stuck.
+//! A pool of threads for jobs that may block each other: no job waits for a thread while another job is stuck.
 //!
-//! Dropping pages from the kernel's cache waits for a page that a call holds locked, and that call may wait for a lock
-//! which is only given once other pages were dropped. So such jobs must not stand in one line. A thread more is started
-//! whenever there are more jobs than threads without one; threads that stay without work end.
+//! Invalidating pages in the kernel waits for a page that a call holds locked, and that call may wait for a lock that is
+//! granted only once other pages are dropped. Such jobs must not share a queue with one consumer. Another thread starts
+//! whenever more jobs are queued than threads are idle; idle threads exit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,19 +13,19 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::asserted::start_thread;
 
-/// Most threads; further jobs wait in line.
+/// The most threads; further jobs wait in the queue.
 const THREADS_MAX: usize = 512;
-/// A thread without work ends after this long, if another is idle too.
+/// An idle thread exits after this long, if another one is idle too.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Has a job done by a crew that may not be there yet: then it is not done.
+/// Queues a job for a crew; drops the job if the crew has not started yet.
 pub(crate) fn send<J: Send + 'static>(crew: &OnceLock<Crew<J>>, job: J) {
     if let Some(crew) = crew.get() {
         crew.send(job);
     }
 }
 
-/// Threads that do jobs of one kind.
+/// A pool of threads that run jobs of one kind.
 pub(crate) struct Crew<J> {
     inner: Arc<Inner<J>>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Crew<J> {
 struct Inner<J> {
     name: &'static str,
     work: Box<dyn Fn(J) + Send + Sync>,
-    /// A job has panicked, on a thread of this name.
+    /// Called with the name of a thread on which a job has panicked.
     panicked: Box<dyn Fn(&str) + Send + Sync>,
     line: Mutex<Line<J>>,
     wake: Condvar,
@@ -47,7 +47,7 @@ struct Line<J> {
 }
 
 impl<J: Send + 'static> Crew<J> {
-    /// A crew with its first thread. `panicked` is told of a thread that has ended by a panic in its job.
+    /// A pool with its first thread. `panicked` is called with the name of a thread that ended in a panic.
     ///
     /// # Errors
     /// The operating system refused the thread.
@@ -63,13 +63,13 @@ impl<J: Send + 'static> Crew<J> {
         Ok(Crew { inner })
     }
 
-    /// Has a job done, soon and on another thread.
+    /// Queues a job; another thread runs it soon.
     pub(crate) fn send(&self, job: J) {
         let mut line = self.inner.line.lock();
         line.jobs.push_back(job);
         let hire = line.jobs.len() > line.idle && line.threads < THREADS_MAX;
         drop(line);
-        // Without a thread more the job waits until one is free.
+        // If no thread can be started, the job waits until one is free.
         if hire && let Err(error) = self.inner.clone().hire() {
             tracing::warn!("no further thread '{}': {error}", self.inner.name);
         }
@@ -82,7 +82,7 @@ impl<J: Send + 'static> Inner<J> {
         self.line.lock().threads += 1;
         let (for_thread, for_panic) = (self.clone(), self.clone());
         let body = move || {
-            for_thread.toil();
+            for_thread.run_jobs();
             for_thread.line.lock().threads -= 1;
         };
         let panicked = move |name: &str| {
@@ -96,7 +96,7 @@ impl<J: Send + 'static> Inner<J> {
         started
     }
 
-    fn toil(&self) {
+    fn run_jobs(&self) {
         let mut line = self.line.lock();
         loop {
             if let Some(job) = line.jobs.pop_front() {
@@ -153,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_is_told_of_and_others_are_done() {
+    fn a_job_that_panics_is_reported_and_others_are_done() {
         let (sender, done) = mpsc::channel();
-        let (panics, told) = mpsc::channel();
+        let (panics, reported) = mpsc::channel();
         let work = move |job: u32| {
             assert!(job != 3, "meant for this test");
             let _ = sender.send(job);
@@ -165,6 +165,6 @@ mod tests {
         let mut seen: Vec<u32> = (0..4).map(|_| done.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
         seen.sort_unstable();
         assert_eq!(seen, [1, 2, 4, 5]);
-        assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok("test".to_owned()));
+        assert_eq!(reported.recv_timeout(Duration::from_secs(10)), Ok("test".to_owned()));
     }
 }

@@ -1,8 +1,8 @@
-//! The data files of an object target, and what makes them durable.
+//! The data files of an object target: reads, writes and syncs.
 //!
-//! A sync is a job of its own that holds the open files: whoever makes it may go on writing while another thread runs it.
-//! It covers what was written before it was made. A file of which much was written is synced in the background, so that
-//! the disk is busy while bytes still come and the sync that somebody waits for finds little left.
+//! A sync is a job of its own that holds the open files: another thread can run it while writes continue. It covers
+//! everything written before it was made. A file with much unsynced data is synced in the background, so that the disk is
+//! busy while more data arrives, and a sync that a request waits for finds little left to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -22,36 +22,37 @@ use target::{DataOp, DataResult};
 use crate::process::{HeldOpen, with_descriptor};
 use crate::read_buffers::ReadBuffers;
 
-/// A folder holds the files whose numbers agree without so many low bits.
+/// A folder holds the files whose numbers differ only in this many low bits.
 const FOLDER_SHIFT: u32 = 12;
-/// Open data files per thread.
+/// The most open data files for each thread.
 const OPEN_FILES: usize = 128;
-/// So many bytes of a file wait for the disk before they are sent there.
+/// The unsynced bytes of a file that start a sync in the background.
 const WRITE_OUT: u64 = 16 << 20;
 
 /// Files and folders to be made durable.
 #[derive(Debug, Default)]
 pub(crate) struct SyncJob {
     files: Vec<Arc<File>>,
-    /// Files that were not open when the job was made. It opens them one by one, so that it never holds many.
+    /// Files that were not open when the job was made. The job opens them one at a time, so that it never holds many
+    /// descriptors.
     others: Vec<PathBuf>,
     folders: BTreeSet<PathBuf>,
 }
 
 impl SyncJob {
-    /// What no disk can do.
+    /// A job that always fails.
     #[cfg(test)]
     pub(crate) fn failing() -> SyncJob {
         let files = File::open("/dev/null").map(Arc::new).into_iter().collect();
         SyncJob { files, ..SyncJob::default() }
     }
 
-    /// Does it.
+    /// Runs the job.
     ///
     /// # Errors
-    /// The disk's: nothing is known to be durable then.
+    /// The error of the disk. Then nothing is known to be durable.
     pub(crate) fn run(self) -> io::Result<()> {
-        // None of these is held any more when descriptors are needed.
+        // Each of these is closed before the other files need descriptors.
         for file in self.files {
             file.sync_data()?;
         }
@@ -70,19 +71,19 @@ impl SyncJob {
 }
 
 /// The data files of an object target: `objects/<file number / 4096>/<file number>`, both hexadecimal, so that the newest
-/// files are found without a look at the others.
+/// files are found without reading all folders.
 #[derive(Debug)]
 pub(crate) struct DataFiles {
     root: PathBuf,
     open: OpenFiles,
     /// Folders with new names that are not durable yet.
     new_names: BTreeSet<PathBuf>,
-    /// The file that was written last, if enough of it waits for the disk.
+    /// The file that was written last, if it has enough unsynced data for a background sync.
     full: Option<u64>,
     buffers: ReadBuffers,
 }
 
-/// Open files by number, and by when they were used last.
+/// Open files by number, and by time of last use.
 #[derive(Debug, Default)]
 struct OpenFiles {
     files: BTreeMap<u64, Open>,
@@ -99,7 +100,7 @@ impl OpenFiles {
         self.files.get_mut(&file)
     }
 
-    /// Whether it is open; then it was used just now.
+    /// Marks a file as just used. Returns whether it is open.
     fn touch(&mut self, file: u64) -> bool {
         let Some(open) = self.files.get_mut(&file) else { return false };
         self.clock += 1;
@@ -121,7 +122,7 @@ impl OpenFiles {
         }
     }
 
-    /// Closes the one that was not used for longest; whether there was one.
+    /// Closes the least recently used file. Returns whether there was one.
     fn close_one(&mut self) -> bool {
         let Some((_, file)) = self.by_use.pop_first() else { return false };
         self.files.remove(&file).is_some()
@@ -138,19 +139,19 @@ struct Open {
 }
 
 impl DataFiles {
-    /// The files in a folder.
+    /// The data files in a folder.
     pub(crate) fn new(root: PathBuf) -> DataFiles {
         let buffers = ReadBuffers::default();
         DataFiles { root, open: OpenFiles::default(), new_names: BTreeSet::new(), full: None, buffers }
     }
 
-    /// The next sync waits for this path, which may be a pipe that nobody writes to.
+    /// Adds a path to the next sync, such as a pipe that blocks it until somebody writes to it.
     #[cfg(test)]
     pub(crate) fn sync_too(&mut self, path: PathBuf) {
         self.new_names.insert(path);
     }
 
-    /// Does an operation other than a sync.
+    /// Runs an operation other than a sync.
     pub(crate) fn run(&mut self, op: DataOp) -> DataResult {
         self.try_run(op).unwrap_or_else(|error| {
             tracing::warn!("data file: {error}");
@@ -225,14 +226,14 @@ impl DataFiles {
                     }
                 }
             },
-            // Its caller takes it apart.
+            // [`crate::workers`] handles syncs before they get here.
             DataOp::Sync { .. } => DataResult::Failed(Errno::EINVAL),
             DataOp::Remove { file } => {
                 self.open.remove(file);
                 let path = self.path(file);
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    // A removal is as much a change of the folder as a new name.
+                    // A removal changes the folder as a new name does, so the folder must be synced.
                     Ok(()) => self.new_names.extend(path.parent().map(Path::to_path_buf)),
                     Err(_) => {}
                 }
@@ -255,14 +256,14 @@ impl DataFiles {
         }
     }
 
-    /// What is to be made durable although nobody waits for it yet.
+    /// The background sync that is due, if any.
     pub(crate) fn write_out(&mut self) -> Option<SyncJob> {
         let open = self.open.get_mut(self.full.take()?)?;
         open.unsynced = 0;
         Some(SyncJob { files: vec![open.file.clone()], ..SyncJob::default() })
     }
 
-    /// What makes everything durable that was done to these files so far.
+    /// A sync of everything that was done to these files so far.
     pub(crate) fn sync(&mut self, numbers: &[u64]) -> SyncJob {
         let mut job = SyncJob { folders: std::mem::take(&mut self.new_names), ..SyncJob::default() };
         for number in numbers {
@@ -317,7 +318,7 @@ impl DataFiles {
         }
         let path = self.path(file);
         let (root, open, new_names) = (&self.root, &mut self.open, &mut self.new_names);
-        // Those that were closed are opened again when they are needed.
+        // Files that are closed here are opened again when needed.
         let handle = with_descriptor(|| open.close_one(), || open_file(root, &path, create, new_names))?;
         if self.open.files.len() >= OPEN_FILES || HeldOpen::are_enough() {
             self.open.close_one();
@@ -327,7 +328,7 @@ impl DataFiles {
     }
 }
 
-/// Opens a data file, or makes it; names that this makes are noted.
+/// Opens a data file, or makes it. Adds folders with new names to `new_names`.
 fn open_file(root: &Path, path: &Path, create: bool, new_names: &mut BTreeSet<PathBuf>) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -347,7 +348,7 @@ fn open_file(root: &Path, path: &Path, create: bool, new_names: &mut BTreeSet<Pa
     }
 }
 
-/// The names in a folder that are hexadecimal numbers from `from` on.
+/// The names in a folder that are hexadecimal numbers of at least `from`.
 fn numbers(folder: &Path, from: u64) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,7 +1,8 @@
-//! Where peers come in: a listener, a thread that accepts and identifies who connects, and who of them is admitted.
+//! The acceptor of a target: a listener and a thread that accepts connections, identifies the peers and admits or refuses
+//! them.
 //!
-//! The thread is not the target's, so peers that are refused cost the target nothing, however many there are. Those that
-//! are admitted go to the target through a short queue; while it is full, others wait in the kernel's.
+//! It is not the target's own thread, so refused peers cost the target nothing, however many there are. Admitted peers
+//! reach the target through a short queue; while it is full, further connections wait in the kernel's backlog.
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
@@ -25,22 +26,23 @@ use crate::private;
 use crate::process::Seat;
 use crate::sock_diag::SockDiag;
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
     Tcp(std::net::TcpListener),
-    /// Unix; the path is removed when the target ends.
+    /// A Unix socket; its path is removed when the target stops.
     Unix(std::os::unix::net::UnixListener, PathBuf),
 }
 
-/// Why an address cannot be listened at.
+/// Why listening at an address failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens at the address.
     #[error("{0} is in use by another process; stop it or choose another address with --listen")]
     InUse(Nid),
-    /// A socket's folder is not there, and made by mistake it would be one that nobody looks into.
+    /// The socket's folder does not exist. It is not created, because clients would not look in a folder that was named by
+    /// mistake.
     #[error("cannot listen at {nid}: its folder does not exist; create it with: mkdir -m 700 {}", .folder.display())]
     NoFolder {
         /// The address.
@@ -48,21 +50,21 @@ pub enum ListenError {
         /// The folder.
         folder: PathBuf,
     },
-    /// The address is not this machine's, or not this user's.
+    /// The address does not belong to this machine, or this user may not use it.
     #[error("cannot listen at {nid}: {error}")]
     Io {
         /// The address.
         nid: Nid,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl Listener {
-    /// Listens at `nid`; port 0 takes a free one. Gives the address as others reach it.
+    /// Listens at `nid`; port 0 takes a free port. Returns the address with the actual port.
     ///
     /// # Errors
-    /// The address is in use or not this machine's.
+    /// The address is in use or does not belong to this machine.
     pub fn bind(nid: &Nid) -> Result<(Listener, Nid), ListenError> {
         let fail = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => ListenError::InUse(nid.clone()),
@@ -104,7 +106,7 @@ impl Listener {
         }
     }
 
-    /// Nobody comes in any more, and the thread that waits for somebody goes on.
+    /// Stops accepting and wakes the thread that is blocked in `accept`.
     fn shut(&self) {
         let shut = match self {
             Listener::Tcp(listener) => rustix::net::shutdown(listener, rustix::net::Shutdown::Both),
@@ -116,17 +118,17 @@ impl Listener {
     }
 }
 
-/// Where peers come in.
+/// A target's listener, with the rules of admission and the handler of admin requests.
 pub struct Door {
     /// The socket.
     pub listener: Listener,
-    /// Who is let in.
+    /// Which peers are admitted.
     pub admission: Admission,
-    /// What answers questions to the process.
+    /// The handler of admin requests that arrive over a connection.
     pub admin: admin::Answers,
 }
 
-/// Who may connect.
+/// Which peers may connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Admission {
     /// Peers that cannot be identified (other machines, since there are no certificates yet) may connect.
@@ -143,12 +145,12 @@ impl Admission {
     }
 }
 
-/// Whether a user is root or the one that this process runs as.
+/// Whether a user is root or the user that this process runs as.
 fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// A connection that was accepted, before anybody knows whose it is.
+/// An accepted connection whose peer is not identified yet.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     Tcp(TcpStream, SocketAddr),
@@ -156,7 +158,7 @@ pub(crate) enum Arrived {
 }
 
 impl Arrived {
-    /// Whether the peer's user decides about it: over loopback, or a Unix socket.
+    /// Whether admission depends on the peer's user: it does over loopback and over Unix sockets.
     fn has_user(&self) -> bool {
         match self {
             Arrived::Tcp(_, address) => address.ip().to_canonical().is_loopback(),
@@ -165,7 +167,7 @@ impl Arrived {
     }
 }
 
-/// A connection of a peer that was admitted.
+/// A connection of an admitted peer.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) arrived: Arrived,
@@ -173,17 +175,17 @@ pub(crate) struct Admitted {
     pub(crate) seat: Seat,
 }
 
-/// Admitted peers that the target has not taken yet.
+/// Admitted peers that may wait for the target.
 const ARRIVALS: usize = 64;
-/// After so many refusals in a second, each further one is followed by a pause.
+/// Beyond this many refusals within a second, a pause follows each.
 const REFUSALS_A_SECOND: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait when no descriptor is left for a connection.
+/// How long to wait when the system has no descriptor for a connection.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
-/// Lines about refusals come no closer than that.
+/// The least time between two log lines about refusals.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A listener with the thread that accepts. Nobody is accepted any more once it is dropped.
+/// A listener with the thread that accepts. Dropping it stops accepting.
 pub(crate) struct Entrance {
     listener: Arc<Listener>,
     closing: Arc<AtomicBool>,
@@ -192,7 +194,7 @@ pub(crate) struct Entrance {
 }
 
 impl Entrance {
-    /// Begins to accept for a target.
+    /// Starts accepting for a target.
     ///
     /// # Errors
     /// The operating system refused a thread.
@@ -200,7 +202,7 @@ impl Entrance {
         let listener = Arc::new(listener);
         let closing = Arc::new(AtomicBool::new(false));
         let (admitted, arrivals) = mpsc::channel(ARRIVALS);
-        let doorkeeper = Doorkeeper {
+        let acceptor = Acceptor {
             target: target.to_owned(),
             listener: listener.clone(),
             closing: closing.clone(),
@@ -210,7 +212,7 @@ impl Entrance {
             refusals: Refusals::default(),
         };
         let name = format!("{target}-accept");
-        let thread = std::thread::Builder::new().name(name).spawn(move || doorkeeper.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || acceptor.run())?;
         Ok(Entrance { listener, closing, thread: Some(thread), arrivals })
     }
 
@@ -224,7 +226,7 @@ impl Drop for Entrance {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
         self.arrivals.close();
-        // Those that were admitted and not taken are closed; the thread does not wait for a place in the queue then.
+        // Close the peers that were admitted and not yet taken; the thread then no longer waits for room in the queue.
         while self.arrivals.try_recv().is_ok() {}
         self.listener.shut();
         if let Some(thread) = self.thread.take() {
@@ -236,8 +238,8 @@ impl Drop for Entrance {
     }
 }
 
-/// What accepts, on a thread of its own.
-struct Doorkeeper {
+/// The accepting side, which runs on a thread of its own.
+struct Acceptor {
     target: String,
     listener: Arc<Listener>,
     closing: Arc<AtomicBool>,
@@ -247,7 +249,7 @@ struct Doorkeeper {
     refusals: Refusals,
 }
 
-impl Doorkeeper {
+impl Acceptor {
     fn run(mut self) {
         loop {
             let arrived = self.listener.accept();
@@ -267,7 +269,7 @@ impl Doorkeeper {
             let peer = self.identify(&arrived);
             if !self.admission.admits(&peer) {
                 let why = "only root and the server's own user may connect from this machine, and others only with --insecure";
-                // One that cannot be told apart now may be told apart the next time.
+                // A peer that could not be identified this time may be identified the next time.
                 let errno = if arrived.has_user() && peer.uid.is_none() { Errno::EAGAIN } else { Errno::EACCES };
                 self.refuse(&arrived, &peer, errno, why);
                 continue;
@@ -287,7 +289,8 @@ impl Doorkeeper {
         match arrived {
             Arrived::Tcp(stream, address) => {
                 let ip = address.ip().to_canonical();
-                // From an address of this machine nobody else connects. Who is admitted from there does not hang on its user.
+                // Only this machine connects from one of its own addresses. Admission of such a peer does not depend on its
+                // user, unless the address is loopback.
                 let local = arrived.has_user() || stream.local_addr().is_ok_and(|own| own.ip().to_canonical() == ip);
                 let uid = if local { self.tcp_owner(stream) } else { None };
                 let ours = uid.is_some_and(is_ours);
@@ -306,23 +309,23 @@ impl Doorkeeper {
     }
 
     fn tcp_owner(&mut self, stream: &TcpStream) -> Option<u32> {
-        // After an error it is opened anew: an answer that came too late must not be taken for that to the next question.
+        // After an error, open a new socket: a late answer must not be taken for the answer to the next question.
         let diag = self.diag.take().map_or_else(SockDiag::open, Ok).ok()?;
         let uid = diag.peer_uid(stream).ok()?;
         self.diag = Some(diag);
         uid
     }
 
-    /// Turns a peer away. It gets a reply to whatever it asked; nothing is read, and nothing is waited for.
+    /// Refuses a peer with a reply to its connect request. Reads nothing and waits for nothing.
     fn refuse(&mut self, arrived: &Arrived, peer: &Peer, errno: Errno, why: &str) {
         let mut reply = SendQueue::new();
         reply.push(&refusal(&self.target, errno, why));
-        let told = match arrived {
+        let sent = match arrived {
             Arrived::Tcp(stream, _) => send_at_once(stream, &mut reply),
             Arrived::Unix(stream) => send_at_once(stream, &mut reply),
         };
-        if let Err(error) = told {
-            tracing::debug!("target '{}' could not tell {} so: {error}", self.target, peer.address);
+        if let Err(error) = sent {
+            tracing::debug!("target '{}' could not send a refusal to {}: {error}", self.target, peer.address);
         }
         let now = Instant::now();
         if let Some(more) = self.refusals.line(now) {
@@ -347,7 +350,7 @@ fn refusal(target: &str, errno: Errno, why: &str) -> Frame {
     Frame::new(header, &body, Bytes::new())
 }
 
-/// Sends what the socket takes without waiting.
+/// Sends as much as the socket takes without blocking.
 fn send_at_once(socket: impl AsFd, frames: &mut SendQueue) -> io::Result<()> {
     let mut slices = [IoSlice::new(&[]); 4];
     let count = frames.chunks_vectored(&mut slices);
@@ -357,19 +360,19 @@ fn send_at_once(socket: impl AsFd, frames: &mut SendQueue) -> io::Result<()> {
     Ok(())
 }
 
-/// Counts refusals, so that neither the log nor a processor is filled with them.
+/// Counts refusals, to limit their log lines and the processor time that they take.
 #[derive(Debug, Default)]
 struct Refusals {
-    /// When the last line was logged, and how many were not since.
+    /// When the last line was logged, and how many refusals were not logged since.
     logged: Option<Instant>,
     unlogged: u64,
-    /// The second that is counted, and its refusals.
+    /// The start of the current second, and the refusals in it.
     second: Option<Instant>,
     count: u32,
 }
 
 impl Refusals {
-    /// What to add to a line about a refusal, if it is time for one.
+    /// The suffix for a log line about a refusal; `None` if it is too early for another line.
     fn line(&mut self, now: Instant) -> Option<String> {
         if self.logged.is_some_and(|at| now.duration_since(at) < LOG_INTERVAL) {
             self.unlogged += 1;
@@ -382,7 +385,7 @@ impl Refusals {
         }
     }
 
-    /// Whether this refusal is one of too many in its second.
+    /// Whether there were too many refusals within this second.
     fn too_many(&mut self, now: Instant) -> bool {
         if self.second.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
             self.second = Some(now);

@@ -1,7 +1,7 @@
-//! The process's table of faults as parameters: `fail_loc`, `fail_val`, `fail_err`.
+//! The fault sites of the process, as the parameters `fail_loc`, `fail_val` and `fail_err`.
 //!
-//! They belong to the process, not to one of its targets or mounts. Without permission, given at the start, they can be
-//! looked at (0) and not set.
+//! They belong to the process, not to one of its targets or mounts. They can always be read (as 0), but set only if the
+//! process was started with permission.
 
 use proto::Errno;
 use proto::params::{Component, OfFaults, Served};
@@ -30,12 +30,12 @@ pub enum SetError {
     /// The process does not allow faults.
     #[error("fault injection is not allowed here; start servers with --allow-faults, and mount with -o allow_faults")]
     NotAllowed,
-    /// The value is no number of 32 bits.
-    #[error("'{0}' is no number of 32 bits")]
+    /// The value is not a 32-bit number.
+    #[error("'{0}' is not a 32-bit number")]
     NotANumber(String),
 }
 
-/// An option at the start of a process that sets a fault, and cannot.
+/// A start option that sets a fault, and is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("option '{name}={value}': {why}")]
 pub struct OptionError {
@@ -43,16 +43,16 @@ pub struct OptionError {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Why not.
+    /// Why it is refused.
     pub why: SetError,
 }
 
-/// Whether a parameter is one of the table.
+/// Whether a parameter is one of these.
 pub fn is_one(name: &str) -> bool {
     named(name).is_some()
 }
 
-/// Those that match a pattern, with their values.
+/// The parameters that match a pattern, with their values.
 pub fn get(faults: &Faults, pattern: &str) -> Vec<(String, String)> {
     let show = |which: &OfFaults| {
         let value = bound(*which).0(faults);
@@ -63,7 +63,7 @@ pub fn get(faults: &Faults, pattern: &str) -> Vec<(String, String)> {
     served.values(|name| wildcard::matches(pattern, name), show)
 }
 
-/// Sets one, as an answer to whoever asked for it; `None`: it is not one of these.
+/// Sets a parameter and returns the response to the request; `None` if it is another parameter.
 pub fn set(faults: &Faults, name: &str, value: &str) -> Option<Response> {
     Some(match try_set(faults, name, value)? {
         Ok(()) => Response::Params(vec![(name.to_owned(), value.to_owned())]),
@@ -77,7 +77,7 @@ pub fn set(faults: &Faults, name: &str, value: &str) -> Option<Response> {
     })
 }
 
-/// Sets one; `None`: it is not one of these.
+/// Sets a parameter; `None` if it is another one.
 fn try_set(faults: &Faults, name: &str, value: &str) -> Option<Result<(), SetError>> {
     let which = named(name)?;
     if !faults.is_allowed() {
@@ -91,16 +91,16 @@ fn try_set(faults: &Faults, name: &str, value: &str) -> Option<Result<(), SetErr
     Some(Ok(()))
 }
 
-/// Sets one before anything runs.
+/// Sets a parameter before anything runs.
 ///
 /// # Errors
-/// Faults are not allowed, or the value is no number.
+/// Faults are not allowed, or the value is not a number.
 pub fn set_at_start(faults: &Faults, name: &str, value: &str) -> Result<(), OptionError> {
     let failed = |why| OptionError { name: name.to_owned(), value: value.to_owned(), why };
     try_set(faults, name, value).unwrap_or(Ok(())).map_err(failed)
 }
 
-/// Decimal, or hexadecimal with `0x`; -1 is all ones.
+/// Parses decimal, or hexadecimal with `0x`; -1 is all ones.
 fn number(value: &str) -> Option<u32> {
     let value = value.trim();
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {

@@ -1,20 +1,20 @@
-//! The real world under the core machines: sockets, timers, threads, data files, the admin socket.
+//! The drivers of the core machines and the I/O that they need: sockets, timers, threads, data files, the admin socket.
 //!
 //! - [`stream`]: TCP and Unix sockets behind one type.
-//! - [`door`]: where peers come in: listeners, who is at the other end, and who is admitted.
-//! - [`target`]: one thread per target: its machine and its connections.
-//! - [`workers`]: the threads that touch the disk for a target: loads, commits, data files.
-//! - [`client`]: the driver of a client machine, behind one lock, without hand-over.
-//! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
-//! - [`ask`](mod@ask): one question to a server, without a mount.
-//! - [`faults`]: the process's table of faults, as parameters.
-//! - [`log`]: the process's log: its level and its file.
-//! - [`place`]: targets at rest: made, looked at, and changed while nobody serves them.
-//! - [`private`]: files and folders that are this user's alone.
-//! - [`process`]: what a process sets up for itself, and how it shares its descriptors out.
-//! - [`server`]: opening and serving targets: identity, engine, service.
+//! - [`door`]: listeners, and the identification and admission of peers.
+//! - [`target`]: the driver of a target's machine: one thread for each target, with its connections.
+//! - [`workers`]: the threads that do a target's disk I/O: loads, commits, data files.
+//! - [`client`]: the driver of a client machine: one lock, and no hand-over between threads.
+//! - [`admin`]: the local socket through which `lctl` and `lfs` send requests to processes.
+//! - [`ask`](mod@ask): a single request to a server, without a mount.
+//! - [`faults`]: the fault sites of the process, as parameters.
+//! - [`log`]: the log of the process: its level and its file.
+//! - [`place`]: offline targets: formatting, reading the header, changing settings.
+//! - [`private`]: files and folders that only this user may access.
+//! - [`process`]: process setup, and the budget of file descriptors.
+//! - [`server`]: opens and serves targets: identity, engine, service.
 //!
-//! Meaning lives in the machines; nothing here decides about files, locks or recovery.
+//! The machines decide everything about files, locks and recovery; this crate decides nothing about them.
 
 pub mod admin;
 pub mod ask;

@@ -1,8 +1,9 @@
-//! The process's log: lines on standard error, with a level that can be changed while it runs, in a file that can be changed, too.
+//! The log of the process: lines on standard error. The level and the file can be changed while the process runs.
 //!
-//! Standard error may be a file: of a process in the background always. Then [`reopen`] (SIGHUP) opens the file of that name again, as
-//! programs that move logs away expect it, and standard error as a whole goes there: what Rust or a library says at a crash, too.
-//! A file that nobody else looks after is bounded ([`bound`]): when it is full it becomes `NAME.old`, in place of the last one.
+//! Standard error may be a file, and always is for a background process. Then [`reopen`] (on SIGHUP) opens the file of that
+//! name again, as log rotation expects. All of standard error then goes to the new file, including what Rust or a library
+//! prints in a crash. A log that no other program rotates is bounded ([`bound`]): when full, it is renamed to `NAME.old`
+//! and replaces the previous one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -20,28 +21,28 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::admin::Response;
 
-/// The parameter that says which lines are logged.
+/// The parameter for the log level.
 const PARAM: &str = OfLog::LogLevel.declared().leaf;
-/// Which lines are logged if nobody says.
+/// The default level.
 const DEFAULT: &str = "info";
-/// Longest value of the parameter.
+/// The longest value of the parameter.
 const LEVEL_MAX: usize = 256;
-/// A bounded log has at most this many bytes, and its predecessor, too.
+/// The most bytes in a bounded log, and in its predecessor.
 pub const FILE_MAX: u64 = 16 << 20;
 
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 static OUTPUT: Mutex<Output> = Mutex::new(Output { file: None, bounded: None, written: 0 });
 
-/// Where lines go.
+/// The destination of log lines.
 struct Output {
-    /// The file that standard error is, if it is one.
+    /// The file behind standard error, if it is a file.
     file: Option<PathBuf>,
-    /// How many bytes it may have.
+    /// The most bytes in it.
     bounded: Option<u64>,
     written: u64,
 }
 
-/// Log lines go to standard error from now on; the variable `RUST_LOG` says which.
+/// Starts logging to standard error, with the level from `RUST_LOG`.
 pub fn start() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| DEFAULT.into());
     let (filter, handle) = reload::Layer::new(filter);
@@ -57,7 +58,7 @@ pub fn start() {
     }
 }
 
-/// An assertion failed: the line says where.
+/// The panic hook: logs where an assertion failed.
 fn failed(panic: &std::panic::PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
@@ -67,15 +68,16 @@ fn failed(panic: &std::panic::PanicHookInfo<'_>) {
     tracing::error!("an assertion failed at {place}, in thread '{}': {what}", thread.name().unwrap_or("?"));
 }
 
-/// The log is a file of this process alone, which nobody else keeps small.
+/// Bounds the log, for a log file that belongs to this process alone and that no other program rotates.
 pub fn bound() {
     OUTPUT.lock().bounded = Some(FILE_MAX);
 }
 
-/// Opens the log's file anew, by its name. Where standard error is no file, or is one that has no name any more, nothing happens.
+/// Opens the log file again by its name. Does nothing if standard error is not a file, or the file had no name at the
+/// start.
 ///
 /// # Errors
-/// The file cannot be opened; lines go where they went before.
+/// The file cannot be opened; lines continue to go to the old one.
 pub fn reopen() -> io::Result<()> {
     OUTPUT.lock().reopen()
 }
@@ -93,19 +95,19 @@ impl Output {
         if let (Some(most), Some(path)) = (self.bounded, self.file.clone())
             && self.written.saturating_add(line.len() as u64) > most
         {
-            // If it cannot be moved it is written on: a log without an end is better than none.
+            // If it cannot be renamed, writing continues: a log without a limit is better than none.
             let moved = std::fs::rename(&path, old_name(&path)).and_then(|()| self.reopen());
             if moved.is_err() {
                 self.written = 0;
             }
         }
-        // Nobody may be there to read: the terminal was closed, the disk is full. That is no reason to stop serving.
+        // Ignore errors: a closed terminal or a full disk is no reason to stop serving.
         let _ = io::stderr().write_all(line);
         self.written = self.written.saturating_add(line.len() as u64);
     }
 }
 
-/// A log to append to, for its user alone.
+/// Opens a log file for appending, readable by its user only.
 ///
 /// # Errors
 /// Those of the system.
@@ -113,14 +115,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// What a full log is called.
+/// The name of the previous log file.
 pub fn old_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".old");
     name.into()
 }
 
-/// The name of the file that standard error is, and its size.
+/// The path and the size of the file behind standard error.
 fn file_behind_stderr() -> Option<(PathBuf, u64)> {
     let path = std::fs::read_link("/proc/self/fd/2").ok()?;
     let (open, named) = (std::fs::metadata("/proc/self/fd/2").ok()?, std::fs::metadata(&path).ok()?);
@@ -142,13 +144,13 @@ impl Write for Line {
     }
 }
 
-/// The parameter, if a pattern matches it, with its value.
+/// The log level parameter with its value, if a pattern matches it.
 pub fn get(pattern: &str) -> Option<(String, String)> {
     let level = LEVEL.get()?.with_current(ToString::to_string).ok()?;
     wildcard::matches(pattern, PARAM).then(|| (PARAM.to_owned(), level))
 }
 
-/// Sets it; `None`: it is another parameter that is meant.
+/// Sets the log level; `None` if `name` is another parameter.
 pub fn set(name: &str, value: &str) -> Option<Response> {
     let handle = LEVEL.get().filter(|_| name == PARAM)?;
     let wanted = value.trim();
@@ -170,7 +172,7 @@ pub fn set(name: &str, value: &str) -> Option<Response> {
 mod tests {
     use super::*;
 
-    /// One test: the process has one log.
+    /// A single test, because the process has only one log.
     #[test]
     fn the_log_can_be_changed_while_the_process_runs() {
         assert!(get("log_level").is_none(), "there is none yet");

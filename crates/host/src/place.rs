@@ -1,4 +1,4 @@
-//! Targets at rest: made, looked at, and changed while nobody serves them.
+//! Offline targets: formatting them, reading their headers, and changing their settings.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,12 +16,12 @@ mod error;
 
 pub use error::{ChangeError, FormatError, ParseParamError, ParsePlaceError, ReadError};
 
-/// Where a target lives.
+/// Where a target is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A directory on a local disk.
     Directory(PathBuf),
-    /// In memory, gone with the process; the name says what it is.
+    /// In memory, lost with the process; the name tells the kind of target.
     Memory(TargetName),
 }
 
@@ -40,30 +40,30 @@ impl FromStr for Place {
     }
 }
 
-/// A target to be made.
+/// A target to be formatted.
 #[derive(Clone, Debug)]
 pub struct NewTarget {
     /// Its name.
     pub name: TargetName,
-    /// Where its MGS is.
+    /// The addresses of its MGS.
     pub mgs: Vec<Nid>,
-    /// Destroy what is there.
+    /// Destroy an existing target in the directory. Other files stay.
     pub reformat: bool,
-    /// Parameters that it sets at each start, `PATH=VALUE`.
+    /// Parameters, `PATH=VALUE`, that the target sets at each start.
     pub params: Vec<String>,
-    /// A metadata target whose names are hashed without a key, as versions before 0.2.0 do it.
+    /// A metadata target that hashes names without a key, as versions before 0.2.0 do.
     pub plain_names: bool,
-    /// An object target that takes the place of one whose store is lost.
+    /// An object target that replaces one whose store is lost.
     pub replaces: bool,
 }
 
-/// The folder of data files in an object target's directory.
+/// The folder of data files in the directory of an object target.
 pub(crate) const OBJECTS: &str = "objects";
 
-/// Makes a target.
+/// Formats a target.
 ///
 /// # Errors
-/// The place is not fit for it, or its medium fails.
+/// The place is not fit for a target, or its disk fails.
 pub fn format(place: &Place, new: &NewTarget) -> Result<(), FormatError> {
     let directory = match place {
         Place::Directory(directory) => directory,
@@ -75,7 +75,7 @@ pub fn format(place: &Place, new: &NewTarget) -> Result<(), FormatError> {
             let holds = identify(place).map(|header| header.name).map_err(Box::new);
             return Err(FormatError::IsATarget { directory: directory.clone(), holds });
         }
-        // Nobody may use it meanwhile: opening takes its lock.
+        // Opening takes the lock of the store, so no process can be using it.
         drop(LmdbEngine::open(directory, OpenOptions::default())?);
         remove_target(directory).map_err(failed("clear", directory))?;
     }
@@ -87,16 +87,17 @@ pub fn format(place: &Place, new: &NewTarget) -> Result<(), FormatError> {
     Ok(write_first_records(&engine, new)?)
 }
 
-/// What the file system underneath says of an attempt to make a target.
+/// The error for a file system call that failed.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FormatError {
     let path = path.to_path_buf();
     move |error| FormatError::Io { doing, path, error }
 }
 
-/// What may be in a directory that counts as empty: what a fresh file system has, and the MGT of a directory for both.
+/// Entries of a directory that still counts as empty: that of a fresh file system, and the MGT of a directory that holds
+/// both.
 const NOTHING: [&str; 2] = ["lost+found", "mgt"];
 
-/// Whether a target may be made there: not between somebody's files, unless that is asked for.
+/// Checks that a target may be made in a directory: not among other files, unless `reformat` allows it.
 fn check_place(directory: &Path, reformat: bool) -> Result<(), FormatError> {
     use std::os::unix::fs::FileTypeExt;
     let own = || directory.to_path_buf();
@@ -147,7 +148,7 @@ pub(crate) fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Resul
     };
     let batch = match new.name.kind {
         TargetKind::Mgt | TargetKind::Ost => target::format(&format),
-        // Whoever makes a file system may write to it: its root directory is theirs.
+        // The user who makes the file system owns its root directory, and so may write to it.
         TargetKind::Mdt => {
             let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
             mdt::format(&format, owner)
@@ -157,7 +158,7 @@ pub(crate) fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Resul
     engine.commit(1, &records)
 }
 
-/// The header of a target, also of one that another process serves.
+/// Reads the header of a target, even while another process serves it.
 ///
 /// # Errors
 /// There is no target, or its store cannot be read.
@@ -170,7 +171,8 @@ pub fn identify(place: &Place) -> Result<Header, ReadError> {
     header_of(&engine, &directory.display().to_string())
 }
 
-/// What a management target keeps for its file systems, as lines `FSNAME: PATH=VALUE`. Of other targets there is nothing.
+/// The persistent parameters that a management target keeps for its file systems, as lines `FSNAME: PATH=VALUE`. Other
+/// targets have none.
 ///
 /// # Errors
 /// As for [`identify`].
@@ -195,29 +197,30 @@ pub fn persistent_params(directory: &Path) -> Result<Vec<String>, ReadError> {
     }
 }
 
-/// What an administrator does before an older version can serve this target.
+/// What an administrator must do before an older version can serve this target.
 pub fn ways_back(header: &Header) -> Vec<&'static str> {
     let of = |(bit, way): &(u64, &'static str)| (header.incompat & bit != 0).then_some(*way);
     target::format_features::WAYS_BACK.iter().filter_map(of).collect()
 }
 
-/// What to change of a target that is not running.
+/// Changes to the settings of an offline target.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Forget the parameters that it sets at each start.
+    /// Drop the parameters that the target sets at each start.
     pub erase_params: bool,
-    /// Parameters that it is to set at each start, `PATH=VALUE`; an empty value forgets one.
+    /// Parameters, `PATH=VALUE`, to set at each start; an empty value drops one.
     pub params: Vec<String>,
-    /// Register anew at the next start; on the MGT: forget all targets, pools and persistent parameters, so that they can.
+    /// Register anew at the next start. On the MGT: forget all targets, pools and persistent parameters, so that targets
+    /// can register anew.
     pub writeconf: bool,
-    /// Where its MGS is from now on; none: where it was.
+    /// The new addresses of its MGS; empty: they stay as they are.
     pub mgs: Vec<Nid>,
 }
 
-/// Changes a target that is not running. Gives its header as it is then.
+/// Changes the settings of an offline target. Returns the changed header.
 ///
 /// # Errors
-/// A parameter is none, or its store cannot be read or written. Nothing is changed then.
+/// A parameter is malformed, or the store cannot be read or written. Nothing is changed then.
 pub fn change(directory: &Path, changes: &Changes) -> Result<Header, ChangeError> {
     let engine = LmdbEngine::open(directory, OpenOptions::default())?;
     let mut header = header_of(&engine, &directory.display().to_string())?;
@@ -266,10 +269,10 @@ fn forget_all(
     }
 }
 
-/// The path of a `PATH=VALUE`.
+/// Returns the path of a `PATH=VALUE`.
 ///
 /// # Errors
-/// What it should look like.
+/// The text has another form.
 pub fn checked_param(param: &str) -> Result<&str, ParseParamError> {
     let good = |path: &str| path.contains('.') && !path.starts_with('.') && !path.contains(char::is_whitespace);
     match param.split_once('=') {
@@ -281,7 +284,7 @@ pub fn checked_param(param: &str) -> Result<&str, ParseParamError> {
 pub(crate) fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, ReadError> {
     let key = Header::key(&());
     let sealed = engine.get(&key)?.ok_or_else(|| {
-        // Its pages count records, but do not lead to them.
+        // The store counts records, but its pages do not lead to the header.
         match engine.space().is_ok_and(|space| space.records > 0) {
             true => ReadError::HeaderLost(place.to_owned()),
             false => ReadError::Unfinished(place.to_owned()),

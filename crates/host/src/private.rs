@@ -1,4 +1,4 @@
-//! Files and folders that are this user's alone: what a server stores, its sockets, its scratch folders.
+//! Files and folders that only this user may access: a server's stores, sockets and scratch folders.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// From now on what this process makes is its user's alone: files 0600, folders 0700.
+/// From now on, files and folders that this process makes are accessible to its user only: files 0600, folders 0700.
 pub(crate) fn restrict_new_files() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Makes a folder that is this user's alone, or takes one that is. Its parent must be there.
+/// Makes a folder that only this user may access, or accepts an existing one. Its parent must exist.
 ///
 /// # Errors
-/// It cannot be made; or there is one that belongs to somebody else, or that others may enter.
+/// It cannot be made, or the existing one belongs to another user or is open to others.
 pub fn ensure(folder: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check(folder),
@@ -22,10 +22,10 @@ pub fn ensure(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a folder is this user's alone.
+/// Checks that only this user may access a folder.
 ///
 /// # Errors
-/// It is not, or there is none.
+/// Others may access it, or it does not exist.
 pub fn check(folder: &Path) -> io::Result<()> {
     let stat = stat(folder)?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -37,10 +37,10 @@ pub fn check(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether others cannot change what is in a folder, so that a name there stays what its owner made.
+/// Checks that other users cannot change the contents of a folder, so that the names in it stay what its owner made.
 ///
 /// # Errors
-/// They can, or there is none.
+/// They can, or the folder does not exist.
 pub(crate) fn check_unchanged_by_others(folder: &Path) -> io::Result<()> {
     let stat = stat(folder)?;
     if stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -52,7 +52,7 @@ pub(crate) fn check_unchanged_by_others(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder that was not there before, this user's alone, for files that go with the process.
+/// Makes a new folder that only this user may access, for files that last as long as the process.
 ///
 /// # Errors
 /// It cannot be made.
@@ -66,7 +66,7 @@ pub(crate) fn scratch(name: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// What a folder is, and not what a link of that name leads to.
+/// The attributes of the folder itself; a symbolic link is not followed.
 fn stat(folder: &Path) -> io::Result<rustix::fs::Stat> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::fstat(rustix::fs::openat(CWD, folder, flags, Mode::empty())?)?)
@@ -94,7 +94,7 @@ mod tests {
         }
         let link = root.path().join("link");
         symlink(root.path(), &link).unwrap();
-        assert!(ensure(&link).is_err(), "a link leads where its owner likes");
+        assert!(ensure(&link).is_err(), "the owner of a link decides where it leads");
         if rustix::process::geteuid().is_root() {
             std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).unwrap();
             std::os::unix::fs::chown(&folder, Some(1500), None).unwrap();

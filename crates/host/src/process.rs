@@ -1,9 +1,9 @@
-//! What a process of ours sets up for itself, and how it shares its descriptors out.
+//! Process setup, and the budget of file descriptors.
 //!
-//! Half of the descriptors that the process may have are for connections that come in; a connection beyond that is closed
-//! at once. A quarter is for data files that are held open; beyond that one is closed for each that is opened. So there are always
-//! some left for stores and connections that go out. If a data file finds none all the same (the whole machine has no more), it
-//! waits: that is no failure of a disk.
+//! Half of the descriptors that the process may have are for incoming connections; further ones are closed at once. A
+//! quarter is for data files that are kept open; beyond that, each file that is opened closes another. So some descriptors
+//! are always left for stores and outgoing connections. If opening a data file fails because the process or the machine has
+//! no descriptor left, it is retried until there is one: that is not a disk failure.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Called first in a process that serves or mounts: what it makes is its user's alone (files 0600, folders 0700), and it
-/// has as many descriptors as it may; and nobody else knows the places of its hash tables.
+/// Called first in a process that serves or mounts. Restricts the files that it makes to its user (files 0600, folders
+/// 0700), raises the limit of descriptors to its maximum, and seeds the hash tables with a random key.
 pub fn prepare() {
     if !stdx::set_hash_key([crate::clock::seed(), crate::clock::seed()]) {
         tracing::warn!("hash tables were made before their key was drawn; report this as a bug");
@@ -25,17 +25,17 @@ pub fn prepare() {
     }
 }
 
-/// Connections that came in, of all targets of this process.
+/// The incoming connections of all targets of this process.
 static SEATS: AtomicUsize = AtomicUsize::new(0);
-/// More connections than that are not taken in, whatever the number of descriptors.
+/// The most incoming connections, whatever the limit of descriptors.
 const SEATS_MAX: usize = 100_000;
 
-/// A descriptor for a connection that came in, given back when it is dropped.
+/// The reservation of a descriptor for an incoming connection, returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat(());
 
 impl Seat {
-    /// `None`: the process has as many connections as it may.
+    /// `None`: the process has as many connections as it may have.
     pub(crate) fn take() -> Option<Seat> {
         let most = connections_max();
         let taken = |count: usize| (count < most).then_some(count + 1);
@@ -49,10 +49,10 @@ impl Drop for Seat {
     }
 }
 
-/// Data files that are held open, of all targets of this process.
+/// The data files that all targets of this process keep open.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// A data file that is held open, in the count of all until it is dropped.
+/// An open data file, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldOpen(());
 
@@ -62,7 +62,7 @@ impl HeldOpen {
         HeldOpen(())
     }
 
-    /// Whether there are as many as there should be.
+    /// Whether the budget of open data files is used up.
     pub(crate) fn are_enough() -> bool {
         FILES.load(Ordering::Relaxed) >= connections_max() / 2
     }
@@ -74,21 +74,22 @@ impl Drop for HeldOpen {
     }
 }
 
-/// How many connections may come in.
+/// The most incoming connections.
 pub(crate) fn connections_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / 2).unwrap_or(usize::MAX).min(SEATS_MAX)
 }
 
-/// How long to wait before another try when there is no descriptor.
+/// How long to wait before the next attempt when there is no descriptor.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How often a line in the log says that something waits for one.
+/// The least time between two log lines about the lack of descriptors.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Runs what needs a descriptor until there is one. `give_back` closes what can be opened again, and says whether it did.
+/// Runs `run`, and again for as long as it fails for lack of a descriptor. `give_back` closes something that can be opened
+/// again, and returns whether it did.
 ///
 /// # Errors
-/// Any other of `run`.
+/// Any other error of `run`.
 pub(crate) fn with_descriptor<T>(
     mut give_back: impl FnMut() -> bool,
     mut run: impl FnMut() -> io::Result<T>,

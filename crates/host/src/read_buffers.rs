@@ -1,27 +1,27 @@
-//! Memory for large reads, used again.
+//! A pool of buffers for large reads.
 //!
-//! What a target reads of a data file lives until it has been sent, some hundred microseconds. Fresh memory for each read costs
-//! more than the copy into it: pages are made, cleared and given back, and the bytes are in none of the processor's caches. So a
-//! few buffers go round, the last one that came back first.
+//! The bytes that a target reads from a data file live until they are sent, some hundred microseconds. Fresh memory for
+//! each read costs more than the copy into it: the kernel maps, clears and unmaps pages, and the buffer is in none of the
+//! processor's caches. So a few buffers are reused, the one that was returned last first.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// Smaller reads take memory of their own.
+/// Smaller reads allocate memory of their own.
 const LARGE: usize = 64 << 10;
-/// Buffers that are kept.
+/// The most unused buffers that are kept.
 const KEPT: usize = 8;
 
-/// See the module.
+/// The pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadBuffers {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl ReadBuffers {
-    /// An empty buffer with room for so many bytes, and no more, for what is read fills it.
+    /// An empty buffer with a capacity of exactly `size`, because a read fills the whole capacity.
     pub(crate) fn take(&self, size: usize) -> Vec<u8> {
         let mut free = self.free.lock();
         match free.iter().rposition(|buffer| buffer.capacity() == size) {
@@ -30,7 +30,7 @@ impl ReadBuffers {
         }
     }
 
-    /// What was read. The buffer comes back when nobody refers to it any more.
+    /// Wraps a buffer that was read into. It returns to the pool when it is no longer referenced.
     pub(crate) fn filled(&self, buffer: Vec<u8>) -> Bytes {
         if buffer.capacity() < LARGE {
             return buffer.into();

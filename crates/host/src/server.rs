@@ -1,4 +1,5 @@
-//! A server process: targets on directories or in memory, each on its own thread, and the admin socket over them.
+//! A server process: one or more targets, in directories or in memory, each on a thread of its own, and the admin socket
+//! for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,27 +31,27 @@ pub use error::StartError;
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Where the first target listens.
+    /// The address at which the first target listens.
     pub listen: Nid,
-    /// The addresses of the first target that others are told, if it is not where it listens.
+    /// The addresses to announce for the first target, if they differ from the one at which it listens.
     pub tell: Vec<Nid>,
-    /// Where the MGS is, instead of what the targets remember.
+    /// The addresses of the MGS; if empty, the targets use the ones in their headers.
     pub mgs: Vec<Nid>,
-    /// Evict all known clients at start instead of waiting for them.
+    /// Evict all known clients at start instead of waiting for them in recovery.
     pub abort_recovery: bool,
-    /// Serve targets also if their stores are older copies.
+    /// Serve a target even if its store is an older copy.
     pub accept_old_store: bool,
-    /// Do not count on the MGS to bring clients back.
+    /// Do not rely on the MGS to tell clients of the restart (imperative recovery).
     pub noir: bool,
-    /// Seconds that recovery waits for missing clients.
+    /// How long recovery waits for missing clients, in seconds.
     pub recovery_soft_s: u64,
-    /// Seconds that recovery takes at most.
+    /// How long recovery takes at most, in seconds.
     pub recovery_hard_s: u64,
-    /// Memory for records of each target, bytes.
+    /// Memory for cached records of each target, in bytes.
     pub cache_bytes: u64,
-    /// Whoever reaches the address may connect.
+    /// Admit any peer that can reach the address.
     pub insecure: bool,
-    /// The process's faults.
+    /// The fault sites of the process.
     pub faults: Faults,
 }
 
@@ -72,7 +73,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// Targets that run in this process.
+/// The targets that run in this process.
 pub struct Server {
     threads: Vec<TargetThread>,
     scratch: Vec<PathBuf>,
@@ -92,7 +93,7 @@ struct Opened {
     data: Option<PathBuf>,
     uuid: String,
     place: String,
-    /// Where it remembers its MGS.
+    /// The addresses of the MGS from its header.
     mgs: Vec<Nid>,
 }
 
@@ -100,17 +101,17 @@ impl Server {
     /// Opens targets and serves them.
     ///
     /// # Errors
-    /// A target cannot be opened or served. Nothing runs then.
+    /// A target cannot be opened or served. Then none runs.
     pub fn start(places: &[Place], options: &ServeOptions) -> Result<Server, StartError> {
         let mut scratch = Vec::new();
         let mut opened = Vec::new();
         for place in places {
             opened.extend(open(place, options, &mut scratch)?);
         }
-        // The MGT first, so that the others find it at the first address.
+        // The MGT comes first, so that others find it at the first address.
         opened.sort_by_key(|target| target.name.kind != TargetKind::Mgt);
         let nids = addresses(&options.listen, &opened);
-        let told: Vec<Vec<Nid>> = options.tell.iter().map(|first| addresses(first, &opened)).collect();
+        let announced_at: Vec<Vec<Nid>> = options.tell.iter().map(|first| addresses(first, &opened)).collect();
         let mut listeners = Vec::new();
         for nid in &nids {
             listeners.push(Listener::bind(nid)?);
@@ -124,15 +125,19 @@ impl Server {
         let mut threads = Vec::new();
         let answers = admin::Answers::default();
         for (position, (target, (listener, nid))) in opened.into_iter().zip(listeners).enumerate() {
-            let told = told.iter().filter_map(|nids| nids.get(position).cloned()).collect();
-            let told = announced(&target, &nid, told, if options.mgs.is_empty() { &target.mgs } else { &options.mgs })?;
+            let given = announced_at.iter().filter_map(|nids| nids.get(position).cloned()).collect();
+            let announced =
+                announced(&target, &nid, given, if options.mgs.is_empty() { &target.mgs } else { &options.mgs })?;
             let kind = match target.name.kind {
                 TargetKind::Mgt => "mgs",
                 TargetKind::Mdt => "mdt",
                 TargetKind::Ost => "obdfilter",
             };
-            let told =
-                if target.name.kind == TargetKind::Mdt { names::with_addresses(&target.name, told) } else { told };
+            let announced = if target.name.kind == TargetKind::Mdt {
+                names::with_addresses(&target.name, announced)
+            } else {
+                announced
+            };
             devices.push(Device {
                 state: "UP".to_owned(),
                 kind: kind.to_owned(),
@@ -141,7 +146,7 @@ impl Server {
                 place: nid.to_string(),
                 refs: None,
             });
-            threads.push(start_target(target, listener, nid, told, own_mgs.clone(), answers.clone(), options)?);
+            threads.push(start_target(target, listener, nid, announced, own_mgs.clone(), answers.clone(), options)?);
         }
         let places = places
             .iter()
@@ -159,13 +164,13 @@ impl Server {
         Ok(Server { threads, scratch, shutdown, _admin: admin })
     }
 
-    /// Names and addresses of the targets.
+    /// The names and addresses of the targets.
     pub fn targets(&self) -> impl Iterator<Item = (&str, &Nid)> {
         self.threads.iter().map(|thread| (thread.name.as_str(), &thread.nid))
     }
 
-    /// Waits until the targets serve, if the MGS is one of them; otherwise that depends on others, and nobody waits.
-    /// Gives up silently after `patience`, or when a target has ended.
+    /// Waits until the targets serve, if the MGS is one of them. Without it the targets depend on other machines, and this
+    /// returns at once. Gives up silently after `patience`, or when a target has stopped.
     pub fn wait_serving(&self, patience: Duration) {
         let start = std::time::Instant::now();
         let has_mgs = self.threads.first().is_some_and(|thread| thread.name == "MGS");
@@ -179,18 +184,18 @@ impl Server {
         }
     }
 
-    /// Whether it was told to stop, or no target is left. A target that stops by itself says why in the log, and the others
-    /// go on: they may lie on other disks, and clients wait for those that they need.
+    /// Whether a shutdown was requested or no target is left. A target that stops by itself logs its reason, and the others
+    /// continue: they may be on other disks, and clients wait for the ones that they need.
     pub fn is_finished(&self) -> bool {
         self.shutdown.load(std::sync::atomic::Ordering::Relaxed) || self.threads.iter().all(TargetThread::is_finished)
     }
 
-    /// Commits everything and ends. Clients are not forgotten.
+    /// Commits all changes and stops the targets. Client records are kept.
     ///
     /// # Errors
-    /// A target had stopped by itself: why. Of several, the first that is told of.
+    /// The reason of a target that had stopped by itself; the first one if there are several.
     pub fn stop(self) -> Result<(), Stopped> {
-        // The MGS last: the others say good-bye to it.
+        // The MGS stops last, because the others disconnect from it.
         let (mgs, others): (Vec<_>, Vec<_>) = self.threads.into_iter().partition(|thread| thread.name == "MGS");
         let mut result = Ok(());
         for part in [others, mgs] {
@@ -210,7 +215,7 @@ impl Server {
     }
 }
 
-/// Opens the target of a place, and the MGT in a directory that has both.
+/// Opens the target at a place, and the MGT too if the directory holds both.
 fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Result<Vec<Opened>, StartError> {
     match place {
         Place::Memory(name) => {
@@ -240,19 +245,19 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
                 if directory == &nested && !LmdbEngine::exists(&nested) {
                     continue;
                 }
-                let shown = directory.display().to_string();
+                let path = directory.display().to_string();
                 let engine = LmdbEngine::open(directory, OpenOptions::default())?;
-                let header = header_of(&engine, &shown)?;
+                let header = header_of(&engine, &path)?;
                 let objects = directory.join(OBJECTS);
                 close_to_others(&objects);
-                found.push(opened(header, Arc::new(engine), Some(objects), &shown)?);
+                found.push(opened(header, Arc::new(engine), Some(objects), &path)?);
             }
             Ok(found)
         }
     }
 }
 
-/// Older versions left the folder of data files open to all users of the machine.
+/// Closes the folder of data files to other users; older versions left it open to all users of the machine.
 fn close_to_others(objects: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let is_open = std::fs::metadata(objects).is_ok_and(|folder| folder.permissions().mode() & 0o077 != 0);
@@ -270,7 +275,8 @@ fn opened(header: Header, engine: Arc<dyn Engine>, data: Option<PathBuf>, place:
     Ok(Opened { name, engine, data, uuid, place: place.to_owned(), mgs })
 }
 
-/// Where each target listens: the first where the server was told, the others on the next ports or with their names.
+/// The address at which each target listens: the given one for the first target, the next ports or paths with their names
+/// for the others.
 fn addresses(listen: &Nid, targets: &[Opened]) -> Vec<Nid> {
     targets
         .iter()
@@ -284,19 +290,19 @@ fn addresses(listen: &Nid, targets: &[Opened]) -> Vec<Nid> {
         .collect()
 }
 
-/// The addresses at which others find a target. One that listens at all addresses of the machine is found at that from which it
-/// reaches its MGS, if nobody says better.
-fn announced(target: &Opened, nid: &Nid, told: Vec<Nid>, mgs: &[Nid]) -> Result<Vec<Nid>, StartError> {
+/// The addresses at which peers reach a target. If it listens at all addresses of the machine and none is given, it
+/// announces the address from which it reaches its MGS.
+fn announced(target: &Opened, nid: &Nid, given: Vec<Nid>, mgs: &[Nid]) -> Result<Vec<Nid>, StartError> {
     let Nid::Tcp { port, .. } = nid else {
-        return Ok(if told.is_empty() { vec![nid.clone()] } else { told });
+        return Ok(if given.is_empty() { vec![nid.clone()] } else { given });
     };
-    if !told.is_empty() {
-        // Any port was asked for: this one it is.
-        let with_port = |told| match told {
+    if !given.is_empty() {
+        // Port 0 stands for the port that the target listens at.
+        let with_port = |nid| match nid {
             Nid::Tcp { host, port: 0 } => Nid::Tcp { host, port: *port },
             other => other,
         };
-        return Ok(told.into_iter().map(with_port).collect());
+        return Ok(given.into_iter().map(with_port).collect());
     }
     if !nid.is_wildcard() || target.name.kind == TargetKind::Mgt {
         return Ok(vec![nid.clone()]);
@@ -315,7 +321,7 @@ fn start_target(
     opened: Opened,
     listener: Listener,
     nid: Nid,
-    told: Vec<Nid>,
+    announced: Vec<Nid>,
     own_mgs: Option<Nid>,
     admin: admin::Answers,
     options: &ServeOptions,
@@ -323,7 +329,7 @@ fn start_target(
     let mgs = if options.mgs.is_empty() { own_mgs.into_iter().collect() } else { options.mgs.clone() };
     let settings = target::Options {
         name: Some(opened.name.clone()),
-        nids: told,
+        nids: announced,
         mgs,
         seed: clock::seed(),
         cache_limit: options.cache_bytes as usize,
@@ -353,7 +359,7 @@ fn start_target(
     started.map_err(|error| StartError::Thread { place, error })
 }
 
-/// What answers requests to this process.
+/// The handler of admin requests to this process.
 fn answer(
     threads: &[TargetThread],
     devices: Vec<Device>,
@@ -433,7 +439,7 @@ fn collect(controls: &[mpsc::UnboundedSender<Control>], pattern: &str) -> Vec<(S
             found.extend(params);
         }
     }
-    // What belongs to the process every target tells.
+    // Every target reports the parameters of the process; keep one of each.
     found.sort();
     found.dedup();
     found
@@ -456,7 +462,7 @@ fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) 
             }
             match answer.blocking_recv() {
                 Ok(Ok(())) => done.push((name, value.to_owned())),
-                // Another target may have it.
+                // Another target may have the client.
                 Ok(Err(Errno::ENXIO)) => lacks_client = true,
                 Ok(Err(error)) => return Response::failed(error),
                 Err(_) => {}
@@ -514,10 +520,10 @@ mod tests {
         };
         let nid = |text: &str| text.parse::<Nid>().unwrap();
         let ost = target("fs-OST0000");
-        let found = |listens: &str, told: &[&str], mgs: &[&str]| {
-            let told = told.iter().map(|text| nid(text)).collect();
+        let found = |listens: &str, given: &[&str], mgs: &[&str]| {
+            let given = given.iter().map(|text| nid(text)).collect();
             let mgs: Vec<Nid> = mgs.iter().map(|text| nid(text)).collect();
-            let found = announced(&ost, &nid(listens), told, &mgs);
+            let found = announced(&ost, &nid(listens), given, &mgs);
             found.map(|nids| nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(","))
         };
         assert_eq!(found("10.0.0.7:7989", &[], &[]).unwrap(), "10.0.0.7:7989");
@@ -532,7 +538,7 @@ mod tests {
         assert_eq!(mgt.unwrap(), [nid("0.0.0.0:7988")], "an MGS registers nowhere");
     }
 
-    /// An MGS that refuses every connection, as one that has not started yet.
+    /// An MGS that refuses every connection, like one that has not started yet.
     fn refuse(listener: &std::os::unix::net::UnixListener, connections: usize) {
         for _ in 0..connections {
             let (mut stream, _) = listener.accept().unwrap();
@@ -552,7 +558,7 @@ mod tests {
         }
     }
 
-    /// Two targets of a process: the one whose disk fails stops, the other serves.
+    /// When the disk of one target fails, that target stops and the other one keeps serving.
     #[test]
     fn a_target_that_stops_leaves_the_others_alone() {
         let folder = tempfile::tempdir().unwrap();
@@ -578,8 +584,10 @@ mod tests {
             let nid = Nid::Unix(folder.path().join(position.to_string()).display().to_string());
             let (listener, nid) = Listener::bind(&nid).unwrap();
             let mgs = Some(Nid::Unix(folder.path().join("mgs").display().to_string()));
-            let told = vec![nid.clone()];
-            threads.push(start_target(target, listener, nid, told, mgs, admin::Answers::default(), &options).unwrap());
+            let announced = vec![nid.clone()];
+            threads.push(
+                start_target(target, listener, nid, announced, mgs, admin::Answers::default(), &options).unwrap(),
+            );
         }
         let server = Server { threads, scratch: Vec::new(), shutdown: Arc::default(), _admin: None };
         let start = std::time::Instant::now();
@@ -587,7 +595,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(server.threads[0].is_finished() && !server.threads[1].is_finished());
-        assert!(!server.is_finished(), "the process goes on for the other");
+        assert!(!server.is_finished(), "the process continues for the other target");
         let stopped = server.stop().expect_err("it says at its end what happened");
         let Stopped::ByItself { target, reason: StopReason::Commit(store::EngineError::Io { what, .. }) } = &stopped
         else {
@@ -597,7 +605,7 @@ mod tests {
         assert!(!stopped.is_damage(), "another start may find the disk mended");
     }
 
-    /// Delays between its attempts double from 10 ms on, and nothing else happens that would wake its thread.
+    /// The delays between its attempts double from 10 ms on, and nothing else would wake its thread.
     #[test]
     fn a_target_whose_mgs_is_not_ready_tries_again_soon() {
         let folder = tempfile::tempdir().unwrap();

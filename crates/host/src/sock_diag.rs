@@ -1,8 +1,8 @@
-//! Who owns the other end of a connection over loopback, from the kernel's socket diagnostics (`NETLINK_SOCK_DIAG`).
+//! Finds the user behind the peer of a loopback connection, from the kernel's socket diagnostics (`NETLINK_SOCK_DIAG`).
 //!
-//! The kernel is asked for exactly one socket, which costs it one look into a hash table, however many there are. Only an
+//! Each request names exactly one socket, which costs the kernel one hash lookup, however many sockets there are. Only an
 //! established socket that a program still holds has an owner: the kernel reports user 0 for a socket that was closed and
-//! lingers in TIME_WAIT, so a closed one counts for nobody.
+//! lingers in TIME_WAIT, so a closed socket counts as having none.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,31 +12,31 @@ use std::time::Duration;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
-/// `SOCK_DIAG_BY_FAMILY`, of a request and of its answer.
+/// `SOCK_DIAG_BY_FAMILY`, in a request and in its answer.
 const BY_FAMILY: u16 = 20;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
 /// `TCP_ESTABLISHED`.
 const ESTABLISHED: u8 = 1;
-/// Bytes of a netlink header.
+/// The length of a netlink header.
 const HEADER: usize = 16;
-/// Bytes of `struct inet_diag_sockid`.
+/// The length of `struct inet_diag_sockid`.
 const SOCKET_ID: usize = 48;
-/// Bytes of it that are addresses and ports; an interface and a cookie follow.
+/// The length of its addresses and ports; an interface and a cookie follow.
 const FOUR_TUPLE: usize = 36;
-/// Bytes of `struct inet_diag_req_v2`.
+/// The length of `struct inet_diag_req_v2`.
 const QUESTION: usize = 8 + SOCKET_ID;
-/// Bytes of `struct inet_diag_msg`.
+/// The length of `struct inet_diag_msg`.
 const ANSWER: usize = 4 + SOCKET_ID + 20;
-/// The kernel answers at once; this is against a kernel that does not.
+/// The kernel answers at once; this limit is for a kernel that does not.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Asks the kernel about sockets.
+/// A netlink socket for socket diagnostics.
 #[derive(Debug)]
 pub(crate) struct SockDiag(OwnedFd);
 
 impl SockDiag {
-    /// Opens the way to the kernel.
+    /// Opens the netlink socket.
     ///
     /// # Errors
     /// The kernel has no socket diagnostics, or no descriptor is left.
@@ -48,14 +48,14 @@ impl SockDiag {
         Ok(SockDiag(socket))
     }
 
-    /// The user that owns the other end of an accepted connection, if that is on this machine and open.
+    /// The user that owns the peer's socket of an accepted connection, if that is on this machine and open.
     ///
     /// # Errors
-    /// The kernel could not be asked: open it anew.
+    /// The kernel did not answer; open a new netlink socket.
     pub(crate) fn peer_uid(&self, stream: &std::net::TcpStream) -> io::Result<Option<u32>> {
         let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return Ok(None) };
         let found = self.owner(canonical(peer), canonical(own))?;
-        // While this end is connected no other socket can have had the peer's address: the answer was about the peer.
+        // While this side is connected, no other socket can have the peer's address, so the answer was about the peer.
         Ok(found.filter(|_| stream.peer_addr().is_ok_and(|now| now == peer)))
     }
 
@@ -70,7 +70,7 @@ impl SockDiag {
     }
 }
 
-/// An IPv4 address in the clothes of IPv6 is looked up as what it is.
+/// Converts an IPv4-mapped IPv6 address to the IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -106,7 +106,7 @@ fn question(own: SocketAddr, other: SocketAddr) -> [u8; HEADER + QUESTION] {
     bytes
 }
 
-/// The user in an answer about exactly the four-tuple that was asked for.
+/// The user in an answer, if the answer is about exactly the requested four-tuple.
 fn parse(message: &[u8], four_tuple: &[u8]) -> Option<u32> {
     let kind = message.get(4..6)?;
     let answer = message.get(HEADER..HEADER + ANSWER)?;
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The kernel calls a socket that lingers after its close root's.
+    /// The kernel reports root as the owner of a socket that lingers after its close.
     #[test]
     fn a_connection_that_was_closed_is_nobodys() {
         let diag = SockDiag::open().unwrap();

@@ -1,4 +1,4 @@
-//! Byte streams between machines: TCP and Unix sockets behind one type.
+//! A byte stream to a peer: TCP and Unix sockets behind one type.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -16,11 +16,11 @@ pub struct Stream(OwnedFd);
 
 /// How long a connection attempt to one address may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pieces that one write carries.
+/// The most pieces in one write.
 const SLICES: usize = 16;
 
 impl Stream {
-    /// Connects to the first of `nids` that answers. Blocks: call it from a thread that may.
+    /// Connects to the first of `nids` that answers. Blocks, so only a thread that may block calls it.
     pub fn dial(nids: &[Nid]) -> io::Result<Stream> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address is known");
         for nid in nids {
@@ -56,7 +56,8 @@ impl Stream {
         }
     }
 
-    /// Appends what is there, as much as the buffer has room for: `Ok(0)` is the end, `WouldBlock` is nothing.
+    /// Appends available bytes, as many as fit into the spare capacity of `buffer`. `Ok(0)` is the end of the stream,
+    /// `WouldBlock` means that nothing is available.
     pub fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             match rustix::io::read(&self.0, rustix::buffer::spare_capacity(buffer)) {
@@ -66,7 +67,7 @@ impl Stream {
         }
     }
 
-    /// Writes what fits of what waits.
+    /// Writes as much of the queue as the socket takes.
     pub fn write(&self, queue: &mut SendQueue) -> io::Result<()> {
         while queue.has_remaining() {
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -83,7 +84,7 @@ impl Stream {
     }
 }
 
-/// The address of this machine that another sees when it is connected to from here. Nothing is sent.
+/// The source address that this machine uses towards a host. Nothing is sent.
 pub(crate) fn own_address_towards(host: &str, port: u16) -> Option<IpAddr> {
     (host, port).to_socket_addrs().ok()?.find_map(|peer| {
         let any = if peer.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };

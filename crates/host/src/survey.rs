@@ -1,13 +1,14 @@
-//! The load of `mds-survey`: requests straight into a metadata target that runs, made on the target's own thread.
+//! The load generator of `mds-survey`: requests that go directly to a running metadata target, made on the target's own
+//! thread.
 //!
-//! There is no network and no client: a stream is a session whose connection ends here, and its requests are handed to the
-//! machine as frames, like those of any client. So each operation is the real one, with its checks, locks, reply record and place
-//! in a group; what is missing is encoding, sockets, and the client's work. A stream has one request outstanding;
-//! a thread of the survey is one stream or several.
+//! There is no network and no client. Each stream is a session whose connection exists only in this process, and its
+//! requests are handed to the machine as frames, like those of any client. So each operation is the real one, with its
+//! checks, locks, reply record and place in a group; only encoding, sockets and the work of the client are missing. A
+//! stream has one request outstanding; a thread of the survey is one or more streams.
 //!
-//! A stream owns the sequences of FIDs that it is granted, all that it will need before the first test, because a grant waits
-//! for the disk: number 0 is a folder, number i + 1 its file i. Folders are
-//! `.mds-survey.N` in the root, and the whole is taken away by [`Order::Close`], or when no order came for a minute.
+//! A stream takes all the FID sequences that it will need before the first test, because a grant waits for the disk. Number
+//! 0 is a folder, number i + 1 its file i. Folders are `.mds-survey.N` in the root. Everything is removed by
+//! [`Order::Close`], or after a minute without an order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,17 +27,17 @@ use target::ConnId;
 
 use crate::clock;
 
-/// What is wanted of the survey of a target.
+/// An order for the survey of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Make sessions and folders.
+    /// Make the sessions and folders.
     Open(Plan),
-    /// Begin a test.
+    /// Start a test.
     Run(Test),
-    /// How far it is.
+    /// Report the progress.
     Status,
-    /// End the test under way.
+    /// Stop the running test.
     Stop,
     /// Remove what is left, and end the sessions.
     Close,
@@ -45,50 +46,50 @@ pub enum Order {
 /// The size of a survey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Threads.
+    /// The number of threads.
     pub threads: u32,
-    /// Streams of each.
+    /// The streams of each thread.
     pub outstanding: u32,
-    /// Folders; thread t works in folder t mod their number.
+    /// The number of folders; thread t works in folder t modulo this.
     pub folders: u32,
-    /// Files of all threads together.
+    /// The number of files of all threads together.
     pub files: u64,
     /// The number in the name of the first file.
     pub start: u64,
 }
 
-/// What every stream does with each of its files.
+/// The operation that every stream does with each of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
-    /// A regular file with a name, not opened.
+    /// Creates a regular file, without opening it.
     Create,
-    /// Name to object.
+    /// Looks up a name.
     Lookup,
-    /// Attributes of an object.
+    /// Reads the attributes of an object.
     MdGetattr,
-    /// An extended attribute of an object.
+    /// Sets an extended attribute of an object.
     Setxattr,
-    /// The name goes, and the file.
+    /// Removes the name and the file.
     Destroy,
 }
 
-/// How far a survey is.
+/// The progress of a survey.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Something is under way.
+    /// Whether a test or another stage is running.
     pub running: bool,
-    /// Operations of the test under way, or of the last one.
+    /// The operations of the running test, or of the last one.
     pub done: u64,
-    /// Its seconds.
+    /// How long it has run, in seconds.
     pub seconds: f64,
-    /// Operations per second of each second of it.
+    /// The operations per second in each second of it.
     pub samples: Vec<f64>,
     /// Why it ended early, as a sentence.
     pub failure: Option<String>,
 }
 
-/// Why a survey cannot be as it is planned.
+/// Why a plan is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlanError {
     /// Too few or too many streams, or more folders than threads.
@@ -101,22 +102,22 @@ pub enum PlanError {
     Files,
 }
 
-/// Why a survey does not take an order.
+/// Why an order is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OrderError {
-    /// The plan makes no sense.
+    /// The plan is refused.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Only one survey of a target at a time.
+    /// A target has only one survey at a time.
     #[error("a survey of this target is under way; let it end")]
     SurveyUnderWay,
-    /// Only one test at a time.
+    /// A survey has only one test at a time.
     #[error("a test of this survey is under way; let it end")]
     TestUnderWay,
-    /// A survey ends between its tests.
+    /// A survey is closed between its tests.
     #[error("a test of this survey is under way; stop it first")]
     NotStopped,
-    /// There is none that could take it.
+    /// No survey is open that could take the order.
     #[error("target '{target}' has no survey under way; begin one first")]
     NoSurvey {
         /// The target's name.
@@ -143,10 +144,10 @@ struct Stream {
     uuid: Bytes,
     sequences: Vec<u64>,
     waits: bool,
-    /// The next item of the stage, and the first that is not its own any more.
+    /// The next item of the stage, and the first after its own.
     at: u64,
     end: u64,
-    /// Its files from here to there exist.
+    /// The first of its files that exist, and the first after them.
     first_file: u64,
     files: u64,
 }
@@ -160,7 +161,7 @@ pub struct Survey {
     stage: Stage,
     /// Streams that may send.
     ready: VecDeque<usize>,
-    /// Streams that are not through with the stage.
+    /// Streams that have not finished the stage.
     unfinished: usize,
     stop: bool,
     started: Instant,
@@ -170,19 +171,19 @@ pub struct Survey {
     ended: bool,
 }
 
-/// Most streams of a survey.
+/// The most streams of a survey.
 const STREAMS_MAX: u32 = 4096;
-/// Without an order for so long, a survey takes itself away.
+/// A survey closes itself after this long without an order.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 const MODE_FILE: u32 = 0o100_644;
 const MODE_FOLDER: u32 = 0o040_755;
 
 impl Survey {
-    /// A survey of `target`, over connections with the numbers from `first_conn`.
+    /// Plans a survey of `target` over connections whose numbers start at `first_conn`.
     ///
     /// # Errors
-    /// The plan makes no sense.
+    /// The plan is refused.
     pub fn new(target: String, plan: Plan, first_conn: u64) -> Result<Survey, PlanError> {
         let streams = plan.threads.saturating_mul(plan.outstanding);
         if streams == 0 || streams > STREAMS_MAX || plan.folders == 0 || plan.folders > plan.threads {
@@ -228,7 +229,7 @@ impl Survey {
         (self.first_conn..self.first_conn + self.streams.len() as u64).map(ConnId)
     }
 
-    /// The connections, once, when the survey is over: they are to be ended.
+    /// The connections, which are to be closed. Given once, when the survey is over.
     pub fn take_conns(&mut self) -> Vec<ConnId> {
         if !self.is_over() || self.ended {
             return Vec::new();
@@ -237,12 +238,12 @@ impl Survey {
         self.conns().collect()
     }
 
-    /// Whether a connection is one of its own.
+    /// Whether a connection belongs to the survey.
     pub fn owns(&self, conn: ConnId) -> bool {
         (self.first_conn..self.first_conn + self.streams.len() as u64).contains(&conn.0)
     }
 
-    /// Nothing is left to be done, and its connections can go.
+    /// Whether nothing is left to do, so that the connections can be closed.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
@@ -255,7 +256,7 @@ impl Survey {
     /// Takes an order.
     ///
     /// # Errors
-    /// It does not fit what the survey does.
+    /// The order does not fit the current stage.
     pub fn order(&mut self, order: &Order) -> Result<(), OrderError> {
         self.last_order = Instant::now();
         match order {
@@ -283,7 +284,7 @@ impl Survey {
         }
     }
 
-    /// How far it is.
+    /// The progress.
     pub fn status(&self) -> Status {
         let mut status = self.status.clone();
         status.running = !matches!(self.stage, Stage::Idle | Stage::Over);
@@ -293,7 +294,7 @@ impl Survey {
         status
     }
 
-    /// A second has passed.
+    /// Called once a second.
     pub fn second(&mut self) {
         let now = Instant::now();
         let (before, done) = self.sampled;
@@ -335,7 +336,7 @@ impl Survey {
         }
     }
 
-    /// All streams are through with the stage.
+    /// All streams have finished the stage.
     fn finished(&mut self) {
         let failed = self.status.failure.is_some();
         match self.stage {
@@ -354,7 +355,7 @@ impl Survey {
         }
     }
 
-    /// Streams without an answer to wait for end the stage now, the others with their answers.
+    /// Ends the stage early: at once for streams without an outstanding request, and with their replies for the others.
     fn skip_rest(&mut self) {
         if !matches!(self.stage, Stage::Run(_)) {
             return;
@@ -369,7 +370,7 @@ impl Survey {
         }
     }
 
-    /// The next requests, `limit` at most.
+    /// Appends the next requests, at most `limit`.
     pub fn send(&mut self, limit: usize, frames: &mut Vec<(ConnId, Frame)>) {
         for _ in 0..limit {
             let Some(index) = self.ready.pop_front() else { return };
@@ -379,7 +380,7 @@ impl Survey {
         }
     }
 
-    /// An answer.
+    /// Handles a reply.
     pub fn receive(&mut self, conn: ConnId, frame: &Frame) {
         let header = &frame.header;
         let index = (conn.0 - self.first_conn) as usize;
@@ -397,7 +398,7 @@ impl Survey {
             }
         }
         match (result, stage) {
-            // A failed attempt to clean up must not keep the rest from it.
+            // A failed removal must not prevent the others.
             (Err(_), Stage::RemoveFiles | Stage::RemoveFolders | Stage::Disconnect) => {}
             (Err(errno), _) => {
                 let reason = frame.decode::<ConnectRep>().map(|reply| reply.reason).unwrap_or_default();
@@ -411,7 +412,7 @@ impl Survey {
                     if stage == Stage::Connect && !reason.is_empty() { format!(": {reason}") } else { String::new() };
                 self.status.failure.get_or_insert(format!("{what} failed: {errno}{reason}{hint}"));
                 self.streams[index].end = self.streams[index].at;
-                self.through();
+                self.stream_finished();
                 self.skip_rest();
                 return;
             }
@@ -428,19 +429,19 @@ impl Survey {
         if stream.at < stream.end {
             self.ready.push_back(index);
         } else {
-            self.through();
+            self.stream_finished();
         }
     }
 
-    /// A stream is through with the stage.
-    fn through(&mut self) {
+    /// A stream has finished the stage.
+    fn stream_finished(&mut self) {
         self.unfinished = self.unfinished.saturating_sub(1);
         if self.unfinished == 0 {
             self.finished();
         }
     }
 
-    /// The target hung up on a stream, or stops.
+    /// The target closed a stream's connection, or stops.
     pub fn hung_up(&mut self, conn: ConnId) {
         let index = (conn.0 - self.first_conn) as usize;
         self.status.failure.get_or_insert("the target ended the survey's session".to_owned());
@@ -449,7 +450,7 @@ impl Survey {
         let was_busy = stream.waits || stream.at < stream.end;
         (stream.waits, stream.end, stream.handle) = (false, stream.at, Handle(0));
         if was_busy {
-            self.through();
+            self.stream_finished();
             self.skip_rest();
         }
     }

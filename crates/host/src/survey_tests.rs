@@ -1,16 +1,16 @@
-//! Surveys of an imitated target that says yes, or no.
+//! Tests of surveys against an imitation of a target.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// What the target was asked, and how it answers.
+/// Counts the requests that the target got, and answers them.
 #[derive(Default)]
 struct Imitation {
     asked: BTreeMap<&'static str, u64>,
     names: std::collections::BTreeSet<Vec<u8>>,
     next_sequence: u64,
-    /// Every create from this on fails.
+    /// Creates fail once this many files exist.
     full_after: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Imitation {
         Frame { header, body, bulk: Bytes::new() }
     }
 
-    /// Until nothing is under way, or `limit` requests.
+    /// Runs until no request is outstanding, or for `limit` requests.
     fn drive(&mut self, survey: &mut Survey, limit: usize) {
         for _ in 0..limit {
             let mut frames = Vec::new();

@@ -1,8 +1,8 @@
-//! One thread per target: its machine and its connections.
+//! The driver of a target's machine: one thread for each target, with its connections.
 //!
-//! The thread runs a tokio current-thread loop. A connection reads as much as there is, hands every whole frame to the
-//! machine, and only then are the machine's wishes carried out; replies to one peer that are ready together leave in one
-//! write. What touches the disk goes to the [`crate::workers`].
+//! The thread runs a tokio current-thread loop. A connection reads all available bytes and hands every whole frame to the
+//! machine; only then are the machine's effects carried out. Replies to one peer that are ready together leave in one
+//! write. Disk I/O is left to the [`crate::workers`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -38,25 +38,25 @@ mod stopped;
 pub use stopped::Stopped;
 pub use target::{StopReason, UnfitStore};
 
-/// What a process asks of a target's thread.
+/// Requests of the process to a target's thread.
 #[derive(Debug)]
 pub enum Control {
-    /// Parameters that match a pattern.
+    /// The parameters that match a pattern.
     GetParams(String, oneshot::Sender<Vec<(String, String)>>),
-    /// Set a parameter.
+    /// Sets a parameter.
     SetParam(String, String, oneshot::Sender<Result<(), Errno>>),
-    /// Something about the survey of this target ([`crate::survey`]).
+    /// An order for the survey of this target ([`crate::survey`]).
     Survey(Order, oneshot::Sender<Result<Status, OrderError>>),
-    /// Commit everything and stop; clients' records stay.
+    /// Commits all changes and stops. Client records are kept.
     Shutdown,
 }
 
-/// A target that runs.
+/// A running target.
 #[derive(Debug)]
 pub struct TargetThread {
     /// Its name.
     pub name: String,
-    /// Where it listens.
+    /// The address at which it listens.
     pub nid: Nid,
     control: mpsc::UnboundedSender<Control>,
     serving: Arc<AtomicBool>,
@@ -64,25 +64,25 @@ pub struct TargetThread {
 }
 
 impl TargetThread {
-    /// Asks the thread. Answers may never come if it stops.
+    /// The channel for requests to the thread. A request that arrives while the thread stops may never be answered.
     pub fn control(&self) -> mpsc::UnboundedSender<Control> {
         self.control.clone()
     }
 
-    /// Whether it has ended.
+    /// Whether the thread has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Whether it is known to the MGS and takes requests.
+    /// Whether the target is registered with the MGS and serves requests.
     pub fn is_serving(&self) -> bool {
         self.serving.load(Ordering::Acquire)
     }
 
-    /// Waits for its end.
+    /// Waits for the thread to end.
     ///
     /// # Errors
-    /// Why the target stopped, if it was not asked to.
+    /// Why the target stopped, if that was not requested.
     pub fn join(self) -> Result<(), Stopped> {
         let TargetThread { name, thread, .. } = self;
         thread.join().unwrap_or(Err(Stopped::Panicked { target: name }))
@@ -136,7 +136,7 @@ pub fn spawn<S: Service + 'static>(
                 serving: for_thread,
                 withheld: RefCell::new(None),
                 survey: RefCell::new(None),
-                survey_goes_on: Notify::new(),
+                survey_ready: Notify::new(),
                 admin: door.admin,
                 questions: Cell::new(0),
             });
@@ -153,7 +153,7 @@ pub fn spawn<S: Service + 'static>(
     Ok(TargetThread { name, nid, control, serving, thread })
 }
 
-/// What the system refuses a target that starts.
+/// The error for something that the system refuses a starting target.
 fn lacks(target: &str, what: &'static str) -> impl FnOnce(io::Error) -> Stopped {
     let target = target.to_owned();
     move |error| Stopped::NoThreads { target, what, error }
@@ -163,18 +163,18 @@ struct World<S: Service> {
     clock: Clock,
     machine: RefCell<Asserted<Target<S>>>,
     workers: Workers,
-    /// Loads that are handed over together when the machine wants nothing else.
+    /// Loads that are handed over together once the machine has no further effects.
     loads: RefCell<Vec<store::Load>>,
     events: mpsc::UnboundedSender<Event>,
     conns: RefCell<HashMap<ConnId, Conn>>,
     next_conn: Cell<u64>,
     /// How often a connection had something to read.
     reads: Cell<u64>,
-    /// What the timer waits for.
+    /// The instant that the timer is set to.
     timer: Cell<Option<stdx::Instant>>,
-    /// The machine wants to be told the time before that.
+    /// The machine's deadline is now before that of the timer.
     timer_moved: Notify,
-    /// Why it ends by itself.
+    /// Why the target stops without having been asked to.
     stopped: RefCell<Option<Stopped>>,
     stop: Notify,
     name: String,
@@ -182,35 +182,35 @@ struct World<S: Service> {
     data: Option<PathBuf>,
     serving: Arc<AtomicBool>,
     survey: RefCell<Option<Survey>>,
-    /// Groups that do not reach the medium while it is read only, which a test of recovery makes it: a server that is killed
-    /// then loses what it has answered since.
+    /// Groups that are kept from the medium while it is read-only. A test of recovery makes it so: a server that is then
+    /// killed loses everything that it acknowledged since.
     withheld: RefCell<Option<Vec<store::Group>>>,
-    /// The survey can send.
-    survey_goes_on: Notify,
+    /// The survey has requests to send.
+    survey_ready: Notify,
     admin: admin::Answers,
-    /// Questions to the process that are not answered yet.
+    /// Admin requests that are not answered yet.
     questions: Cell<usize>,
 }
 
-/// Whether a frame is for the process, not for its target.
+/// Whether a frame is a request to the process, and not to its target.
 fn asks_process(frame: &Frame) -> bool {
     frame.header.opcode == Opcode::Admin as u16 && !frame.header.has(flags::REPLY)
 }
 
-/// What is to be written to a connection. Dropping it ends the connection's tasks.
+/// The sending side of a connection. Dropping it ends the connection's task.
 struct Conn {
     out: SendQueue,
-    /// What is in `out`, and what its task took from there and has not written yet.
+    /// The bytes in `out`, and those that the task took from there and has not written yet.
     unread: Rc<Unread>,
     pending: Rc<Notify>,
     hangup: Option<oneshot::Sender<()>>,
 }
 
-/// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
+/// The most rounds of reading before a deadline, so that peers that never stop sending cannot delay it.
 const READS_BEFORE_DEADLINE: u32 = 16;
-/// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
+/// The most admin requests that are answered at a time for the peers of one target; each takes a thread.
 const QUESTIONS_MAX: usize = 16;
-/// So many requests of a survey are made before others have their turn.
+/// The most requests of a survey before other connections have their turn.
 const SURVEY_TURN: usize = 256;
 
 async fn serve<S: Service + 'static>(
@@ -221,7 +221,7 @@ async fn serve<S: Service + 'static>(
     mut controls: mpsc::UnboundedReceiver<Control>,
 ) -> Result<(), Stopped> {
     world.event(Event::WallClock(clock::wall_ns()));
-    world.tell_space();
+    world.report_space();
     world.carry_out();
     let accepting = tokio::task::spawn_local(accept(world.clone(), entrance));
     let mut second = tokio::time::interval(Duration::from_secs(1));
@@ -253,33 +253,33 @@ async fn serve<S: Service + 'static>(
                 None => world.control(Control::Shutdown),
             },
             () = timer => {
-                world.take_in().await;
+                world.read_arrived().await;
                 world.event(Event::Tick);
             }
             () = world.timer_moved.notified() => {}
-            () = world.survey_goes_on.notified() => {
-                // The connections have their turn between two of the survey.
+            () = world.survey_ready.notified() => {
+                // Connections have their turn between two turns of the survey.
                 tokio::task::yield_now().await;
                 world.survey_turn();
             }
             _ = second.tick() => {
                 world.event(Event::WallClock(clock::wall_ns()));
-                world.tell_space();
+                world.report_space();
                 if let Some(survey) = &mut *world.survey.borrow_mut() {
                     survey.second();
-                    world.survey_goes_on.notify_one();
+                    world.survey_ready.notify_one();
                 }
             }
         }
         world.carry_out();
-        if let Some(line) = world.clock.told_gap() {
+        if let Some(line) = world.clock.gap_message() {
             tracing::warn!("target '{}' {line}", world.name);
         }
     }
-    // Nobody may find the address in use once the target has ended.
+    // The address must be free once the target has ended.
     accepting.abort();
     let _ = accepting.await;
-    // Replies that say "durable" are written before the connections go.
+    // Write the replies to changes that are durable now before the connections are closed.
     tokio::task::yield_now().await;
     world.stopped.borrow_mut().take().map_or(Ok(()), Err)
 }
@@ -296,7 +296,7 @@ async fn accept<S: Service + 'static>(world: Rc<World<S>>, mut entrance: Entranc
     }
 }
 
-/// The room on the medium of data files. If the store lies there too, they leave it its reserve.
+/// The space on the medium of the data files. If the store is on the same medium, the store's reserve is subtracted.
 fn data_space(folder: &std::path::Path, store: &store::Space) -> io::Result<DataSpace> {
     let medium = rustix::fs::statvfs(folder)?;
     let beside = match folder.parent() {
@@ -314,15 +314,15 @@ fn data_space(folder: &std::path::Path, store: &store::Space) -> io::Result<Data
     })
 }
 
-/// The number of a disk, the same in all processes of this kernel and on no other machine: FNV-1a over the kernel's identity, drawn
-/// anew at each boot, and its number of the device.
+/// The number of a disk, the same in all processes of this machine and different on all others: FNV-1a over the kernel's
+/// boot id, which is new at each boot, and the device number.
 fn disk_number(boot: &[u8], device: u64) -> u64 {
     let device = device.to_le_bytes();
     let sum = boot
         .iter()
         .chain(&device)
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    // 0 stands for one that is not known.
+    // 0 stands for an unknown disk.
     sum.max(1)
 }
 
@@ -332,7 +332,7 @@ impl<S: Service + 'static> World<S> {
         self.run(|machine| machine.handle(now, event));
     }
 
-    /// Runs `body` on the machine; `None` once an assertion in it has failed. The target stops then.
+    /// Runs `body` on the machine; `None` once an assertion has failed. The failure stops the target.
     fn run<R>(&self, body: impl FnOnce(&mut Target<S>) -> R) -> Option<R> {
         let mut machine = self.machine.borrow_mut();
         let failed_before = machine.has_failed();
@@ -343,7 +343,7 @@ impl<S: Service + 'static> World<S> {
         result
     }
 
-    /// The target stops as it is.
+    /// Stops the target without another commit.
     fn stop_for(&self, why: Stopped) {
         *self.stopped.borrow_mut() = Some(why);
         self.stop.notify_one();
@@ -353,7 +353,7 @@ impl<S: Service + 'static> World<S> {
         self.run(|machine| machine.deadline()).flatten()
     }
 
-    fn tell_space(&self) {
+    fn report_space(&self) {
         let store = match self.workers.engine().space() {
             Ok(space) => space,
             Err(error) => {
@@ -382,7 +382,7 @@ impl<S: Service + 'static> World<S> {
             }
             Control::Survey(order, reply) => {
                 let _ = reply.send(self.survey_order(&order));
-                self.survey_goes_on.notify_one();
+                self.survey_ready.notify_one();
             }
             Control::Shutdown => {
                 let now = self.clock.now();
@@ -396,7 +396,7 @@ impl<S: Service + 'static> World<S> {
         OfMedium::Readonly.declared().name(Component::Osd, &[&self.name])
     }
 
-    /// Those of the medium's device, and among them the space of the target.
+    /// The parameters of the medium's device, which include the target's space.
     fn medium_params(&self, pattern: &str) -> Vec<(String, String)> {
         let mut served = Served::new();
         served.add(Component::Osd, &[&self.name], |OfMedium::Readonly| None);
@@ -406,7 +406,7 @@ impl<S: Service + 'static> World<S> {
             true => self.run(|machine| machine.get_params(&format!("*.{}.*", self.name))).unwrap_or_default(),
             false => Vec::new(),
         };
-        // A management target has none.
+        // A management target has none of them.
         let of_space = |which: OfSpace| {
             let is_it = |name: &str| name.rsplit_once('.').is_some_and(|(_, leaf)| leaf == which.declared().leaf);
             of_target.iter().find(|(name, _)| is_it(name)).map(|(_, value)| value.clone())
@@ -460,12 +460,12 @@ impl<S: Service + 'static> World<S> {
         Ok(survey)
     }
 
-    /// Reads what has arrived, before a deadline acts on what has not: after a pause, or a long turn, the answer that it
+    /// Reads what has arrived before a deadline is acted on: after a pause, or a long turn, the answer that the machine
     /// waits for may be in a socket already.
-    async fn take_in(&self) {
+    async fn read_arrived(&self) {
         for _ in 0..READS_BEFORE_DEADLINE {
             let before = self.reads.get();
-            // The first lets the runtime look at the sockets, the second lets their tasks read.
+            // The first yield lets the runtime poll the sockets, the second lets the connections' tasks read.
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
             if self.reads.get() == before {
@@ -474,7 +474,7 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// Hands requests of the survey to the machine, as many as may go before others have their turn.
+    /// Hands requests of the survey to the machine, as many as fit in one turn.
     fn survey_turn(self: &Rc<Self>) {
         let mut frames = Vec::new();
         let mut sent = 0;
@@ -494,7 +494,7 @@ impl<S: Service + 'static> World<S> {
         let gone: Vec<ConnId> = match &mut *self.survey.borrow_mut() {
             Some(survey) => {
                 if survey.is_ready() {
-                    self.survey_goes_on.notify_one();
+                    self.survey_ready.notify_one();
                 }
                 survey.take_conns()
             }
@@ -546,7 +546,7 @@ impl<S: Service + 'static> World<S> {
         });
     }
 
-    /// The life of a connection.
+    /// The task of a connection.
     async fn converse<T>(
         self: Rc<Self>,
         id: ConnId,
@@ -593,7 +593,7 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// Hands over what has arrived. `false`: it is no frame, and the connection is to be closed.
+    /// Hands the received frames to the machine. `false`: the bytes are no frame, and the connection is to be closed.
     fn take_frames(self: &Rc<Self>, id: ConnId, decoder: &mut Decoder) -> bool {
         let sound = loop {
             match decoder.next_frame() {
@@ -624,7 +624,7 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// A question to the process. Its answer may take a while: it asks the targets, this one too.
+    /// Answers an admin request to the process. That may take a while, because it asks the targets, this one too.
     async fn answer_for_process(self: Rc<Self>, id: ConnId, frame: Frame) {
         let mut header = Header { flags: flags::REPLY, ..frame.header };
         let reply = match frame.decode::<AdminReq>() {
@@ -644,10 +644,10 @@ impl<S: Service + 'static> World<S> {
         self.send(id, &Frame::new(header, &reply, bytes::Bytes::new()));
     }
 
-    /// Carries out what the machine wants after an event that came past the loop that looks after the timer.
+    /// Carries out effects after an event that did not pass through the main loop, which sets the timer.
     fn pump(self: &Rc<Self>) {
         self.carry_out();
-        // The event may have moved the deadline as well as its effects.
+        // The event and its effects may both have moved the deadline.
         let deadline = self.deadline();
         if deadline.is_some_and(|at| self.timer.get().is_none_or(|timer| at < timer)) {
             self.timer.set(deadline);
@@ -655,7 +655,7 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// Carries out what the machine wants.
+    /// Carries out the machine's effects.
     fn carry_out(self: &Rc<Self>) {
         while let Some(effect) = self.run(Target::poll).flatten() {
             self.apply(effect);
@@ -669,7 +669,7 @@ impl<S: Service + 'static> World<S> {
                 if let Some(survey) = &mut *self.survey.borrow_mut() {
                     survey.receive(conn, &frame);
                 }
-                self.survey_goes_on.notify_one();
+                self.survey_ready.notify_one();
             }
             Effect::Hangup { conn } if self.surveys(conn) => {
                 if let Some(survey) = &mut *self.survey.borrow_mut() {
@@ -719,7 +719,7 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// Whether a connection is one of the survey's.
+    /// Whether a connection belongs to the survey.
     fn surveys(&self, conn: ConnId) -> bool {
         self.survey.borrow().as_ref().is_some_and(|survey| survey.owns(conn))
     }
@@ -742,7 +742,7 @@ impl<S: Service> std::fmt::Debug for World<S> {
     }
 }
 
-// The sender is kept so that the channel of results stays open while the target lives.
+// The sender is kept so that the channel of results stays open as long as the target lives.
 impl<S: Service> Drop for World<S> {
     fn drop(&mut self) {
         let _ = &self.events;

@@ -1,10 +1,10 @@
-//! The threads that touch the disk for a target, so that the target's own thread never does.
+//! The threads that do a target's disk I/O, so that the target's own thread never does any.
 //!
-//! One thread commits groups, in their order. Two load records. A few do data files: all operations on one file go to
-//! the same thread, so they keep their order; a sync of many files is split and answered when the last part is done.
-//! Beside each of these a second thread makes files durable, so that writes go on meanwhile ([`crate::data_files`]).
-//! One looks at the whole store for damage that nobody has met, a little each second.
-//! Results come back as events of the target. A thread that panics is told of apart: its target stops.
+//! One thread commits groups, in order. Two load records. A few operate on data files: all operations on a file go to the
+//! same thread, which keeps their order; a sync of files of several threads is split, and answered when the last part is
+//! done. Beside each of these, a second thread makes files durable, so that writes continue meanwhile
+//! ([`crate::data_files`]). One thread reads through the whole store, a little each second, to find damage early. Results
+//! come back as events of the target. A panic of a thread is reported on a channel of its own, and stops the target.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,38 +21,38 @@ use target::{DataId, DataOp, DataResult, Event};
 use crate::asserted::start_thread;
 use crate::data_files::{DataFiles, SyncJob};
 
-/// Where results go.
+/// The channel for results.
 pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
-/// Where names of threads that have panicked go.
+/// The channel for the names of threads that have panicked.
 pub type Panics = tokio::sync::mpsc::UnboundedSender<String>;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The worker threads of one target. They end when this is dropped and their queues are empty.
+/// The worker threads of one target. After this is dropped, they exit once their queues are empty.
 pub struct Workers {
     engine: Arc<dyn Engine>,
     events: Events,
     commits: mpsc::Sender<Job>,
     loads: mpsc::Sender<Job>,
     data: Vec<mpsc::Sender<DataJob>>,
-    /// Its end ends the thread that looks for damage.
+    /// Dropping it stops the thread that looks for damage.
     _walk: mpsc::Sender<()>,
 }
 
-/// Threads that load records.
+/// The number of threads that load records.
 const LOADERS: usize = 2;
-/// So many records are not worth a second one.
+/// Up to this many records, one loader reads them all.
 const LOADS_TOGETHER: usize = 64;
-/// Threads for data files.
+/// The number of threads for data files.
 const DATA_THREADS: usize = 2;
 
-/// So much of a store is looked at in a second,
+/// How many bytes of the store are verified at a time.
 const WALK_BYTES: usize = 1 << 20;
 const WALK_EVERY: Duration = Duration::from_secs(1);
-/// and so long nothing when all of it was.
+/// The pause between two passes over the store.
 const WALK_REST: Duration = Duration::from_secs(6 * 3600);
 
-/// Walks the store over and over, until the other end of `ended` is gone.
+/// Verifies the whole store again and again, until the sender of `ended` is dropped.
 fn look_for_damage(engine: &dyn Engine, events: &Events, ended: &mpsc::Receiver<()>) {
     let mut from = Key::empty();
     let mut rest = WALK_EVERY;
@@ -137,8 +137,8 @@ impl Workers {
         &self.engine
     }
 
-    /// Runs loads that are wanted at the same time, on loader threads; their events follow. Records are read together:
-    /// handing one over takes longer than reading it.
+    /// Runs loads that are wanted at the same time on the loader threads; each gives an event. Records are loaded in large
+    /// parts, because handing a job over takes longer than reading a record.
     pub fn load(&self, loads: Vec<store::Load>) {
         let (records, scans): (Vec<_>, Vec<_>) =
             loads.into_iter().partition(|load| matches!(load.what, store::LoadWhat::Record(_)));
@@ -153,14 +153,14 @@ impl Workers {
         }
     }
 
-    /// Writes a group after those before it; its event follows.
+    /// Commits a group after all earlier ones; gives an event.
     pub fn commit(&self, group: store::Group) {
         let (engine, events) = (self.engine.clone(), self.events.clone());
         let _ = self.commits.send(Box::new(move || {
             let number = group.number();
             let event = match group.run(&*engine) {
                 Ok(()) => {
-                    // What the group took is known before the next one is filled on the strength of an old figure.
+                    // Report the new space first, so that the next group is not filled according to the old figure.
                     if let Ok(space) = engine.space() {
                         let _ = events.send(Event::Space(space));
                     }
@@ -173,7 +173,7 @@ impl Workers {
         }));
     }
 
-    /// Does a data operation; its event follows.
+    /// Runs a data operation; gives an event.
     pub fn data(&self, id: DataId, op: DataOp) {
         let events = self.events.clone();
         let done = move |result| {
@@ -227,7 +227,7 @@ impl Workers {
     }
 }
 
-/// A thread for data files. Syncs are handed on with what was written before them.
+/// The body of a thread for data files. It passes syncs on, together with the files that were written before them.
 fn do_data(mut files: DataFiles, queue: mpsc::Receiver<DataJob>, syncs: &mpsc::Sender<(SyncJob, Option<Done>)>) {
     for job in queue {
         match job.op {
@@ -243,7 +243,7 @@ fn do_data(mut files: DataFiles, queue: mpsc::Receiver<DataJob>, syncs: &mpsc::S
     }
 }
 
-/// The thread beside it. What fails to reach the disk while nobody waits is told to whoever syncs next.
+/// The body of the sync thread beside it. A failure that no request waits for is reported to every later sync.
 fn make_durable(queue: mpsc::Receiver<(SyncJob, Option<Done>)>) {
     let mut failed = false;
     for (sync, done) in queue {
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn loads_that_are_wanted_together_all_come_back() {
         let engine: Arc<dyn Engine> = Arc::new(store::MemEngine::new());
-        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (events, mut received) = tokio::sync::mpsc::unbounded_channel();
         let (panics, _) = tokio::sync::mpsc::unbounded_channel();
         let workers = Workers::start("test", engine, None, events, &panics).unwrap();
         let mut view = store::View::new(store::ViewConfig::default(), store::Formats::new(|_| 1), 0);
@@ -285,7 +285,7 @@ mod tests {
         workers.load(loads);
         drop(workers);
         let mut answered = Vec::new();
-        while let Some(event) = told.blocking_recv() {
+        while let Some(event) = received.blocking_recv() {
             if let Event::Loaded(done) = event {
                 answered.push(done.id);
             }
@@ -296,9 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_while_nobody_waited_is_told_to_all_that_sync_later() {
+    fn what_failed_while_nobody_waited_is_reported_to_every_later_sync() {
         let (sender, queue) = mpsc::channel();
-        let (results, told) = mpsc::channel();
+        let (results, completed) = mpsc::channel();
         let done = || -> Option<Done> {
             let results = results.clone();
             Some(Box::new(move |result| drop(results.send(result))))
@@ -309,9 +309,9 @@ mod tests {
         sender.send((SyncJob::default(), done())).unwrap();
         drop(sender);
         make_durable(queue);
-        let told: Vec<DataResult> = told.try_iter().collect();
+        let completed: Vec<DataResult> = completed.try_iter().collect();
         let failed = DataResult::Failed(Errno::EIO);
-        assert_eq!(told, [DataResult::Done, failed.clone(), failed]);
+        assert_eq!(completed, [DataResult::Done, failed.clone(), failed]);
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         files.sync_too(pipe.clone());
         let (sender, queue) = mpsc::channel();
         let (syncs, sync_queue) = mpsc::channel();
-        let (results, told) = mpsc::channel();
+        let (results, completed) = mpsc::channel();
         std::thread::spawn(move || make_durable(sync_queue));
         std::thread::spawn(move || do_data(files, queue, &syncs));
         let write = || DataOp::Write { file: 1, offset: 0, data: vec![7; 10].into() };
@@ -334,7 +334,7 @@ mod tests {
             });
             sender.send(DataJob { op, done }).unwrap();
         }
-        let next = || told.recv_timeout(std::time::Duration::from_secs(60));
+        let next = || completed.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!((next(), next()), (Ok("first"), Ok("second")), "the sync waits for the pipe");
         drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
         assert_eq!(next(), Ok("sync"));

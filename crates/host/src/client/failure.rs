@@ -7,11 +7,11 @@ use proto::Errno;
 
 use super::{AssertionFailed, Mount, Phase, Shared, State, UnmountError};
 
-/// So many files with data that was not written back are named in the log.
+/// The most files with data that was not written back that are named in the log.
 const LOST_MAX: usize = 100;
 
 impl Mount {
-    /// What was left of it, if an assertion in the client has failed.
+    /// What was left unwritten, if an assertion in the client has failed.
     pub fn failure(&self) -> Option<AssertionFailed> {
         match &self.shared.state.lock().lost {
             Some(UnmountError::Assertion(failed)) => Some(failed.clone()),
@@ -21,12 +21,12 @@ impl Mount {
 }
 
 impl Shared {
-    /// A thread that works for the machine has ended in the middle of something, which is then never done.
+    /// A thread that works for the machine has panicked. Its job is never finished, so the machine fails.
     pub(super) fn thread_panicked(self: &Arc<Self>) {
         self.turn(|state, _| state.machine.fail());
     }
 
-    /// An assertion in the machine has failed: nothing more is sent, and every call that waits, or still comes, gets `EIO`.
+    /// An assertion in the machine has failed: nothing more is sent, and all waiting and later calls get `EIO`.
     pub(super) fn assertion_failed(&self, state: &mut State) {
         let waiting = std::mem::take(&mut state.completions);
         state.ready.extend(waiting.into_values().map(|waiting| (waiting.completion, Err(Errno::EIO))));

@@ -1,18 +1,18 @@
-//! The kernel's part of a mount: what the client asks it to forget.
+//! The interface to the kernel's caches: what the client asks the kernel to invalidate.
 
 use client::api::KernelNode;
 
-/// What the machine asks of the kernel; the FUSE adapter provides it.
+/// Requests of the machine to the kernel. The FUSE adapter implements them.
 pub trait Kernel: Send + Sync {
-    /// Forget attributes and the pages of a range. Returns when the kernel has; false if it does not know the node.
+    /// Invalidates attributes and a range of pages. Returns when that is done; false if the kernel does not know the node.
     fn forget_inode(&self, ino: u64, offset: u64, length: u64) -> bool;
-    /// Forget a name. Returns when the kernel has.
+    /// Invalidates a name. Returns when that is done.
     fn forget_entry(&self, parent: u64, name: &[u8]);
-    /// Drop what is known of these nodes, where no program uses it. It may have been done when this returns.
+    /// Asks the kernel to drop these nodes where no program uses them. The kernel need not have done so when this returns.
     fn let_go(&self, nodes: &[KernelNode]);
 }
 
-/// A kernel that remembers nothing, for the native library.
+/// A kernel that caches nothing, for the native library.
 #[derive(Debug)]
 pub struct NoKernel;
 

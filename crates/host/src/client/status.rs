@@ -1,4 +1,4 @@
-//! What can be asked of a running client, and its parameters.
+//! The parameters and the state of a running client.
 
 use proto::Errno;
 
@@ -13,7 +13,7 @@ impl Mount {
         found
     }
 
-    /// The mount's own name among devices, and its other devices.
+    /// The name of the mount's own device, and its other devices.
     pub fn devices(&self) -> (String, Vec<client::api::Device>) {
         let mut state = self.shared.state.lock();
         state.machine.run(|machine| (machine.device(), machine.devices())).unwrap_or_default()
@@ -33,18 +33,18 @@ impl Mount {
         result
     }
 
-    /// Files of which the kernel may hold pages, dirty ones too.
+    /// Files of which the kernel may hold pages, including dirty ones.
     pub fn files_in_kernel(&self) -> Vec<u64> {
         self.shared.state.lock().machine.run(|machine| machine.files_in_kernel()).unwrap_or_default()
     }
 
-    /// Whether it serves programs: it was not told to end yet.
+    /// Whether the client serves programs and was not asked to unmount.
     pub fn is_up(&self) -> bool {
         matches!(self.shared.state.lock().phase, Phase::Mounting | Phase::Mounted)
     }
 
-    /// Whose answers a mount that is not complete lacks, once that takes a while: sentences, the one without which it cannot go on
-    /// first.
+    /// The servers that an incomplete mount waits for, once it has waited for a while: sentences, starting with the server
+    /// without which it cannot continue.
     pub fn waits(&self) -> Vec<String> {
         let state = self.shared.state.lock();
         if state.phase == Phase::Mounting { state.waits.clone() } else { Vec::new() }

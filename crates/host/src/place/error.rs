@@ -1,4 +1,4 @@
-//! Why targets at rest cannot be named, made, read or changed.
+//! Why offline targets cannot be named, formatted, read or changed.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,123 +8,123 @@ use schema::BadRecord;
 use store::{Damaged, EngineError};
 use thiserror::Error;
 
-/// Why a text names no place of a target.
+/// Why a text does not name the place of a target.
 #[derive(Debug, Error)]
 pub enum ParsePlaceError {
-    /// What stands after `mem:` is no target's name.
+    /// The text after `mem:` is not the name of a target.
     #[error(transparent)]
     Name(#[from] ParseTargetNameError),
-    /// A kind of place that this version does not have.
+    /// A kind of place that this version does not support.
     #[error("'{text}': targets in object stores ({scheme}) are not part of this version; use a directory")]
     ObjectStore {
         /// The text.
         text: String,
-        /// What stands before `://`.
+        /// The text before `://`.
         scheme: String,
     },
-    /// No path follows from it.
+    /// The text gives no absolute path.
     #[error("'{text}': {error}; name a directory")]
     Path {
         /// The text.
         text: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
-/// A text that is no parameter with its value.
+/// A text that is not a parameter with its value.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("'{0}' is not a parameter; expected PATH=VALUE, for example mdt.dom_stripesize=0")]
 pub struct ParseParamError(pub String);
 
-/// Why a target cannot be made.
+/// Why a target cannot be formatted.
 #[derive(Debug, Error)]
 pub enum FormatError {
-    /// One in memory is made otherwise.
+    /// A target in memory is formatted when it is served.
     #[error("a target in memory is made when it is served: adamant serve mem:{0}")]
     InMemory(TargetName),
-    /// A directory is wanted, not a device.
+    /// The path is a block device and not a directory.
     #[error(
         "'{}' is a block device, and a target is a directory: make a file system on it (mkfs.ext4, mkfs.xfs), mount it, and name a \
          directory there",
         .0.display()
     )]
     BlockDevice(PathBuf),
-    /// Something else is there.
+    /// The path exists and is not a directory.
     #[error("'{}' is not a directory; name one that is empty or not there yet", .0.display())]
     NotADirectory(PathBuf),
-    /// Files of others are there.
+    /// The directory holds other files.
     #[error(
         "'{}' is not empty: it holds '{entry}'; choose an empty directory, or make the target beside what is there with --reformat",
         .directory.display()
     )]
     NotEmpty {
-        /// Where the target was to be.
+        /// The directory.
         directory: PathBuf,
-        /// One of the files.
+        /// One of the files in it.
         entry: String,
     },
-    /// A target is there.
+    /// The directory holds a target already.
     #[error(
         "'{}' is a target already ({}); choose another directory, or destroy it with --reformat",
         .directory.display(),
         .holds.as_ref().map_or_else(ToString::to_string, |name| format!("it holds {name}"))
     )]
     IsATarget {
-        /// Where the target was to be.
+        /// The directory.
         directory: PathBuf,
-        /// The name of the one that is there, or why that cannot be read.
+        /// The name of that target, or why it cannot be read.
         holds: Result<String, Box<ReadError>>,
     },
-    /// The file system underneath refuses.
+    /// The file system underneath reports an error.
     #[error("cannot {doing} '{}': {error}", .path.display())]
     Io {
-        /// What was tried.
+        /// What was attempted.
         doing: &'static str,
-        /// With what.
+        /// The path that it was attempted with.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The store cannot be made, or the one that goes is in use.
+    /// The store cannot be made, or the store to be destroyed is in use.
     #[error(transparent)]
     Store(#[from] EngineError),
 }
 
-/// Why the records of a target at rest cannot be read.
+/// Why the records of an offline target cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
-    /// One in memory is nowhere to be looked at.
+    /// A target in memory cannot be read from outside its process.
     #[error("a target in memory has no header to look at; name a directory")]
     InMemory,
     /// The store cannot be opened or read.
     #[error(transparent)]
     Store(#[from] EngineError),
-    /// The store has records, and not the one that says whose it is.
+    /// The store has records, but not the header of its target.
     #[error(
         "the store in '{0}' is damaged: it has records, and the target's own is not found; put back a copy of that directory, or make the \
          target anew"
     )]
     HeaderLost(String),
-    /// Nothing is in the store: making the target was interrupted.
+    /// The store is empty: formatting was interrupted.
     #[error(
         "'{0}' holds a store without a target; it was never finished: make it again with 'adamant mkfs --reformat'"
     )]
     Unfinished(String),
-    /// A record is whole, and makes no sense.
+    /// A record is intact but makes no sense.
     #[error("'{place}': {error}, or put back a copy of that directory")]
     Senseless {
         /// Where the store is.
         place: String,
-        /// The record.
+        /// What is wrong with the record.
         error: BadRecord,
     },
-    /// The header names no target.
+    /// The name in the header is not the name of a target.
     #[error("'{place}': {error}; put back a copy of that directory")]
     Name {
         /// Where the store is.
         place: String,
-        /// The name.
+        /// What is wrong with the name.
         error: ParseTargetNameError,
     },
 }
@@ -136,7 +136,7 @@ impl From<Damaged> for ReadError {
 }
 
 impl ReadError {
-    /// Whether what is stored is damaged: to try again does not help, a copy does.
+    /// Whether stored data is damaged, so that a retry does not help, but restoring a copy does.
     pub fn is_damage(&self) -> bool {
         match self {
             ReadError::Store(error) => error.is_damage(),
@@ -146,13 +146,13 @@ impl ReadError {
     }
 }
 
-/// Why a target at rest cannot be changed.
+/// Why an offline target cannot be changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ChangeError {
-    /// A parameter that is none.
+    /// A text is not a parameter.
     #[error(transparent)]
     Param(#[from] ParseParamError),
-    /// It cannot be read, or its store cannot be written.
+    /// The target cannot be read, or its store cannot be written.
     #[error(transparent)]
     Store(#[from] ReadError),
 }

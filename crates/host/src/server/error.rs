@@ -16,10 +16,10 @@ pub enum StartError {
     /// The store of a target cannot be opened or read.
     #[error(transparent)]
     Store(#[from] ReadError),
-    /// An address cannot be listened at.
+    /// Listening at an address failed.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A target would be found nowhere.
+    /// A target has no address at which others can reach it.
     #[error(
         "target '{target}' listens at {nid}, which is no address at which others find it; name one with --tell HOST:{port}",
         port = proto::nid::PORT
@@ -27,27 +27,27 @@ pub enum StartError {
     NoAddress {
         /// Its name.
         target: TargetName,
-        /// Where it listens.
+        /// The address at which it listens.
         nid: Nid,
     },
-    /// A target in memory has no folder for its data files.
+    /// The folder for the data files of a target in memory cannot be made.
     #[error("cannot make a folder for '{target}' in '{}': {error}", .folder.display())]
     Scratch {
         /// Its name.
         target: TargetName,
-        /// Where the folder was to be.
+        /// The parent of the folder.
         folder: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The system gives no thread.
+    /// The system refused a thread.
     #[error(
         "cannot start the target in '{place}': {error}; raise the limit of threads (ulimit -u), or end other processes"
     )]
     Thread {
         /// Where its store is.
         place: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -59,7 +59,7 @@ impl From<EngineError> for StartError {
 }
 
 impl StartError {
-    /// Whether a store is damaged: to start again does not help, a copy does.
+    /// Whether a store is damaged, so that a restart does not help, but restoring a copy does.
     pub fn is_damage(&self) -> bool {
         matches!(self, StartError::Store(error) if error.is_damage())
     }

@@ -1,4 +1,4 @@
-//! The bare engine: the records of creates, in merged groups, with nothing above it.
+//! The bare engine as a yardstick: the records of creates, in merged groups, with nothing above the engine.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use engine::{LmdbEngine, OpenOptions};
 use store::{Batch, Engine, Formats, Key, Value};
 
-/// What the engine gives.
+/// What the engine achieves.
 #[derive(Clone, Copy, Debug)]
 pub struct Bare {
-    /// Creates per second, commits and their fsyncs included.
+    /// Creates per second, including commits and their fsyncs.
     pub creates_per_second: f64,
     /// CPU time of a create, in microseconds.
     pub cpu_us: f64,
@@ -20,7 +20,7 @@ fn own_cpu() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Entry, inode and index of a file, and the two records that all creates of a group share: directory and client.
+/// The entry, inode and index of a file, and the two records that all creates of a group share: directory and client.
 fn create(batch: &mut Batch, n: u64) {
     let name = format!("file.mdtest.0.{n}");
     batch.put(
@@ -36,7 +36,7 @@ fn create(batch: &mut Batch, n: u64) {
 /// Commits `groups` groups of `creates` creates into a new store in `folder`.
 ///
 /// # Errors
-/// The engine's.
+/// An error of the engine.
 pub fn measure(folder: &Path, groups: u64, creates: u64) -> anyhow::Result<Bare> {
     let engine = LmdbEngine::open(folder, OpenOptions { create: true, ..OpenOptions::default() })?;
     let formats = Formats::new(|_| 1);

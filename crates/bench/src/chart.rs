@@ -1,8 +1,8 @@
 //! Charts as SVG.
 //!
-//! A place on the horizontal axis is a word, so steps are as far apart as they are named. The vertical axis begins at 0,
-//! or is logarithmic (and says so) where the series lie too far apart to be seen together. Each series has a colour and a
-//! marker of its own: the colours are Okabe and Ito's, which people with any kind of colour blindness can tell apart.
+//! The horizontal axis has named steps, which are equally far apart. The vertical axis begins at 0, or is logarithmic (and
+//! says so) where the series lie too far apart for a linear one. Each series has its own colour and marker. The colours are
+//! Okabe and Ito's, which people with any kind of colour blindness can tell apart.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
@@ -15,7 +15,7 @@ use crate::results::{Chart, Series, Shape};
 const WIDTH: u32 = 760;
 const HEIGHT: u32 = 440;
 const LEGEND: u32 = 190;
-/// Okabe and Ito, without the yellow that is too pale on white.
+/// The colours of Okabe and Ito, without the yellow, which is too pale on white.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -27,7 +27,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(214, 214, 214);
-/// From how far apart the axis is logarithmic.
+/// The ratio between the largest and smallest value from which the axis is logarithmic.
 const FAR: f64 = 30.0;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -37,7 +37,7 @@ fn broken(error: impl std::fmt::Display) -> Failure {
     anyhow::anyhow!("a chart cannot be drawn: {error}")
 }
 
-/// A value's height, and the labels beside the axis.
+/// The scale of the vertical axis, and its labels.
 struct Scale {
     is_log: bool,
     low: f64,
@@ -47,11 +47,11 @@ struct Scale {
 impl Scale {
     fn of(series: &[Series], shape: Shape) -> Scale {
         let points = || series.iter().flat_map(|series| series.points.iter().flatten());
-        // One far-off measurement must not make all bars flat: their whiskers may be cut off at the top.
+        // A single outlier must not make all bars flat, so its whisker may be cut off at the top.
         let top = |point: &Figure| if shape == Shape::Bars { point.max.min(1.3 * point.median) } else { point.max };
         let high = points().map(top).fold(0.0, f64::max);
         let low = points().map(|point| point.min).filter(|low| *low > 0.0).fold(f64::INFINITY, f64::min);
-        // The length of a bar is its value: no logarithm there.
+        // The length of a bar is its value, so bars have a linear axis.
         match shape == Shape::Lines && low.is_finite() && high / low > FAR {
             true => Scale { is_log: true, low: low.log10().floor(), high: (high * 1.15).log10() },
             false => Scale { is_log: false, low: 0.0, high: if high > 0.0 { high * 1.1 } else { 1.0 } },
@@ -63,11 +63,11 @@ impl Scale {
         height.min(self.high)
     }
 
-    /// Heights that get a line and a label.
+    /// The heights that get a line and a label.
     fn marks(&self) -> Vec<f64> {
         if self.is_log {
             let tens = (self.low as i32..=self.high.ceil() as i32).map(f64::from);
-            // Few tens: the numbers between them, too.
+            // With few powers of ten, label numbers between them too.
             let parts: &[f64] = if self.high - self.low < 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
             let marks = tens.flat_map(|ten| parts.iter().map(move |part| ten + part.log10()));
             return marks.filter(|mark| *mark <= self.high).collect();
@@ -93,7 +93,7 @@ impl Scale {
     }
 }
 
-/// An axis whose marks are given.
+/// An axis with given marks.
 struct Axis {
     range: std::ops::Range<f64>,
     marks: Vec<f64>,
@@ -120,7 +120,7 @@ impl Ranged for Axis {
 /// A chart as an SVG document.
 ///
 /// # Errors
-/// The plotting library's.
+/// An error of the plotting library.
 pub fn draw(chart: &Chart) -> anyhow::Result<String> {
     let mut text = String::new();
     {
@@ -133,7 +133,7 @@ pub fn draw(chart: &Chart) -> anyhow::Result<String> {
         legend(chart, &right)?;
         root.present().map_err(broken)?;
     }
-    // What a screen reader says.
+    // The title for screen readers.
     let title = chart.title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     Ok(text.replacen("<svg ", "<svg role=\"img\" ", 1).replacen('>', &format!("><title>{title}</title>"), 1))
 }
@@ -210,7 +210,7 @@ fn plot(chart: &Chart, area: &Area<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The marker of a series, at a place of the whole picture.
+/// Draws the marker of a series at a place of the picture.
 fn marker(area: &Area<'_>, index: usize, at: (i32, i32), colour: RGBColor) -> anyhow::Result<()> {
     let (left, top) = area.get_base_pixel();
     let at = (at.0 - left, at.1 - top);
@@ -225,7 +225,7 @@ fn marker(area: &Area<'_>, index: usize, at: (i32, i32), colour: RGBColor) -> an
 }
 
 fn legend(chart: &Chart, area: &Area<'_>) -> anyhow::Result<()> {
-    /// Letters of a line; the rest goes to the next.
+    /// The most letters in a line of the legend; longer names are wrapped.
     const LINE: usize = 17;
     let style = ("sans-serif", 16).into_font().color(&INK);
     let (left, _) = area.get_base_pixel();
@@ -252,7 +252,7 @@ fn legend(chart: &Chart, area: &Area<'_>) -> anyhow::Result<()> {
     area.draw(&Text::new("median, min to max", (8, HEIGHT as i32 - 30), note)).map_err(broken)
 }
 
-/// Words in lines of at most `width` letters, where the words allow.
+/// Wraps a text into lines of at most `width` letters, unless a word is longer.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,4 +1,5 @@
-//! Servers and mounts in processes of their own, over loopback TCP, in a scratch directory; what they used.
+//! A cluster under test: servers and mounts in processes of their own, over loopback TCP, in a scratch directory; and the
+//! resources that they used.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -26,25 +27,25 @@ struct Process {
     child: Child,
 }
 
-/// A file system that goes when this is dropped.
+/// A file system that is taken down when this is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     program: PathBuf,
-    /// Mounts first: they go first.
+    /// The mounts. They come first, so that they are taken down first.
     mounts: Vec<(PathBuf, Process)>,
     /// MGS, MDT, OSTs.
     servers: Vec<Process>,
-    /// Where they listen.
+    /// The addresses at which they listen.
     addresses: Vec<SocketAddr>,
-    /// Where the MGS listens.
+    /// The address of the MGS.
     mgs: String,
     scratch: PathBuf,
 }
 
-/// What a cluster has used since it started.
+/// The resources that a cluster has used since it started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Requests that its servers ran.
+    /// The number of requests that its servers ran.
     pub requests: u64,
     /// CPU time of its mounts, in microseconds.
     pub client_cpu_us: f64,
@@ -53,7 +54,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What came on top since `before`.
+    /// The difference to an earlier reading.
     #[must_use]
     pub fn since(self, before: Usage) -> Usage {
         Usage {
@@ -64,9 +65,9 @@ impl Usage {
     }
 }
 
-/// The target is known to the MGS: now it can be mounted.
+/// A line of the log that says that the target is registered with the MGS, so that it can be mounted.
 const REGISTERED: fn(&str) -> bool = |line| line.ends_with(" serves");
-/// The target can be reached.
+/// A line of the log that says that the target can be reached.
 const LISTENING: fn(&str) -> bool = |line| line.contains(" serves at ");
 
 fn free_nid() -> anyhow::Result<String> {
@@ -80,11 +81,12 @@ impl Process {
         Ok(Process { name: name.to_owned(), words, log, child })
     }
 
-    /// Starts it, and waits until it has logged a line that `until` takes.
+    /// Starts the process, and waits until it has logged a line that `until` accepts.
     fn spawn(program: &Path, words: &[String], log: &Path, until: Option<fn(&str) -> bool>) -> anyhow::Result<Child> {
         let mut file = std::fs::File::options().create(true).append(true).open(log)?;
         let stderr = if until.is_some() { Stdio::piped() } else { Stdio::from(file.try_clone()?) };
-        // A group of its own: Ctrl-C on the terminal is for the benchmark, which ends its processes in order.
+        // In a process group of its own, because Ctrl-C on the terminal is for the benchmark, which stops its processes in
+        // order.
         let mut child = Command::new(program).arg0("adamant").args(words).process_group(0).stderr(stderr).spawn()?;
         guardian::watch_process(&child);
         let Some(until) = until else { return Ok(child) };
@@ -109,7 +111,7 @@ impl Process {
         Ok(child)
     }
 
-    /// Ends it in order, or after a while in another way.
+    /// Asks the process to end, and kills it if it has not ended after a while.
     fn end(&mut self) {
         let child = &mut self.child;
         if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
@@ -134,20 +136,20 @@ impl Process {
 /// CPU time of a process in microseconds, from `/proc/PID/stat`, in steps of a clock tick (10 ms).
 pub fn cpu_us(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, a closing bracket too.
+    // The name may hold anything, including a closing bracket.
     let mut fields = text.get(text.rfind(')')? + 2..)?.split(' ').skip(11);
     let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
     Some(ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Anonymous memory of a process in bytes, from `/proc/PID/status`: its own, without what it maps of files.
+/// Anonymous memory of a process in bytes, from `/proc/PID/status`, without the files that it maps.
 pub fn anonymous_memory(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// Bytes that the files of a directory take.
+/// The bytes that the files of a directory occupy.
 fn disk_used(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
@@ -159,16 +161,16 @@ fn disk_used(folder: &Path) -> u64 {
     entries.flatten().map(of).sum()
 }
 
-/// Requests that were run, from the text of a `stats` parameter.
+/// The number of requests in the text of a `stats` parameter.
 fn requests(stats: &str) -> u64 {
-    // Beside the requests an object target tells what it did in them.
+    // The statistics of an object target also count what it did in the requests.
     let is_request = |name: &str| name != "obd_ping" && Opcode::ALL.iter().any(|opcode| opcode.name() == name);
     let lines = stats.lines().filter(|line| line.split_whitespace().next().is_some_and(is_request));
     lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }
 
 impl Cluster {
-    /// One MGT, one MDT and object targets, each in a process of its own, and mounts.
+    /// Starts one MGT, one MDT and object targets, each in a process of its own, and mounts.
     ///
     /// # Errors
     /// What could not be started.
@@ -180,7 +182,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The servers, by this program, which may be of an older version.
+    /// Starts the servers with a given program, which may be of an older version.
     ///
     /// # Errors
     /// What could not be started.
@@ -220,18 +222,18 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// One more mount, here or in a network that is farther away (to which the servers must have relays). Gives where.
+    /// Adds a mount, in this network or in a remote one (for which the servers must have relays). Returns its directory.
     ///
     /// # Errors
-    /// It does not come.
+    /// The mount does not appear.
     pub fn mount(&mut self, far: Option<&Far>) -> anyhow::Result<PathBuf> {
         self.mount_with(far, &[])
     }
 
-    /// The same with options, as behind `-o`.
+    /// Adds a mount with options, as after `-o`.
     ///
     /// # Errors
-    /// It does not come.
+    /// The mount does not appear.
     pub fn mount_with(&mut self, far: Option<&Far>, options: &[&str]) -> anyhow::Result<PathBuf> {
         let name = format!("mount{}", self.mounts.len());
         let folder = self.scratch.join(&name);
@@ -250,7 +252,7 @@ impl Cluster {
         };
         self.mounts.push((folder.clone(), process));
         let start = Instant::now();
-        // Its parameters come a moment after the mount itself.
+        // Its parameters appear a moment after the mount itself.
         while !is_mounted(&folder) || !self.has_params(self.mounts.len() - 1) {
             self.check()?;
             if start.elapsed() > Duration::from_secs(20) {
@@ -261,7 +263,7 @@ impl Cluster {
         Ok(folder)
     }
 
-    /// Takes one of its mounts away.
+    /// Takes one of the mounts down.
     pub fn leave(&mut self, folder: &Path) {
         if let Some(index) = self.mounts.iter().position(|(place, _)| place == folder) {
             let (place, mut process) = self.mounts.remove(index);
@@ -270,11 +272,11 @@ impl Cluster {
         }
     }
 
-    /// Creates so many files on the metadata target itself, one request after another, and removes them. Gives the creates
-    /// per second.
+    /// Creates `files` files on the metadata target itself, one request after another, and removes them. Returns the
+    /// creates per second.
     ///
     /// # Errors
-    /// What the survey says.
+    /// An error of the survey.
     pub fn survey(&self, files: u64) -> anyhow::Result<f64> {
         let survey = Survey {
             targets: vec![format!("{FILE_SYSTEM}-MDT0000")],
@@ -305,7 +307,7 @@ impl Cluster {
         !self.ask("mount", self.mounts[mount].1.child.id(), &request).is_empty()
     }
 
-    /// Where the servers listen.
+    /// The addresses at which the servers listen.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -313,7 +315,7 @@ impl Cluster {
     /// Sets a parameter of a mount.
     ///
     /// # Errors
-    /// It does not take it.
+    /// The mount refuses it.
     pub fn set_mount_param(&self, folder: &Path, pattern: &str, value: &str) -> anyhow::Result<()> {
         let (_, process) = self.mounts.iter().find(|(place, _)| place == folder).context("no such mount")?;
         let request = admin::Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
@@ -323,23 +325,23 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where it is mounted.
+    /// The directories of the mounts.
     pub fn mounts(&self) -> Vec<PathBuf> {
         self.mounts.iter().map(|(place, _)| place.clone()).collect()
     }
 
-    /// What a worker needs to be a client of its own that makes files, so many at a time.
+    /// What a worker needs to be a client of its own that creates files, `in_flight` at a time.
     pub fn share(&self, in_flight: u16, sync_metadata: bool) -> Share {
         Share { mgs: self.mgs.clone(), fsname: FILE_SYSTEM.to_owned(), in_flight, sync_metadata, burst: 0 }
     }
 
-    /// The anonymous memory of each of its processes, in bytes, by name.
+    /// The anonymous memory of each process, in bytes, by name.
     pub fn memory(&self) -> Vec<(String, u64)> {
         let all = self.servers.iter().chain(self.mounts.iter().map(|(_, process)| process));
         all.map(|process| (process.name.clone(), anonymous_memory(process.child.id()).unwrap_or(0))).collect()
     }
 
-    /// What the metadata target takes on its disk, in bytes.
+    /// The disk space that the metadata target occupies, in bytes.
     pub fn mdt_disk(&self) -> u64 {
         disk_used(&self.scratch.join("mdt0"))
     }
@@ -347,7 +349,7 @@ impl Cluster {
     /// Fails if one of the processes has ended.
     ///
     /// # Errors
-    /// Which one, and its last words.
+    /// The process that has ended, and its last line of output.
     pub fn check(&mut self) -> anyhow::Result<()> {
         for process in self.mounts.iter_mut().map(|(_, process)| process).chain(&mut self.servers) {
             if let Some(status) = process.child.try_wait()? {
@@ -366,18 +368,18 @@ impl Cluster {
         }
     }
 
-    /// Parameters of all servers that match.
+    /// The matching parameters of all servers.
     pub fn server_params(&self, pattern: &str) -> Vec<(String, String)> {
         let request = admin::Request::GetParam { pattern: pattern.to_owned() };
         self.servers.iter().flat_map(|server| self.ask("server", server.child.id(), &request)).collect()
     }
 
-    /// What it has used so far.
+    /// The resources used so far.
     pub fn usage(&self) -> Usage {
         self.usage_of(&self.servers.iter().collect::<Vec<_>>())
     }
 
-    /// The same but for the metadata server: if that is killed, what a new one uses comes on top of this.
+    /// The same without the metadata server: if that is killed, the usage of the new one is added to this.
     pub fn usage_beside_mdt(&self) -> Usage {
         let others: Vec<&Process> =
             self.servers.iter().enumerate().filter(|(place, _)| *place != MDT).map(|(_, server)| server).collect();
@@ -397,7 +399,7 @@ impl Cluster {
     /// Sets a parameter of the metadata server.
     ///
     /// # Errors
-    /// It does not take it.
+    /// The server refuses it.
     pub fn set_mdt_param(&self, pattern: &str, value: &str) -> anyhow::Result<()> {
         let request = admin::Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
         if self.ask("server", self.servers[MDT].child.id(), &request).is_empty() {
@@ -406,11 +408,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the metadata server without a word, as a power cut of its process would, and starts it again.
-    /// Gives the seconds from the kill until it said that it serves.
+    /// Kills the metadata server with SIGKILL and starts it again. Returns the seconds from the kill until it logged that
+    /// it serves.
     ///
     /// # Errors
-    /// It does not come back.
+    /// It does not start again.
     pub fn kill_mdt(&mut self) -> anyhow::Result<f64> {
         let server = &mut self.servers[MDT];
         let start = Instant::now();
@@ -421,17 +423,17 @@ impl Cluster {
     }
 }
 
-/// What `mkfs` calls a file system that was not named.
+/// The name that `mkfs` gives to a file system without one.
 const FILE_SYSTEM: &str = "adamant";
-/// Place of the metadata server among the servers.
+/// The index of the metadata server among the servers.
 const MDT: usize = 1;
 
-/// Whether something is mounted there.
+/// Whether something is mounted at a place.
 pub fn is_mounted(place: &Path) -> bool {
     fusewire::mounts().iter().any(|mount| mount.place == place)
 }
 
-/// Takes a mount away, for good if it is in use.
+/// Takes a mount down, lazily if it is in use.
 pub fn unmount(place: &Path) {
     if rustix::mount::unmount(place, rustix::mount::UnmountFlags::empty()).is_err() {
         let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);

@@ -1,4 +1,5 @@
-//! The echo: requests and their replies over the protocol's framing, one after another or several at a time.
+//! The echo, which measures the network: requests and their replies in the protocol's framing, one after another or several
+//! at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use crate::guardian;
 use bytes::BytesMut;
 use proto::{Decoder, Frame, Header, Xid};
 
-/// Answers frames on one connection until it ends.
+/// Answers the frames on a connection until it is closed.
 fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut decoder, mut out, mut buffer) = (Decoder::new(), BytesMut::new(), vec![0; 64 << 10]);
@@ -31,10 +32,10 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Serves one client on a loopback port, which is printed; for a process of its own.
+/// Serves one client on a loopback port, which is printed. For a process of its own.
 ///
 /// # Errors
-/// The network.
+/// An error of the network.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());
@@ -55,18 +56,18 @@ impl Echo {
     /// Connects to a server's port.
     ///
     /// # Errors
-    /// The network.
+    /// An error of the network.
     pub fn connect(port: u16) -> io::Result<Echo> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         Ok(Echo { stream, decoder: Decoder::new(), out: BytesMut::new(), buffer: vec![0; 64 << 10] })
     }
 
-    /// Mean time of `count` echoes with bodies of 100 bytes, so many of them outstanding, in microseconds for each.
-    /// As the client and the servers do, one write carries all that is ready and one read takes all that is there.
+    /// The mean time of `count` echoes with bodies of 100 bytes, `outstanding` at a time, in microseconds for each. As in
+    /// the client and the servers, one write sends everything that is ready and one read takes everything that has arrived.
     ///
     /// # Errors
-    /// The network.
+    /// An error of the network.
     pub fn measure(&mut self, count: u32, outstanding: u32) -> io::Result<f64> {
         let body = bytes::Bytes::from(vec![0; 100]);
         let (mut sent, mut answered) = (0, 0);
@@ -98,7 +99,7 @@ impl Echo {
     }
 }
 
-/// The other end, in a process of its own that goes when this is dropped.
+/// The echo server, in a process of its own that ends when this is dropped.
 #[derive(Debug)]
 pub struct EchoServer {
     child: Child,
@@ -107,7 +108,7 @@ pub struct EchoServer {
 }
 
 impl EchoServer {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
     /// It cannot be started.

@@ -1,8 +1,9 @@
-//! A network that is farther away: a network namespace of our own, and a relay into it that holds back every byte.
+//! A remote network: a network namespace of its own, and a relay into it that delays every byte.
 //!
-//! What is started through [`Far::call`] finds nothing on its loopback but the relays that [`Far::relay`] made, at the same
-//! addresses as the servers here. So a client of any version is slowed down without knowing, and so is an echo, by which
-//! the delay is set: a lone echo takes as much longer as was asked for, the relay's own time included.
+//! A process that is started through [`Far::call`] finds nothing on its loopback but the relays that [`Far::relay`] made,
+//! at the same addresses as the servers in this network. So a client of any version is slowed down without knowing. The
+//! same holds for an echo, by which the delay is set: a lone echo takes longer by exactly the requested time, which
+//! includes the time of the relay itself.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -22,23 +23,23 @@ use crate::echo::{Echo, EchoServer};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A network whose every message arrives later. Its relays live as long as the process.
+/// A network in which every message arrives later. Its relays live as long as the process.
 #[derive(Debug)]
 pub struct Far {
     jobs: Sender<Job>,
     one_way_ns: Arc<AtomicU64>,
 }
 
-/// Echoes by which the delay is set, and by which it is told.
+/// The number of echoes by which the delay is set and measured.
 const ECHOES: u32 = 2_000;
-/// Most bytes that wait in a relay, in each direction of a connection.
+/// The most bytes that wait in a relay, in each direction of a connection.
 const HELD_MAX: usize = 8 << 20;
 
 impl Far {
     /// Makes the namespace.
     ///
     /// # Errors
-    /// Why that cannot be done here.
+    /// Why it cannot be made on this machine.
     pub fn new() -> anyhow::Result<Far> {
         let (jobs, wanted) = mpsc::channel::<Job>();
         let (ready, outcome) = mpsc::channel();
@@ -53,7 +54,7 @@ impl Far {
         Ok(Far { jobs, one_way_ns: Arc::default() })
     }
 
-    /// Runs something there: sockets that it makes are there, and so are processes that it starts.
+    /// Runs a function in the network: sockets that it makes and processes that it starts belong to the network.
     ///
     /// # Panics
     /// If `work` does.
@@ -64,49 +65,50 @@ impl Far {
         take.recv().expect("the call broke off")
     }
 
-    /// Makes an address lead there to what listens at it here.
+    /// Relays connections to an address in the network to the same address in this one.
     ///
     /// # Errors
-    /// The network's.
+    /// An error of the network.
     pub fn relay(&self, address: SocketAddr) -> io::Result<()> {
         let listener = self.call(move || TcpListener::bind(address))?;
         let one_way_ns = self.one_way_ns.clone();
         std::thread::spawn(move || {
-            for near in listener.incoming() {
-                let joined = near.and_then(|there| Ok((there, TcpStream::connect(address)?)));
-                if let Ok((there, here)) = joined {
-                    let _ = join(&there, &here, &one_way_ns);
+            for accepted in listener.incoming() {
+                let pair = accepted.and_then(|far| Ok((far, TcpStream::connect(address)?)));
+                if let Ok((far, near)) = pair {
+                    let _ = join(&far, &near, &one_way_ns);
                 }
             }
         });
         Ok(())
     }
 
-    /// An echo of which one end is there. The server is its own.
+    /// An echo from a client in the network to `server`, which no other echo may use.
     ///
     /// # Errors
-    /// The network's.
+    /// An error of the network.
     pub fn echo(&self, server: &EchoServer) -> anyhow::Result<Echo> {
         let port = server.port;
         self.relay(([127, 0, 0, 1], port).into())?;
         Ok(self.call(move || Echo::connect(port))?)
     }
 
-    /// Sets the delay so that a lone echo takes so much longer there than here. Gives both echoes, in microseconds.
+    /// Sets the delay so that a lone echo takes longer by `more_us` in the network than in this one. Returns both times, in
+    /// microseconds.
     ///
     /// # Errors
-    /// The network's.
+    /// An error of the network.
     pub fn set_round_trip(&self, more_us: f64, near: &mut Echo, far: &mut Echo) -> anyhow::Result<(f64, f64)> {
         self.one_way_ns.store(0, Ordering::Relaxed);
-        let here = near.measure(ECHOES, 1)?;
-        let relay = (far.measure(ECHOES, 1)? - here).max(0.0);
+        let near_us = near.measure(ECHOES, 1)?;
+        let relay = (far.measure(ECHOES, 1)? - near_us).max(0.0);
         let one_way_us = ((more_us - relay) / 2.0).max(0.0);
         self.one_way_ns.store((one_way_us * 1e3) as u64, Ordering::Relaxed);
-        Ok((here, far.measure(ECHOES, 1)?))
+        Ok((near_us, far.measure(ECHOES, 1)?))
     }
 }
 
-/// Takes this thread to a network of its own, with nothing in it but a loopback.
+/// Moves this thread to a new network with nothing but a loopback interface.
 #[allow(unsafe_code)]
 fn enter() -> anyhow::Result<()> {
     // SAFETY: a new network namespace leaves this thread's memory and descriptors as they are.
@@ -121,11 +123,11 @@ fn enter() -> anyhow::Result<()> {
 }
 
 /// Joins two connections until both are closed.
-fn join(there: &TcpStream, here: &TcpStream, one_way_ns: &Arc<AtomicU64>) -> io::Result<()> {
-    for stream in [there, here] {
+fn join(far: &TcpStream, near: &TcpStream, one_way_ns: &Arc<AtomicU64>) -> io::Result<()> {
+    for stream in [far, near] {
         stream.set_nodelay(true)?;
     }
-    for (from, to) in [(there, here), (here, there)] {
+    for (from, to) in [(far, near), (near, far)] {
         let (mut from, mut to, delay) = (from.try_clone()?, to.try_clone()?, one_way_ns.clone());
         std::thread::spawn(move || {
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -141,7 +143,7 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Carries bytes one way, each as much later as is said when it comes.
+/// Carries bytes in one direction, each delayed by the delay at the time when it arrives.
 fn carry(from: &mut TcpStream, to: &mut TcpStream, one_way_ns: &AtomicU64) -> io::Result<()> {
     let mut held: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
     let (mut bytes_held, mut ended, mut buffer) = (0, false, vec![0; 256 << 10]);
@@ -161,7 +163,7 @@ fn carry(from: &mut TcpStream, to: &mut TcpStream, one_way_ns: &AtomicU64) -> io
         });
         let more = !ended && bytes_held < HELD_MAX;
         let mut wanted = [PollFd::new(&*from, if more { PollFlags::IN } else { PollFlags::empty() })];
-        // With nothing wanted only the time counts.
+        // With no event to wait for, only the timeout applies.
         let ready = match poll(&mut wanted[..usize::from(more)], wait.as_ref()) {
             Ok(ready) => ready > 0,
             Err(rustix::io::Errno::INTR) => false,

@@ -1,9 +1,8 @@
-//! What is told of figures that were measured several times: median, extremes, spread, ratios, and the four columns of
-//! mdtest's summary.
+//! Statistics over repeated measurements: median, extremes, spread, ratios, and the four columns of mdtest's summary.
 
 use serde::{Deserialize, Serialize};
 
-/// The median of some figures; 0 of none.
+/// The median; 0 without figures.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     match figures.len() {
@@ -13,7 +12,7 @@ pub fn median(mut figures: Vec<f64>) -> f64 {
     }
 }
 
-/// How far apart some figures lie, as a part of their median: (greatest - smallest) / median; 0 of none.
+/// The spread as a fraction of the median: (greatest - smallest) / median; 0 without figures.
 pub fn spread(figures: &[f64]) -> f64 {
     let summary = Summary::of(figures);
     let median = median(figures.to_vec());
@@ -29,12 +28,12 @@ pub struct Summary {
     pub min: f64,
     /// The mean.
     pub mean: f64,
-    /// The standard deviation of the figures themselves (not an estimate for more of them).
+    /// The standard deviation of the figures themselves (not an estimate for a larger population).
     pub deviation: f64,
 }
 
 impl Summary {
-    /// Of some figures; zeros of none.
+    /// The summary of some figures; zeros without any.
     pub fn of(figures: &[f64]) -> Summary {
         if figures.is_empty() {
             return Summary::default();
@@ -51,13 +50,13 @@ impl Summary {
     }
 }
 
-/// `figure` over `yardstick`, if that can be said.
+/// `figure` divided by `yardstick`, if the yardstick is not zero.
 pub fn ratio(figure: f64, yardstick: f64) -> Option<f64> {
     let ratio = figure / yardstick;
     ratio.is_finite().then_some(ratio)
 }
 
-/// What several measurements of one thing gave.
+/// The summary of several measurements of the same thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// The median.
@@ -66,25 +65,25 @@ pub struct Figure {
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// How many there were.
+    /// The number of measurements.
     pub samples: usize,
 }
 
 impl Figure {
-    /// Of some measurements; `None` of none.
+    /// The summary of some measurements; `None` without any.
     pub fn of(figures: &[f64]) -> Option<Figure> {
         let min = figures.iter().copied().min_by(f64::total_cmp)?;
         let max = figures.iter().copied().max_by(f64::total_cmp)?;
         Some(Figure { median: median(figures.to_vec()), min, max, samples: figures.len() })
     }
 
-    /// How far apart the extremes are, as a part of the median.
+    /// The spread as a fraction of the median.
     pub fn spread(&self) -> f64 {
         ratio(self.max - self.min, self.median).unwrap_or(0.0)
     }
 }
 
-/// A figure with about three digits that count: `12345`, `123`, `12.3`, `1.23`.
+/// A figure with about three significant digits: `12345`, `123`, `12.3`, `1.23`.
 pub fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 99.95 || size == 0.0 => format!("{value:.0}"),

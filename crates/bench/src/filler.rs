@@ -1,7 +1,8 @@
-//! A worker that is a client of its own: makes empty files through the client library, without a mount, many at a time.
+//! A worker that is a client of its own: it creates empty files through the client library, without a mount, many at a
+//! time.
 //!
-//! One thread keeps calls under way and looks after the sockets, as those of a mount do. The client stays when a task is done:
-//! what it caches is held, as a mount would hold it, until the worker ends.
+//! One thread keeps calls in flight and reads the sockets, as the threads of a mount do. The client outlives a task: it
+//! keeps its cache, as a mount would, until the worker ends.
 
 use std::io;
 use std::sync::Arc;
@@ -19,29 +20,30 @@ use serde::{Deserialize, Serialize};
 use crate::mdtest::native::{Client, Manner, Native};
 use crate::mdtest::options::Place;
 
-/// The file system that a worker is a client of, and how.
+/// The file system that a worker is a client of, and how it creates files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Share {
-    /// Where its MGS is.
+    /// The address of its MGS.
     pub mgs: String,
     /// Its name.
     pub fsname: String,
-    /// Creates under way at a time.
+    /// The number of creates in flight.
     pub in_flight: u16,
-    /// Each create is answered by the target before it is done.
+    /// Whether each create waits for the reply of the target.
     pub sync_metadata: bool,
-    /// After so many creates (0: never, and not at the end) all is brought to disk, which does not count as time of the creates.
+    /// After this many creates, and at the end, everything is brought to disk; that time does not count for the creates. 0:
+    /// never.
     pub burst: u64,
 }
 
-/// What a worker's creates took.
+/// The result of a worker's creates.
 #[derive(Debug, Default)]
 pub struct Filled {
-    /// How many were made.
+    /// The number of files that were created.
     pub made: u64,
     /// The time of the creates.
     pub time: Duration,
-    /// What stopped it.
+    /// The error that stopped it.
     pub error: Option<io::Error>,
 }
 
@@ -51,7 +53,7 @@ pub struct Filler {
     client: Option<(Arc<Client>, bool)>,
 }
 
-/// How long a thread without anything to do waits for an answer before it looks again.
+/// How long an idle thread waits for an answer before it looks again.
 const GLANCE: Duration = Duration::from_millis(1);
 /// O_CREAT | O_EXCL | O_WRONLY on Linux.
 const CREATE_NEW: u32 = 0o301;
@@ -74,7 +76,7 @@ impl Filler {
         }
     }
 
-    /// Makes `count` empty files `PREFIXn` in a directory, its path from the root.
+    /// Creates `count` empty files `PREFIXn` in a directory, given by its path from the root.
     ///
     /// # Errors
     /// There is no client, or no such directory.
@@ -112,7 +114,7 @@ impl Filler {
 
 type Created = Result<Answer, Errno>;
 
-/// Creates under way.
+/// Creates in flight.
 struct Work<'a> {
     mount: &'a Mount,
     cred: Cred,
@@ -125,7 +127,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Makes files up to number `end`, so many at a time. How many were made, and what stopped it.
+    /// Creates files up to number `end`, `in_flight` at a time. Returns how many were created, and the error that stopped
+    /// it.
     fn make_until(&mut self, end: u64, in_flight: u64) -> (u64, Option<Errno>) {
         let (mut made, mut error) = (0, None);
         let mut calls = Vec::new();
@@ -135,7 +138,8 @@ impl Work<'_> {
                 calls.push(self.create());
             }
             self.mount.submit_all(calls.drain(..));
-            // While this thread attends nobody else reads the sockets: it must not go before it is told that it need not.
+            // While this thread attends, no other thread reads the sockets, so it must continue until that is no longer
+            // needed.
             if self.under_way == 0 && attention == Attention::Unneeded {
                 return (made, error);
             }
@@ -177,12 +181,12 @@ impl Work<'_> {
         self.under_way += 1;
         let answers = self.answers.clone();
         let call = Call::Create { parent: self.parent, name, mode: MODE, flags: CREATE_NEW };
-        // A worker that does not listen any more has ended.
+        // If sending fails, the worker has ended.
         (self.cred.clone(), call, Box::new(move |result| drop(answers.send(result))))
     }
 }
 
-/// A file that was made is closed, and not needed any more.
+/// The calls that close a created file and release the reference to it.
 fn leave(cred: &Cred, answer: &Answer) -> impl Iterator<Item = (Cred, Call, Completion)> {
     let calls = match answer {
         Answer::Created { stat, fh, .. } => {

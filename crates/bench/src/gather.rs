@@ -1,4 +1,4 @@
-//! Samples as they come in, and the rows and charts made from them, also of a run that ended early.
+//! Collects samples, and makes rows and charts from them, also for a run that ended early.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use crate::figures::{Figure, median};
 use crate::places::{ADAMANT, Sample};
 use crate::results::{Chart, Row, Series, Shape};
 
-/// Samples by what was done, how far along the axis, and where.
+/// Samples by operation, position along the axis, and place.
 #[derive(Debug, Default)]
 pub struct Gathered {
     samples: BTreeMap<(String, String, String), Vec<Sample>>,
-    /// Places in the order in which they came, which is that of legends and columns.
+    /// Places in the order in which they first appeared, which is that of legends and columns.
     places: Vec<String>,
 }
 
-/// Which of a sample's figures.
+/// Selects one of the figures of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Operations per second.
@@ -24,7 +24,7 @@ pub enum Measure {
 }
 
 impl Gathered {
-    /// One more.
+    /// Adds a sample.
     pub fn add(&mut self, what: &str, at: &str, place: &str, sample: Sample) {
         if !self.places.iter().any(|known| known == place) {
             self.places.push(place.to_owned());
@@ -36,7 +36,7 @@ impl Gathered {
         self.samples.get(&(what.to_owned(), at.to_owned(), place.to_owned())).map_or(&[], Vec::as_slice)
     }
 
-    /// The figure of a place.
+    /// The figure of a place; `None` without samples.
     pub fn figure(&self, what: &str, at: &str, place: &str, measure: Measure) -> Option<Figure> {
         let pick = |sample: &Sample| match measure {
             Measure::Rate => sample.rate,
@@ -69,7 +69,7 @@ impl Gathered {
         Some(row)
     }
 
-    /// A chart of rates over `axis`, a line for each place that has any. `name` and `title` may be anything.
+    /// A chart of rates over `axis`, with a line for each place that has samples. `name` and `title` are free text.
     pub fn lines(&self, what: &str, axis: &[String], name: &str, title: &str, across: &str, up: &str) -> Option<Chart> {
         let series: Vec<Series> = self
             .places

@@ -1,9 +1,10 @@
-//! A process that cleans up after a run which could not do it itself: killed, or ended at once by a second signal.
+//! A process that cleans up after a run that could not do so itself, because it was killed or stopped at once by a second
+//! signal.
 //!
-//! The run tells it, over a pipe, of each process, directory and embedded file system that it starts. The pipe closes when the run
-//! ends, in whatever way. The guardian then ends what is left in the reverse order, so mounts go before their servers, and removes
-//! the directories. After a run that has cleaned up there is nothing left to do. Without [`Guardian::start`] (unit tests), [`watch`]
-//! does nothing.
+//! The run reports each process, directory and embedded file system that it starts over a pipe. The pipe closes when the
+//! run ends, in whatever way. The guardian then takes down what is left in reverse order, so mounts before their servers,
+//! and removes the directories. After a run that has cleaned up, nothing is left to do. Without [`Guardian::start`] (unit
+//! tests), [`watch`] does nothing.
 
 use std::io::{BufRead, Write};
 use std::os::fd::OwnedFd;
@@ -20,32 +21,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster;
 
-/// What a run leaves behind if it is killed.
+/// Something that a run leaves behind if it is killed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ward {
     /// A process.
     Process(u32),
-    /// What `adamant up` started for these targets.
+    /// The servers and the mount that `adamant up` started for these targets.
     Up(PathBuf),
-    /// A directory, with what is mounted in it.
+    /// A directory, with everything that is mounted in it.
     Folder(PathBuf),
 }
 
 static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// What a process may take to end in order.
+/// How long a process may take to end in order.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Hands something over to the guardian. It stays there: what has ended by itself is left alone.
+/// Reports a ward to the guardian. It is never withdrawn; the guardian skips what has ended by itself.
 pub fn watch(ward: &Ward) {
     let mut pipe = PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(pipe) = &mut *pipe {
-        // A guardian that was killed leaves the run as it would be without one.
+        // If the guardian was killed, the run continues without one.
         let _ = serde_json::to_string(ward).map(|line| writeln!(pipe, "{line}"));
     }
 }
 
-/// The same for a child, at once after its start.
+/// Reports a child, which the caller does at once after starting it.
 pub fn watch_process(child: &Child) {
     watch(&Ward::Process(child.id()));
 }
@@ -57,7 +58,7 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts it, out of reach of the terminal's signals.
+    /// Starts the process, out of reach of the terminal's signals.
     ///
     /// # Errors
     /// It cannot be started.
@@ -82,12 +83,12 @@ impl Drop for Guardian {
     }
 }
 
-/// The guardian's own work: takes wards until the pipe closes, and then cleans up.
+/// The main function of the guardian: reads wards until the pipe closes, and then cleans up.
 pub fn guard(input: impl BufRead) {
     let mut wards = Vec::new();
     for line in input.lines().map_while(Result::ok) {
         let Ok(ward) = serde_json::from_str::<Ward>(&line) else { continue };
-        // A handle, because the number may be another process's by the time of the cleaning up.
+        // A descriptor of the process, because its number may have been reused by the time of the cleanup.
         let handle = match ward {
             Ward::Process(id) => open(id),
             Ward::Up(_) | Ward::Folder(_) => None,
@@ -123,7 +124,7 @@ fn end(process: &OwnedFd) {
     }
 }
 
-/// Removes a directory, after all that is mounted in it. Nothing is removed from a mount that stays.
+/// Removes a directory, after unmounting everything in it. If a mount stays, nothing is removed.
 fn remove(folder: &Path) {
     let inside = || fusewire::mounts().into_iter().map(|mount| mount.place).filter(|place| place.starts_with(folder));
     for place in inside() {
@@ -144,7 +145,7 @@ mod tests {
         let place = folder.path().join("scratch");
         std::fs::create_dir(&place).unwrap();
         let mark = folder.path().join("order");
-        // Each writes its number when it is told to end.
+        // Each writes its number when it gets the signal to end.
         let start = |number: u8| {
             let line =
                 format!("trap 'echo {number} >> {}; exit' TERM; echo; while :; do sleep 0.01; done", mark.display());
@@ -156,7 +157,7 @@ mod tests {
         let mut children = [start(1), start(2)];
         let mut wards = vec![Ward::Folder(place.clone())];
         wards.extend(children.iter().map(|child| Ward::Process(child.id())));
-        // One that is no more, and a line that says nothing.
+        // A process that does not exist, and a line that is no ward.
         wards.push(Ward::Process(u32::MAX));
         let lines: Vec<String> = wards.iter().map(|ward| serde_json::to_string(ward).unwrap()).collect();
         guard(format!("{}\nnothing\n", lines.join("\n")).as_bytes());

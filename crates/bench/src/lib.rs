@@ -1,19 +1,19 @@
 //! Benchmarks that print ratios to yardsticks measured in the same run.
 //!
-//! - [`suites`]: the experiments; each gives [`results::Results`].
-//! - [`places`]: where the same work is done: Adamant, a do-nothing FUSE file system, tmpfs, xfs.
-//! - [`load`]: what programs do, timed, in processes of their own; [`filler`]: a client of its own at work.
-//! - [`cluster`]: servers and mounts in processes of their own, and what they used.
-//! - [`nothing`]: a FUSE file system that does nothing: what the kernel allows.
-//! - [`echo`]: requests and replies over the protocol's framing: what the network allows.
-//! - [`far`]: a network that is farther away.
-//! - [`bare`]: the engine with the records of a create: what the store allows.
-//! - [`gather`], [`figures`], [`results`]: samples, medians, rows; [`chart`], [`page`]: what people look at.
-//! - [`many`], [`mdtest`], [`survey`]: the tools of the field; [`stop`]: the wish to end early; [`guardian`]: what cleans up after a
-//!   run that was killed.
+//! - [`suites`]: the experiments; each returns [`results::Results`].
+//! - [`places`]: the file systems under test: Adamant, a do-nothing FUSE file system, tmpfs, xfs.
+//! - [`load`]: timed workloads in worker processes; [`filler`]: a worker that is a client of its own.
+//! - [`cluster`]: servers and mounts in processes of their own, and the resources that they used.
+//! - [`nothing`]: a FUSE file system that does nothing, which shows the limit that the kernel sets.
+//! - [`echo`]: requests and replies in the protocol's framing, which show the limit that the network sets.
+//! - [`far`]: a remote network, with a delay.
+//! - [`bare`]: the engine with the records of a create, which shows the limit that the store sets.
+//! - [`gather`], [`figures`], [`results`]: samples, medians, rows; [`chart`], [`page`]: their presentation.
+//! - [`many`], [`mdtest`], [`survey`]: benchmark tools known from Lustre and MPI; [`stop`]: the request to stop early;
+//!   [`guardian`]: cleans up after a run that was killed.
 //!
-//! A figure without its yardstick says nothing on a busy machine, so each round measures all of them in turn, and what is
-//! printed is the median over the rounds.
+//! On a busy machine, a figure without its yardstick means nothing. So each round measures all of them in turn, and the
+//! printed figures are medians over the rounds.
 
 pub mod bare;
 pub mod chart;

@@ -1,7 +1,8 @@
-//! What programs do, timed, in processes of their own.
+//! Timed workloads, run by worker processes.
 //!
-//! [`Pool`] starts worker processes (this binary again); each takes tasks as lines of JSON and answers with lines of JSON.
-//! A task is prepared first, names and all; then all workers are told to go, and the time until the last one is done counts.
+//! [`Pool`] starts worker processes (this binary again). Each takes tasks as lines of JSON and answers with lines of JSON.
+//! A task is prepared first, including all names. Then all workers get the signal to start, and the time until the last one
+//! is done counts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,18 +20,18 @@ use crate::filler::{Filler, Share};
 use crate::guardian;
 use crate::run::Run;
 
-/// What to do with each file or directory.
+/// The operation on each file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
-    /// `open(O_CREAT | O_EXCL)`, write so many bytes, close.
+    /// `open(O_CREAT | O_EXCL)`, write `size` bytes, close.
     Create {
         /// Bytes of each file.
         size: u64,
     },
     /// `open(O_CREAT | O_EXCL)`; the files stay open.
     Open,
-    /// Close what [`Job::Open`] left open.
+    /// Closes the files that [`Job::Open`] left open.
     Close,
     /// `stat` of files or directories.
     Stat,
@@ -42,68 +43,69 @@ pub enum Job {
     MakeDirectory,
     /// `rmdir`.
     RemoveDirectory,
-    /// Create and remove a file again and again, a thousand times a second at most, until the task's stop file is there.
+    /// Creates and removes a file again and again, at most a thousand times a second, until the task's stop file exists.
     Beat,
 }
 
-/// A worker's part of a phase.
+/// The part of one worker in a phase.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// What to do.
+    /// The operation.
     pub job: Job,
-    /// Where.
+    /// The directory.
     pub folder: PathBuf,
-    /// How the names begin.
+    /// The prefix of the names.
     pub prefix: String,
-    /// How many.
+    /// The number of files.
     pub count: u64,
-    /// For [`Job::Beat`].
+    /// The file that ends a [`Job::Beat`].
     pub stop_file: Option<PathBuf>,
-    /// For [`Job::Create`] of empty files: not on a mount but as a client; `folder` counts from the root then.
+    /// For [`Job::Create`] of empty files: create them not on a mount but as a client; `folder` is then a path from the
+    /// root.
     #[serde(default)]
     pub share: Option<Share>,
 }
 
 impl Task {
-    /// Empty files, made by a client of its own; `folder` counts from the root.
+    /// Creates empty files through a client of its own; `folder` is a path from the root.
     pub fn of_client(share: &Share, folder: &str, prefix: String, count: u64) -> Task {
         let (job, folder) = (Job::Create { size: 0 }, PathBuf::from(folder));
         Task { job, folder, prefix, count, stop_file: None, share: Some(share.clone()) }
     }
 }
 
-/// A worker's answer.
+/// The answer of a worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Answer {
-    /// How many were done.
+    /// The number of operations.
     done: u64,
     /// The longest single operation, in seconds.
     longest: f64,
     /// The time of a client's creates alone, in seconds.
     busy: f64,
-    /// What stopped it: the error's number and a sentence.
+    /// The error that stopped it: errno and a sentence.
     failed: Option<(i32, String)>,
 }
 
-/// What a phase took.
+/// The result of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Took {
-    /// From the start of the first to the end of the last worker.
+    /// From the start of the first worker to the end of the last.
     pub seconds: f64,
-    /// Operations of all workers.
+    /// The operations of all workers.
     pub operations: u64,
     /// The longest single operation, in seconds.
     pub longest: f64,
-    /// For a task with a [`Share`]: the time of the creates alone, of the slowest worker, in seconds.
+    /// For a task with a [`Share`]: the time of the creates alone, in seconds, for the slowest worker.
     pub busy: f64,
 }
 
 const READY: &str = "ready";
 
-/// A worker: takes tasks until the input ends.
+/// The main function of a worker: runs tasks until the input ends.
 ///
 /// # Errors
-/// The other end is gone, or speaks something else.
+/// The pool is gone, or its messages make no sense.
 pub fn work(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let wish = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -193,7 +195,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts them.
+    /// Starts the workers.
     ///
     /// # Errors
     /// They cannot be started.
@@ -225,30 +227,30 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many there are.
+    /// The number of workers.
     pub fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// The process of each.
+    /// The process ids of the workers.
     pub fn pids(&self) -> Vec<u32> {
         self.workers.iter().map(|worker| worker.child.id()).collect()
     }
 
-    /// Whether there are none.
+    /// Whether there are no workers.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }
 
-    fn tell(&mut self, first: usize, lines: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    fn send(&mut self, first: usize, lines: impl Iterator<Item = String>) -> anyhow::Result<()> {
         for (worker, line) in self.workers[first..].iter_mut().zip(lines) {
             writeln!(worker.input, "{line}").context("a worker is gone")?;
         }
         Ok(())
     }
 
-    /// One line from each worker, in whatever order they come.
-    fn hear(
+    /// Receives one line from each of `count` workers, in any order.
+    fn receive(
         &self,
         count: usize,
         run: &Run,
@@ -268,10 +270,11 @@ impl Pool {
         Ok(lines)
     }
 
-    /// Gives the first workers one task each and waits for all; `alive` is asked now and then whether that makes sense.
+    /// Gives a task to each of the first workers and waits for all; `alive` is called now and then, and its error ends the
+    /// phase.
     ///
     /// # Errors
-    /// A task failed, a worker or something else is gone, or the end was asked for.
+    /// A task failed, a worker has ended, `alive` failed, or the run was asked to stop.
     pub fn phase(
         &mut self,
         run: &Run,
@@ -281,12 +284,12 @@ impl Pool {
         self.prepare(run, 0, tasks, alive)?;
         let start = Instant::now();
         self.go(0, tasks.len())?;
-        let answers = self.hear(tasks.len(), run, alive)?;
+        let answers = self.receive(tasks.len(), run, alive)?;
         let seconds = start.elapsed().as_secs_f64();
         Pool::sum(&answers, seconds)
     }
 
-    /// Gives tasks to workers from `first` on and waits until they could go.
+    /// Gives tasks to workers from `first` on and waits until they are ready to start.
     fn prepare(
         &mut self,
         run: &Run,
@@ -298,8 +301,8 @@ impl Pool {
             bail!("{} tasks for {} workers", first + tasks.len(), self.workers.len());
         }
         let lines: Vec<String> = tasks.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        self.tell(first, lines.into_iter())?;
-        for line in self.hear(tasks.len(), run, alive)? {
+        self.send(first, lines.into_iter())?;
+        for line in self.receive(tasks.len(), run, alive)? {
             if line != READY {
                 bail!("a worker said '{line}'");
             }
@@ -308,14 +311,14 @@ impl Pool {
     }
 
     fn go(&mut self, first: usize, count: usize) -> anyhow::Result<()> {
-        self.tell(first, std::iter::repeat_n("go".to_owned(), count))
+        self.send(first, std::iter::repeat_n("go".to_owned(), count))
     }
 
-    /// Runs `beside` while the last worker beats in `folder`; gives what the beat took, and what `beside` gave.
-    /// `beside` may run phases on the other workers.
+    /// Runs `beside` while the last worker runs [`Job::Beat`] in `folder`. Returns the result of the beat, and that of
+    /// `beside`, which may run phases on the other workers.
     ///
     /// # Errors
-    /// As [`Pool::phase`], or what `beside` says.
+    /// As for [`Pool::phase`], or an error of `beside`.
     pub fn beat<T>(
         &mut self,
         run: &Run,
@@ -338,7 +341,7 @@ impl Pool {
         self.go(last, 1)?;
         let given = beside(self)?;
         File::create(stop_file)?;
-        let answers = self.hear(1, run, &mut || Ok(()))?;
+        let answers = self.receive(1, run, &mut || Ok(()))?;
         Ok((Pool::sum(&answers, start.elapsed().as_secs_f64())?, given))
     }
 
@@ -378,7 +381,7 @@ impl Refused {
         matches!(self.errno(), Errno::NOTCONN | Errno::CONNABORTED | Errno::SHUTDOWN)
     }
 
-    /// Whether nothing more can be measured there: no room, or no mount.
+    /// Whether nothing more can be measured: the file system is full, or the mount is gone.
     pub fn ends_the_run(&self) -> bool {
         self.is_full() || self.is_lost()
     }
@@ -413,11 +416,11 @@ impl Drop for Pool {
     }
 }
 
-/// MiB per second of a sequential write with fsync, and of a read of it without the kernel's cache, by so many programs (threads,
-/// each with a file of its own) together.
+/// MiB per second of a sequential write with fsync, and of a read that bypasses the kernel's cache, by `programs` threads
+/// at once, each with a file of its own.
 ///
 /// # Errors
-/// The file system's.
+/// An error of the file system.
 pub fn sequential(root: &Path, mib: u64, programs: u64) -> io::Result<(f64, f64)> {
     let each = (mib / programs).max(1);
     let together = |work: &(dyn Fn(&Path) -> io::Result<()> + Sync)| -> io::Result<f64> {
@@ -464,7 +467,7 @@ fn read_large(name: &Path, mib: u64) -> io::Result<()> {
 /// MiB per second of a copy over a loopback socket into a local file, with fsync.
 ///
 /// # Errors
-/// The network's or the file system's.
+/// An error of the network or the file system.
 pub fn socket_to_file(root: &Path, mib: u64) -> io::Result<f64> {
     let name = root.join("copied");
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -498,7 +501,7 @@ pub fn socket_to_file(root: &Path, mib: u64) -> io::Result<f64> {
 mod tests {
     use super::*;
 
-    /// What a worker answers to some tasks.
+    /// The answers of a worker to some tasks.
     fn answers(tasks: &[Task]) -> Vec<Answer> {
         let input: Vec<String> =
             tasks.iter().flat_map(|task| [serde_json::to_string(task).unwrap(), "go".to_owned()]).collect();

@@ -1,4 +1,4 @@
-//! On what, with what and when it was measured.
+//! The machine, the versions and the time of a measurement.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,15 +17,15 @@ pub struct Machine {
     pub adamant: String,
     /// Whether this program was built with optimisation.
     pub optimised: bool,
-    /// Processes that wanted to run in the minute before: much above 0 says that others were at work, too.
+    /// The load average of the last minute: much above 0 means that other programs were running too.
     pub load: f64,
     /// Seconds since 1970.
     pub when: u64,
 }
 
 impl Machine {
-    /// This one, now.
-    pub fn here() -> Machine {
+    /// This machine, now.
+    pub fn current() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| -> Option<String> {
             let value = text.lines().find(|line| line.starts_with(name))?.split_once(':')?.1;
@@ -45,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// In one line.
+    /// The description in one line.
     pub fn line(&self) -> String {
         format!(
             "Adamant {}{} on {} × {}, {} MiB, {}, {} UTC, load before {:.2}",
@@ -61,7 +61,7 @@ impl Machine {
     }
 }
 
-/// `2026-11-30 23:59` of seconds since 1970, in UTC.
+/// Seconds since 1970 as a date in UTC, such as `2026-11-30 23:59`.
 pub fn date(seconds: u64) -> String {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn this_machine_is_known() {
-        let here = Machine::here();
-        assert!(here.processors >= 1 && here.memory_mib > 0 && !here.kernel.trim().is_empty(), "{here:?}");
-        assert!(here.line().contains(&here.processor));
+        let machine = Machine::current();
+        assert!(machine.processors >= 1 && machine.memory_mib > 0 && !machine.kernel.trim().is_empty(), "{machine:?}");
+        assert!(machine.line().contains(&machine.processor));
     }
 }

@@ -1,7 +1,7 @@
-//! A file system that does nothing: names, attributes and data in memory, or data in one local file per file.
+//! A FUSE file system that does nothing: names and attributes in memory, data in memory or in one local file for each file.
 //!
-//! It answers FLUSH as the real mount does, lets the kernel keep attributes and names, and has no server behind it. So it
-//! shows what the kernel's FUSE costs, and no more.
+//! It answers FLUSH as the real mount does, lets the kernel cache attributes and names, and has no server behind it. So it
+//! shows what the kernel's FUSE costs, and nothing else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
@@ -19,12 +19,12 @@ const LONG: Duration = Duration::from_secs(1 << 20);
 const FOLDER: u32 = libc::S_IFDIR;
 const REGULAR: u32 = libc::S_IFREG;
 
-/// Where the data of files goes.
+/// Where the data of files is stored.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// In memory.
     Memory,
-    /// Into files of this directory.
+    /// In files of this directory.
     Local(PathBuf),
 }
 
@@ -37,7 +37,7 @@ struct Node {
 #[derive(Default)]
 struct State {
     names: HashMap<(u64, Vec<u8>), u64>,
-    /// What each directory holds, by inode number, which is the order of listings.
+    /// The entries of each directory by inode number, which is the order of listings.
     children: HashMap<u64, BTreeMap<u64, Vec<u8>>>,
     nodes: HashMap<u64, Node>,
     next: u64,
@@ -49,7 +49,7 @@ impl State {
         self.children.entry(parent).or_default().insert(ino, name.to_vec());
     }
 
-    /// Takes a name away, and gives the node that it led to.
+    /// Removes a name, and returns the node that it referred to.
     fn take(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
         let ino = self.names.remove(&(parent, name.to_vec()))?;
         if let Some(children) = self.children.get_mut(&parent) {
@@ -64,7 +64,7 @@ struct Nothing {
     data: Data,
 }
 
-/// A mount of it; it goes when this is dropped.
+/// A mount of the file system; dropping it unmounts.
 pub struct NothingMount {
     handler: Arc<Nothing>,
     session: Option<Session>,
@@ -78,12 +78,12 @@ impl std::fmt::Debug for NothingMount {
 }
 
 impl NothingMount {
-    /// Whether requests come over io_uring.
+    /// Whether requests arrive over io_uring.
     pub fn is_over_uring(&self) -> bool {
         matches!(self.session.as_ref().map(Session::transport), Some(fusewire::Transport::Uring(_)))
     }
 
-    /// Mounts the same files elsewhere too, where the kernel knows nothing of them yet.
+    /// Mounts the same files again at another place, for which the kernel has nothing cached.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -102,7 +102,7 @@ impl Drop for NothingMount {
     }
 }
 
-/// Mounts one under `directory`, over io_uring if that is wanted and the kernel has it.
+/// Mounts a new one under `directory`, over io_uring if `uring` is set and the kernel has it.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -157,7 +157,7 @@ fn entry(attr: Attr) -> Entry {
     Entry { attr, entry_valid: LONG, attr_valid: LONG }
 }
 
-/// The errno of a local file's error.
+/// The errno of an error of a local file.
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
@@ -267,7 +267,8 @@ impl Nothing {
         Ok(data.len() as u32)
     }
 
-    /// The place after an entry is its inode number, which rises, so that removing while reading misses none.
+    /// The offset of an entry is its inode number, and inode numbers only rise, so that removing names during a listing
+    /// skips none.
     fn list(&self, ino: u64, offset: u64, size: u32, plus: bool, reply: Reply) {
         let state = self.state();
         let mut listing = Listing::new(size);

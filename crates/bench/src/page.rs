@@ -1,4 +1,4 @@
-//! The report: one HTML page of all charts and tables of a directory, with nothing to fetch.
+//! The report: one HTML page with all charts and tables of a directory, which loads nothing else.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::chart;
 use crate::machine::date;
 use crate::results::Results;
 
-/// Name of the page in its directory.
+/// The name of the page in its directory.
 pub const PAGE: &str = "report.html";
 /// The suites in the order of the page.
 const SUITES: [&str; 7] = ["ceiling", "native", "smallfile", "meta", "slots", "recovery", "millions"];
@@ -39,7 +39,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The page of some results.
+/// The page for some results.
 ///
 /// # Errors
 /// A chart cannot be drawn.
@@ -120,10 +120,10 @@ fn section(out: &mut String, results: &Results) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the page of what is in a directory. Gives its path.
+/// Writes the page for the results in a directory. Returns its path.
 ///
 /// # Errors
-/// There is nothing, or it cannot be read or written.
+/// There are no results, or they cannot be read, or the page cannot be written.
 pub fn write(out: &Path) -> anyhow::Result<PathBuf> {
     let mut all = Vec::new();
     for suite in SUITES {

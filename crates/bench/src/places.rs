@@ -1,4 +1,4 @@
-//! Where the same work is done: Adamant, and the file systems that it is compared with.
+//! The file systems under test: Adamant, and those that it is compared with.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use crate::load::{Job, Pool, Task, Took};
 use crate::nothing::{self, Data};
 use crate::run::Run;
 
-/// Adamant's name in tables and charts.
+/// The name of Adamant in tables and charts.
 pub const ADAMANT: &str = "Adamant";
-/// A mount of it without metadata write-back.
+/// A mount of Adamant without metadata write-back.
 pub const SYNC: &str = "Adamant, sync_metadata";
-/// What `adamant up` starts: servers in one process, beside its mount.
+/// A mount by `adamant up`: all servers in one process, beside the mount.
 pub const UP: &str = "adamant up";
 /// The name of the do-nothing FUSE file system.
 pub const NOTHING: &str = "do-nothing FUSE";
-/// The same over `/dev/fuse`, where FUSE goes over io_uring otherwise.
+/// The same over `/dev/fuse`, on machines where FUSE otherwise runs over io_uring.
 pub const NOTHING_DEVICE: &str = "do-nothing over /dev/fuse";
 /// The name of the file system in memory.
 pub const TMPFS: &str = "tmpfs";
@@ -30,29 +30,29 @@ pub const XFS: &str = "xfs";
 /// Threads of the do-nothing file system over `/dev/fuse`.
 const THREADS: usize = 8;
 
-/// A yardstick's directory, which goes with it.
+/// The directory of a yardstick file system, which is taken down when this is dropped.
 pub struct Local {
-    /// Its name.
+    /// The name of the yardstick.
     pub name: &'static str,
-    /// Where files may be made.
+    /// The directory in which files may be made.
     pub root: PathBuf,
     kind: Kind,
 }
 
-/// What a place is, and so how it goes.
+/// The kind of a place, which says how it is taken down.
 enum Kind {
     Folder,
     Mount,
     Nothing(nothing::NothingMount),
-    /// With the directory of its targets.
+    /// The directory of its targets.
     Up(PathBuf),
 }
 
 impl Local {
-    /// The do-nothing file system, mounted once more: what it holds, seen by a kernel that knows nothing of it.
+    /// The do-nothing file system, mounted a second time: the same files, with nothing cached in the kernel.
     ///
     /// # Errors
-    /// It is another file system, or the kernel refuses.
+    /// This is another file system, or the kernel refuses.
     pub fn again(&self, run: &Run, name: &str) -> anyhow::Result<Local> {
         let root = run.folder(name)?;
         let Kind::Nothing(session) = &self.kind else { bail!("it has no files of its own") };
@@ -73,14 +73,14 @@ impl Drop for Local {
             Kind::Nothing(session) => drop(session),
             Kind::Folder => {}
         }
-        // What is still mounted there is not removed.
+        // A directory in which something is still mounted is not removed.
         if !cluster::is_mounted(&self.root) {
             let _ = std::fs::remove_dir_all(&self.root);
         }
     }
 }
 
-/// The do-nothing FUSE file system, over the transport that Adamant's own mounts take here.
+/// The do-nothing FUSE file system, over the transport that Adamant's own mounts use on this machine.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -90,7 +90,7 @@ pub fn do_nothing(run: &Run, name: &str, data: Data) -> anyhow::Result<Local> {
     Ok(Local { name: NOTHING, root, kind: Kind::Nothing(session) })
 }
 
-/// The same over `/dev/fuse`, where [`do_nothing`] is over io_uring; `None` where both would be the same.
+/// The same over `/dev/fuse`, where [`do_nothing`] uses io_uring; `None` where both would be the same.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -103,10 +103,10 @@ pub fn do_nothing_over_device(run: &Run, name: &str) -> anyhow::Result<Option<Lo
     Ok(Some(Local { name: NOTHING_DEVICE, root, kind: Kind::Nothing(session) }))
 }
 
-/// What `adamant up` starts.
+/// A file system started by `adamant up`.
 ///
 /// # Errors
-/// What it says.
+/// An error of the command.
 pub fn up(run: &Run) -> anyhow::Result<Local> {
     let (targets, root) = (run.folder("up-targets")?, run.folder("up")?);
     guardian::watch(&Ward::Up(targets.clone()));
@@ -131,7 +131,7 @@ fn adamant(command: &str, options: &[(&str, &Path)]) -> anyhow::Result<()> {
 /// The file system in memory.
 ///
 /// # Errors
-/// Why there is none here.
+/// Why there is none on this machine.
 pub fn tmpfs() -> anyhow::Result<Local> {
     const SHARED: &str = "/dev/shm";
     const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -145,10 +145,10 @@ pub fn tmpfs() -> anyhow::Result<Local> {
     Ok(Local { name: TMPFS, root, kind: Kind::Folder })
 }
 
-/// A new local xfs on a file through the loop device.
+/// A new xfs in a file, through the loop device.
 ///
 /// # Errors
-/// Why there is none here.
+/// Why it cannot be made on this machine.
 pub fn xfs(run: &Run) -> anyhow::Result<Local> {
     if !rustix::process::geteuid().is_root() {
         bail!("only root can mount it");
@@ -171,20 +171,20 @@ pub fn xfs(run: &Run) -> anyhow::Result<Local> {
     Ok(Local { name: XFS, root, kind: Kind::Mount })
 }
 
-/// How the work of a phase lies over directories and mounts.
+/// How the work of a phase is spread over directories and mounts.
 #[derive(Clone, Debug)]
 pub struct Spread {
     /// Worker `r` works on `roots[r % len]`.
     pub roots: Vec<PathBuf>,
-    /// Directory below the roots.
+    /// The directory below the roots.
     pub folder: String,
-    /// Workers.
+    /// The number of workers.
     pub workers: usize,
-    /// Files of each worker.
+    /// The files of each worker.
     pub count: u64,
-    /// All in one directory, otherwise each in its own.
+    /// Whether all work in one directory, instead of each in its own.
     pub shared: bool,
-    /// In jobs on what exists, worker `r` works on what worker `r + stride` made.
+    /// In jobs on existing files, worker `r` uses the files that worker `r + stride` made.
     pub stride: usize,
 }
 
@@ -197,7 +197,7 @@ impl Spread {
     /// Makes the directories.
     ///
     /// # Errors
-    /// The file system's.
+    /// An error of the file system.
     pub fn prepare(&self) -> anyhow::Result<()> {
         (0..self.workers).try_for_each(|owner| {
             let folder = self.roots[0].join(self.home(owner));
@@ -205,16 +205,16 @@ impl Spread {
         })
     }
 
-    /// Removes them, with what is left in them.
+    /// Removes the directories, with everything that is left in them.
     ///
     /// # Errors
-    /// The file system's.
+    /// An error of the file system.
     pub fn clean(&self) -> anyhow::Result<()> {
         let folder = self.roots[0].join(&self.folder);
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove '{}'", folder.display()))
     }
 
-    /// Each worker's part of a job.
+    /// The part of each worker in a job.
     pub fn tasks(&self, job: Job, prefix: &str) -> Vec<Task> {
         let makes = matches!(job, Job::Create { .. } | Job::Open | Job::Close | Job::MakeDirectory);
         let task = |rank: usize| {
@@ -226,18 +226,18 @@ impl Spread {
     }
 }
 
-/// What a phase gave.
+/// The result of a phase.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Operations per second.
     pub rate: f64,
     /// Microseconds per operation.
     pub us: f64,
-    /// What the servers and mounts used, per operation; `None` for the others.
+    /// The resources that servers and mounts used for each operation; `None` for other file systems.
     pub each: Option<Each>,
 }
 
-/// Requests and CPU time of an operation.
+/// Requests and CPU time for each operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Each {
     /// Requests.
@@ -248,13 +248,13 @@ pub struct Each {
     pub server_cpu_us: f64,
 }
 
-/// How long background work of a phase (closes, returned locks) may go on until it is counted.
+/// How long a phase's background work (closes, returned locks) may continue before it is counted.
 const AFTER: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Runs a phase; with a cluster, also says what that used.
+/// Runs a phase; with a cluster, also measures the resources that it used.
 ///
 /// # Errors
-/// As [`Pool::phase`].
+/// As for [`Pool::phase`].
 pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cluster>) -> anyhow::Result<Sample> {
     let per_operation = |took: Took, used: Option<Usage>| {
         let all = took.operations.max(1) as f64;
@@ -275,7 +275,7 @@ pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cl
     let took = match pool.phase(run, tasks, &mut || cluster.check()) {
         Ok(took) => took,
         Err(error) => {
-            // A process that ended says more than what its end did to a program.
+            // If a process has ended, report that instead of the error that it caused in a program.
             cluster.check()?;
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! What a suite found: rows for people, charts, and JSON for scripts.
+//! The results of a suite: rows for people, charts, and JSON for scripts.
 
 use std::path::{Path, PathBuf};
 
@@ -8,56 +8,56 @@ use serde::{Deserialize, Serialize};
 use crate::figures::{Figure, ratio, short};
 use crate::machine::Machine;
 
-/// The same thing measured on something that bounds us, or that users know, in the same run.
+/// The same operation measured in the same run on something that limits Adamant, or that users know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Yardstick {
-    /// What it is.
+    /// The name.
     pub name: String,
-    /// What it gave, in the row's unit.
+    /// The figure, in the unit of the row.
     pub figure: Figure,
-    /// The row's median over this one's.
+    /// The median of the row divided by this one's.
     pub ratio: Option<f64>,
 }
 
-/// What a figure is wanted to be at most.
+/// The bound that a figure should keep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// How it comes about.
+    /// How the bound is derived.
     pub is: String,
-    /// In the row's unit, from the yardsticks of this run.
+    /// The value in the unit of the row, from the yardsticks of this run.
     pub value: f64,
-    /// Whether the median keeps it.
+    /// Whether the median keeps the bound.
     pub kept: bool,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was done, and with how much.
+    /// The operation, and its parameters.
     pub what: String,
-    /// Unit of the figures.
+    /// The unit of the figures.
     pub unit: String,
-    /// What was found.
+    /// The measured figure.
     pub figure: Figure,
-    /// What it is to be compared with.
+    /// The yardsticks that it is compared with.
     pub yardsticks: Vec<Yardstick>,
-    /// Requests that servers ran, per operation.
+    /// The requests that servers ran, for each operation.
     pub requests: Option<f64>,
-    /// CPU time of the mounts, per operation, in microseconds.
+    /// The CPU time of the mounts for each operation, in microseconds.
     pub client_cpu_us: Option<f64>,
-    /// CPU time of the servers, per operation, in microseconds.
+    /// The CPU time of the servers for each operation, in microseconds.
     pub server_cpu_us: Option<f64>,
-    /// What it is wanted to be.
+    /// The bound that it should keep.
     pub bound: Option<Bound>,
 }
 
 impl Row {
-    /// A row without comparison.
+    /// A row without a comparison.
     pub fn new(what: impl Into<String>, unit: &str, figure: Figure) -> Row {
         Row { what: what.into(), unit: unit.to_owned(), figure, ..Row::default() }
     }
 
-    /// Beside a yardstick, if that was measured.
+    /// Adds a yardstick, if it was measured.
     #[must_use]
     pub fn beside(mut self, name: &str, figure: Option<Figure>) -> Row {
         if let Some(figure) = figure {
@@ -72,68 +72,68 @@ impl Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
-    /// Medians joined, whiskers from the smallest to the largest.
+    /// The medians joined by lines, with whiskers from the smallest to the largest figure.
     Lines,
-    /// A bar for each, side by side.
+    /// Bars side by side.
     Bars,
 }
 
-/// One of the things compared in a chart.
+/// One of the compared things in a chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// One for each place on the horizontal axis.
+    /// A point for each place on the horizontal axis.
     pub points: Vec<Option<Figure>>,
 }
 
 /// A chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// Name of its file, without `.svg`.
+    /// The name of its file, without `.svg`.
     pub name: String,
-    /// Above it.
+    /// The title above it.
     pub title: String,
-    /// What the horizontal axis says.
+    /// The label of the horizontal axis.
     pub across: String,
-    /// What the vertical axis says, with the unit.
+    /// The label of the vertical axis, with the unit.
     pub up: String,
     /// How it is drawn.
     pub shape: Shape,
-    /// Places on the horizontal axis.
+    /// The places on the horizontal axis.
     pub places: Vec<String>,
-    /// What is compared.
+    /// The compared series.
     pub series: Vec<Series>,
 }
 
-/// A cell of a column that not every table has.
+/// A cell in a column that not every table has.
 type Cell = fn(&Row) -> Option<String>;
 
-/// All that a run of a suite found.
+/// Everything that a run of a suite measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// The suite.
+    /// The name of the suite.
     pub suite: String,
     /// What it measures, in a sentence or two.
     pub about: String,
     /// The command that repeats it.
     pub command: String,
-    /// On what.
+    /// The machine.
     pub machine: Machine,
     /// How long it took, in seconds.
     pub seconds: f64,
-    /// Why it ended before it was done; the figures are those until then.
+    /// Why the run ended early; the figures are those up to then.
     pub ended_early: Option<String>,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What could not be measured here, and why.
+    /// What could not be measured on this machine, and why.
     pub not_available: Vec<(String, String)>,
     /// The charts.
     pub charts: Vec<Chart>,
 }
 
 impl Results {
-    /// Head and cells of the table. A column for each yardstick, as `figure (ratio)`; columns that nothing fills are left out.
+    /// The head and the cells of the table. Each yardstick has a column with `figure (ratio)`; empty columns are left out.
     pub fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut names: Vec<&str> = Vec::new();
         for yardstick in self.rows.iter().flat_map(|row| &row.yardsticks) {
@@ -172,10 +172,10 @@ impl Results {
         (head, rows.collect())
     }
 
-    /// Writes `SUITE.json` and a file for each chart. Gives what was written.
+    /// Writes `SUITE.json` and a file for each chart. Returns the paths of the files.
     ///
     /// # Errors
-    /// What could not be written or drawn.
+    /// The file that could not be written, or the chart that could not be drawn.
     pub fn write(&self, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
         std::fs::create_dir_all(out).with_context(|| format!("cannot create '{}'", out.display()))?;
         let mut written = Vec::new();
@@ -195,7 +195,7 @@ impl Results {
     /// Reads what [`Results::write`] wrote.
     ///
     /// # Errors
-    /// The file cannot be read, or is something else.
+    /// The file cannot be read, or does not hold results.
     pub fn read(path: &Path) -> anyhow::Result<Results> {
         let text = std::fs::read(path).with_context(|| format!("cannot read '{}'", path.display()))?;
         serde_json::from_slice(&text).with_context(|| {

@@ -1,4 +1,4 @@
-//! What a run has around it: scratch space, progress, and the wish to stop.
+//! The environment of a run: scratch space, progress, and stopping early.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use anyhow::{Context, bail};
 
 use crate::guardian::{self, Ward};
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// Steps done.
+    /// The number of steps done.
     pub done: usize,
-    /// Steps in all.
+    /// The number of all steps.
     pub all: usize,
-    /// What comes now.
+    /// The step that starts now.
     pub what: &'a str,
 }
 
-/// A run: a scratch directory that goes with it, progress, and the wish to stop.
+/// A run: progress, the check whether to stop, and a scratch directory, which is removed when this is dropped.
 pub struct Run {
     scratch: PathBuf,
     is_stopped: fn() -> bool,
@@ -37,7 +37,7 @@ impl Run {
         Ok(Run { scratch, is_stopped, say: Box::new(say) })
     }
 
-    /// A directory of the run's own.
+    /// Makes a directory in the scratch space.
     ///
     /// # Errors
     /// It cannot be made.
@@ -47,19 +47,19 @@ impl Run {
         Ok(path)
     }
 
-    /// Tells how far it is; fails if the end was asked for.
+    /// Reports the progress; fails if the run is to stop.
     ///
     /// # Errors
-    /// The end was asked for.
+    /// The run is to stop.
     pub fn step(&self, done: usize, all: usize, what: &str) -> anyhow::Result<()> {
         (self.say)(Progress { done, all, what });
         self.go_on()
     }
 
-    /// Fails if the end was asked for.
+    /// Fails if the run is to stop.
     ///
     /// # Errors
-    /// The end was asked for.
+    /// The run is to stop.
     pub fn go_on(&self) -> anyhow::Result<()> {
         if (self.is_stopped)() {
             bail!("stopped by a signal");
@@ -70,7 +70,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Never into a mount that could not be taken away.
+        // Never remove into a mount that could not be taken down.
         if !fusewire::mounts().iter().any(|mount| mount.place.starts_with(&self.scratch)) {
             let _ = std::fs::remove_dir_all(&self.scratch);
         }

@@ -1,15 +1,15 @@
-//! The wish to end early: a signal sets it, loops look at it between two operations.
+//! The request to stop early: a signal sets it, and loops check it between operations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Ends what runs in this process after the operation that is under way.
+/// Stops the work of this process after the current operation.
 pub fn request() {
     STOP.store(true, Ordering::Relaxed);
 }
 
-/// Whether the end was asked for.
+/// Whether a stop was requested.
 pub fn requested() -> bool {
     STOP.load(Ordering::Relaxed)
 }

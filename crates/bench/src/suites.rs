@@ -1,4 +1,4 @@
-//! The experiments. Each measures its yardsticks in the same run, in turn with what is measured.
+//! The experiments. Each measures its yardsticks in the same run, in turn with Adamant.
 
 pub mod ceiling;
 mod chores;
@@ -14,13 +14,13 @@ use std::time::Instant;
 use crate::machine::Machine;
 use crate::results::Results;
 
-/// Runs the work of a suite: `work` fills the results as far as it gets, and an error ends the run with what there is.
+/// Runs a suite: `work` fills in the results, and an error ends the run with the results so far.
 fn finish(suite: &str, about: &str, command: &str, work: impl FnOnce(&mut Results) -> anyhow::Result<()>) -> Results {
     let mut results = Results {
         suite: suite.to_owned(),
         about: about.to_owned(),
         command: command.to_owned(),
-        machine: Machine::here(),
+        machine: Machine::current(),
         ..Results::default()
     };
     let start = Instant::now();

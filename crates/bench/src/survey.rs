@@ -1,7 +1,8 @@
-//! `mds-survey`: the sweep over numbers of threads and directories, and its lines.
+//! `mds-survey`: sweeps over the numbers of threads and directories, and prints a line for each.
 //!
-//! The load itself is made inside the servers ([`host::survey`]); here orders are given and figures gathered. All targets of a
-//! line work at the same time; its rate is that of all together, its range that of all their seconds.
+//! The load itself is generated inside the servers ([`host::survey`]); this module gives orders and collects figures. All
+//! targets of a line work at the same time; the rate of the line is that of all together, its range that of all their
+//! seconds.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,45 +13,45 @@ use serde::Serialize;
 
 use crate::stop;
 
-/// What a survey does.
+/// The parameters of a survey.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Survey {
     /// Targets, by name.
     pub targets: Vec<String>,
-    /// Least number of threads; doubled until it exceeds `threads_high`.
+    /// The least number of threads; doubled until it exceeds `threads_high`.
     pub threads_low: u32,
-    /// Greatest number of threads.
+    /// The greatest number of threads.
     pub threads_high: u32,
-    /// Directories.
+    /// The number of directories.
     pub folders: u32,
-    /// Files of all threads, on each target.
+    /// The files of all threads, on each target.
     pub files: u64,
-    /// Requests that each thread has outstanding.
+    /// The requests that each thread has outstanding.
     pub outstanding: u32,
-    /// Tests in order.
+    /// The tests, in order.
     pub tests: Vec<Test>,
     /// The number in the name of the first file.
     pub start: u64,
 }
 
-/// A figure, for machines.
+/// A row, for JSON output.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// Threads.
+    /// The number of threads.
     pub threads: u32,
-    /// Directories.
+    /// The number of directories.
     pub directories: u32,
-    /// Files.
+    /// The number of files.
     pub files: u64,
-    /// What was done.
+    /// The test.
     pub test: &'static str,
     /// Operations per second over the whole test.
     pub rate: f64,
-    /// Per target: the slowest and the fastest second.
+    /// The rates of the slowest and the fastest second, for each target.
     pub ranges: Vec<(f64, f64)>,
 }
 
-/// Lustre's word for a test.
+/// Lustre's name for a test.
 pub fn word(test: Test) -> &'static str {
     match test {
         Test::Create => "create",
@@ -61,10 +62,10 @@ pub fn word(test: Test) -> &'static str {
     }
 }
 
-/// Tests from a list of words. The first is create, since the others need its files.
+/// Parses a list of tests. The first must be create, because the others need its files.
 ///
 /// # Errors
-/// A sentence.
+/// What is wrong, as a sentence.
 pub fn tests(list: &str) -> anyhow::Result<Vec<Test>> {
     const ALL: [Test; 5] = [Test::Create, Test::Lookup, Test::MdGetattr, Test::Setxattr, Test::Destroy];
     let test = |name: &str| {
@@ -83,7 +84,7 @@ pub fn tests(list: &str) -> anyhow::Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// What the files of a run are called that were given a directory: `mds_survey_2026-11-24@06:40_node`.
+/// The base name of the result files of a run that was given a directory: `mds_survey_2026-11-24@06:40_node`.
 pub fn result_name() -> String {
     let node = rustix::system::uname();
     named(&crate::mdtest::run::timestamp(), &node.nodename().to_string_lossy())
@@ -99,10 +100,10 @@ fn named(at: &str, node: &str) -> String {
 }
 
 impl Survey {
-    /// Whether the numbers fit together.
+    /// Checks that the numbers fit together.
     ///
     /// # Errors
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.threads_low == 0 || self.threads_low > self.threads_high {
             bail!("thrlo must be at least 1 and at most thrhi");
@@ -116,16 +117,16 @@ impl Survey {
         Ok(())
     }
 
-    /// The numbers of threads that are tried: those below the number of directories are left out.
+    /// The numbers of threads to try; those below the number of directories are left out.
     pub fn sweep(&self) -> Vec<u32> {
         let doubled = std::iter::successors(Some(self.threads_low), |threads| threads.checked_mul(2));
         doubled.take_while(|threads| *threads <= self.threads_high).filter(|threads| *threads >= self.folders).collect()
     }
 
-    /// Runs. `ask` gives a target an order.
+    /// Runs the survey. `ask` sends an order to a target.
     ///
     /// # Errors
-    /// What went wrong, as a sentence. What was measured before is printed, and what was made is removed.
+    /// What went wrong, as a sentence. Earlier measurements are printed, and everything that was made is removed.
     pub fn run(
         &self,
         ask: &dyn Fn(&str, Order) -> anyhow::Result<Status>,
@@ -167,7 +168,7 @@ impl Survey {
                 result = self.test(ask, plan, *test, out, rows);
             }
         }
-        // Whatever happened: nothing may stay behind.
+        // Close the surveys whatever happened, so that nothing stays behind.
         for target in &opened {
             let closed = ask(target, Order::Close).map(drop);
             if result.is_ok() {
@@ -210,7 +211,7 @@ impl Survey {
             ranges: statuses.iter().map(range).collect(),
         };
         write!(out, " {} {:>7.2}", row.test, row.rate).map_err(output)?;
-        // One pair, as Lustre's tool has it: of all targets.
+        // One pair over all targets, as Lustre's tool prints it.
         let low = row.ranges.iter().map(|range| range.0).fold(f64::INFINITY, f64::min);
         let high = row.ranges.iter().map(|range| range.1).fold(0.0, f64::max);
         write!(out, " [{low:>7.2},{high:>7.2}]").map_err(output)?;
@@ -219,7 +220,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Waits until nothing is under way on any of the targets.
+    /// Waits until no test is running on any of the targets.
     fn wait(
         &self,
         ask: &dyn Fn(&str, Order) -> anyhow::Result<Status>,
@@ -256,14 +257,14 @@ fn output(error: io::Error) -> anyhow::Error {
     anyhow!("cannot print: {error}")
 }
 
-/// Operations of all targets over the time of the slowest.
+/// The operations of all targets divided by the time of the slowest.
 fn rate(statuses: &[Status]) -> f64 {
     let seconds = statuses.iter().map(|status| status.seconds).fold(0.0, f64::max);
     let done: u64 = statuses.iter().map(|status| status.done).sum();
     if seconds > 0.0 { done as f64 / seconds } else { 0.0 }
 }
 
-/// The slowest and the fastest second; of a test that took less than that, its rate.
+/// The rates of the slowest and the fastest second; for a test that took less than a second, its rate.
 fn range(status: &Status) -> (f64, f64) {
     if status.samples.is_empty() {
         let all = rate(std::slice::from_ref(status));

@@ -1,5 +1,5 @@
-//! A create run several times, and beside each the same on a bare local directory: the experiment that shows how much of a
-//! file system's speed its own back end would have.
+//! Repeated runs of a create, each followed by the same on a bare local directory. The comparison shows what part of its
+//! own back end's speed a file system achieves.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,8 +8,8 @@ use super::create::{Create, Kind, Open};
 use super::{Done, Ended};
 use crate::figures::{median, spread};
 
-/// Runs `create` so many times, removing what it made after each run, which is not measured. With `beside`, each run is
-/// followed by the same in a new folder in that directory. Prints median and spread of each side, and their ratio.
+/// Runs `create` `runs` times, and removes the files after each run, which is not measured. With `beside`, each run is
+/// followed by the same one in a new folder in that directory. Prints the median and spread of each side, and their ratio.
 pub fn compare(create: &Create, runs: u32, beside: Option<&Path>, out: &mut dyn Write) -> Result<(), Ended> {
     let keeps = matches!(create.kind, Kind::Open(Open { keep: true, .. }));
     let bare = beside.map(|folder| folder.join(format!("createmany-{}", std::process::id())));
@@ -34,9 +34,9 @@ pub fn compare(create: &Create, runs: u32, beside: Option<&Path>, out: &mut dyn 
     if let Some(folder) = &bare {
         let _ = std::fs::remove_dir_all(folder);
     }
-    own.tell("here", keeps, out)?;
+    own.report("here", keeps, out)?;
     if let Some(folder) = beside {
-        theirs.tell(&folder.display().to_string(), keeps, out)?;
+        theirs.report(&folder.display().to_string(), keeps, out)?;
         let (own, theirs) = (median(own.made), median(theirs.made));
         if theirs > 0.0 {
             writeln!(out, "ratio: {:.3}", own / theirs)?;
@@ -61,7 +61,7 @@ impl Figures {
         Ok(())
     }
 
-    fn tell(&self, place: &str, keeps: bool, out: &mut dyn Write) -> Result<(), Ended> {
+    fn report(&self, place: &str, keeps: bool, out: &mut dyn Write) -> Result<(), Ended> {
         let line = |what: &str, figures: &[f64]| {
             format!(
                 "{place}: {} runs: median {:.2} {what}/second, spread {:.1} %",

@@ -1,4 +1,4 @@
-//! `createmany`: opens, makes nodes, directories or links, and says how many a second.
+//! `createmany`: opens files, makes nodes, directories or links, and prints the rate.
 
 use std::ffi::{CStr, CString};
 use std::io::Write;
@@ -12,66 +12,66 @@ use super::pattern::Pattern;
 use super::{Done, Ended, Progress, failed};
 use crate::stop;
 
-/// What is made.
+/// The kind of object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// open(O_CREAT), and close.
+    /// Files, with open(O_CREAT) and close.
     Open(Open),
-    /// mknod of a regular file.
+    /// Regular files, with mknod.
     Mknod,
-    /// mkdir.
+    /// Directories, with mkdir.
     Mkdir,
-    /// link to this file.
+    /// Links to this file.
     Link(CString),
-    /// Nothing: what is there is only removed.
+    /// Nothing: existing names are only removed.
     Nothing,
 }
 
-/// What is done with each opened file.
+/// Options for each opened file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Open {
-    /// Close all when all are open, and measure that by itself.
+    /// Keep all files open until all are created, and measure the closes apart.
     pub keep: bool,
-    /// An extended attribute `user.createmany` of so many bytes.
+    /// Set an extended attribute `user.createmany` of this many bytes.
     pub xattr: Option<usize>,
-    /// So many bytes.
+    /// The size, in bytes.
     pub size: u64,
-    /// They are written, not only said with ftruncate.
+    /// Write the bytes, instead of only setting the size with ftruncate.
     pub write: bool,
-    /// Owner.
+    /// The owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// The group.
     pub gid: Option<u32>,
 }
 
 /// A run of `createmany`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Create {
-    /// What is made.
+    /// The kind of object.
     pub kind: Kind,
-    /// Each is removed again after it was made, under this name.
+    /// Remove each object after creating it, under this name.
     pub unlink: Option<Pattern>,
-    /// Names.
+    /// The names.
     pub pattern: Pattern,
-    /// The number of the first.
+    /// The number of the first object.
     pub start: i64,
-    /// How many; without end if none, until `time` is over.
+    /// How many objects; without one, the run ends when `time` is over.
     pub count: Option<u64>,
-    /// How long at most.
+    /// The longest duration.
     pub time: Option<Duration>,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Created {
-    /// Making.
+    /// The creates.
     pub made: Done,
-    /// Closing, with [`Open::keep`].
+    /// The closes, with [`Open::keep`].
     pub closed: Option<Done>,
 }
 
 impl Create {
-    /// The word for what is measured.
+    /// The name of the measured operation.
     pub fn operation(&self) -> String {
         let made = match &self.kind {
             Kind::Open(Open { keep: true, .. }) => "open/keep",
@@ -88,8 +88,8 @@ impl Create {
         }
     }
 
-    /// Runs, and prints progress and totals as Lustre's tool does. The figures are of what was done until the end, also an
-    /// early one.
+    /// Runs, and prints progress and totals as Lustre's tool does. The figures cover what was done, even if the run ended
+    /// early.
     pub fn run(&self, out: &mut dyn Write) -> (Created, Result<(), Ended>) {
         let mut kept = Vec::new();
         let (made, mut result) = self.make(&mut kept, out);
@@ -188,10 +188,10 @@ impl Create {
         }
     }
 
-    /// Removes what a run of `count` made, if it left anything.
+    /// Removes the objects that a run of `count` created, if it left any.
     ///
     /// # Errors
-    /// Which name could not be removed, and why.
+    /// The name that could not be removed, and why.
     pub fn remove(&self, count: u64) -> Result<(), Ended> {
         if self.unlink.is_some() {
             return Ok(());
@@ -209,7 +209,7 @@ impl Create {
     }
 }
 
-/// One write writes so many bytes at most.
+/// The most bytes in one write.
 const WRITE_MAX: usize = 1 << 20;
 
 impl Open {
@@ -243,13 +243,13 @@ fn close(kept: Vec<OwnedFd>, out: &mut dyn Write) -> Done {
     for fd in kept {
         drop(fd);
         count += 1;
-        // Nothing that could be done about an output that is gone: the descriptors are closed in any case.
+        // If the output is gone, there is nothing to do about it: the descriptors are closed in any case.
         let _ = progress.line(out, "closed", count, Instant::now());
     }
     Done::since(count, progress.start)
 }
 
-/// Lets this process hold as many files open as it may.
+/// Raises the limit of open files to the maximum.
 pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -265,7 +265,7 @@ mod tests {
         Create { kind, unlink: None, pattern, start: 0, count: Some(count), time: None }
     }
 
-    fn told(create: &Create) -> (Created, String) {
+    fn run_captured(create: &Create) -> (Created, String) {
         let mut out = Vec::new();
         let (created, result) = create.run(&mut out);
         result.unwrap();
@@ -285,7 +285,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut create = create(Kind::Open(Open::default()), folder.path(), 3);
         create.start = 5;
-        let (created, text) = told(&create);
+        let (created, text) = run_captured(&create);
         assert_eq!(created.made.count, 3);
         assert!(text.starts_with("total: 3 open/close in 0.0") && text.ends_with(" ops/second\n"), "{text}");
         assert_eq!(names(folder.path()), ["f5", "f6", "f7"]);
@@ -296,7 +296,8 @@ mod tests {
     #[test]
     fn kept_files_are_closed_apart() {
         let folder = tempfile::tempdir().unwrap();
-        let (created, text) = told(&create(Kind::Open(Open { keep: true, ..Open::default() }), folder.path(), 20));
+        let (created, text) =
+            run_captured(&create(Kind::Open(Open { keep: true, ..Open::default() }), folder.path(), 20));
         assert_eq!(created.closed.unwrap().count, 20);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("total: 20 open/keep in "), "{text}");
@@ -307,17 +308,17 @@ mod tests {
     fn nodes_directories_and_links_are_made() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().unwrap();
-        let (_, text) = told(&create(Kind::Mknod, folder.path(), 2));
+        let (_, text) = run_captured(&create(Kind::Mknod, folder.path(), 2));
         assert!(text.starts_with("total: 2 create in "), "{text}");
         assert!(folder.path().join("f1").symlink_metadata().unwrap().is_file());
         let other = folder.path().join("directories");
         std::fs::create_dir(&other).unwrap();
-        assert!(told(&create(Kind::Mkdir, &other, 2)).1.starts_with("total: 2 mkdir in "));
+        assert!(run_captured(&create(Kind::Mkdir, &other, 2)).1.starts_with("total: 2 mkdir in "));
         assert!(other.join("f1").is_dir());
         let links = folder.path().join("links");
         std::fs::create_dir(&links).unwrap();
         let target = CString::new(folder.path().join("f0").to_str().unwrap()).unwrap();
-        assert!(told(&create(Kind::Link(target), &links, 2)).1.starts_with("total: 2 link in "));
+        assert!(run_captured(&create(Kind::Link(target), &links, 2)).1.starts_with("total: 2 link in "));
         assert_eq!(links.join("f0").metadata().unwrap().nlink(), 3);
     }
 
@@ -327,14 +328,14 @@ mod tests {
         for (kind, word) in [(Kind::Mknod, "create/unlink"), (Kind::Mkdir, "mkdir/rmdir")] {
             let mut create = create(kind, folder.path(), 4);
             create.unlink = Some(create.pattern.clone());
-            let (_, text) = told(&create);
+            let (_, text) = run_captured(&create);
             assert!(text.starts_with(&format!("total: 4 {word} in ")), "{text}");
             assert!(names(folder.path()).is_empty());
         }
-        told(&create(Kind::Mknod, folder.path(), 4));
+        run_captured(&create(Kind::Mknod, folder.path(), 4));
         let mut create = create(Kind::Nothing, folder.path(), 4);
         create.unlink = Some(create.pattern.clone());
-        let (_, text) = told(&create);
+        let (_, text) = run_captured(&create);
         assert!(text.starts_with("total: 4 /unlink in "), "{text}");
         assert!(names(folder.path()).is_empty(), "what was there is removed");
     }
@@ -345,10 +346,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let own = rustix::process::geteuid().as_raw();
         let written = Open { size: 10_000, write: true, uid: Some(own), ..Open::default() };
-        told(&create(Kind::Open(written), folder.path(), 1));
+        run_captured(&create(Kind::Open(written), folder.path(), 1));
         assert_eq!(std::fs::read(folder.path().join("f0")).unwrap(), vec![0x5a; 10_000]);
         let said = Open { size: 1 << 20, ..Open::default() };
-        told(&create(Kind::Open(said), folder.path(), 1));
+        run_captured(&create(Kind::Open(said), folder.path(), 1));
         let metadata = folder.path().join("f0").metadata().unwrap();
         assert_eq!((metadata.len(), metadata.uid()), (1 << 20, own));
     }
@@ -359,7 +360,7 @@ mod tests {
         let mut create = create(Kind::Mknod, folder.path(), 0);
         (create.count, create.time) = (None, Some(Duration::from_millis(50)));
         create.unlink = Some(create.pattern.clone());
-        let (created, _) = told(&create);
+        let (created, _) = run_captured(&create);
         assert!(created.made.count > 0 && created.made.seconds >= 0.05, "{created:?}");
     }
 

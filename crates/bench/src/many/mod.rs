@@ -4,9 +4,9 @@
 //! - [`create`], [`remove`], [`stat`]: the three tools, with the lines that Lustre's tools of those names print.
 //! - [`compare`]: a create run several times, beside the same run on a bare local directory.
 //!
-//! Names are made in one buffer that is used again, and the calls are plain system calls, so that on a file system in
-//! memory the tool costs little beside the kernel. What fails is told with the name and the reason; the figures of what was done
-//! until then are printed all the same.
+//! Names are made in one buffer that is reused, and the calls are plain system calls, so that on a file system in memory
+//! the tool adds little to the cost of the kernel. An error names the object and the reason; the figures up to the error
+//! are printed all the same.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ pub mod pattern;
 pub mod remove;
 pub mod stat;
 
-/// What was done before a run ended.
+/// The operations that were done before a run ended.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Done {
-    /// Operations.
+    /// The number of operations.
     pub count: u64,
     /// Seconds.
     pub seconds: f64,
@@ -37,12 +37,12 @@ impl Done {
     }
 }
 
-/// A run that did not do all that it was asked for.
+/// Why a run did not do all of its work.
 #[derive(Debug)]
 pub enum Ended {
-    /// A call failed: which, on what, and why.
+    /// A call failed: which one, on what, and why.
     Failed(String),
-    /// The user asked for the end.
+    /// The user asked it to stop.
     Stopped,
     /// The output cannot be written.
     Output(io::Error),
@@ -65,7 +65,7 @@ fn failed(call: &str, name: &[u8], errno: rustix::io::Errno) -> Ended {
     Ended::Failed(format!("{call}({}) error: {reason}{hint}", String::from_utf8_lossy(name)))
 }
 
-/// Progress lines: every 10 seconds, and every 10 000 operations if the last line is 2 seconds old.
+/// Prints progress: every 10 seconds, and every 10 000 operations if the last line is at least 2 seconds old.
 struct Progress {
     start: Instant,
     last: Instant,
@@ -82,8 +82,8 @@ impl Progress {
         Progress { start: now, last: now, last_count: 0 }
     }
 
-    /// After `count` operations: whether a line is due. Gives seconds since 1970, seconds so far, and operations per second since
-    /// the last line.
+    /// Whether a line is due after `count` operations. Returns seconds since 1970, seconds so far, and operations per
+    /// second since the last line.
     fn due(&mut self, count: u64, now: Instant) -> Option<(f64, f64, f64)> {
         let quiet = now - self.last;
         if quiet < LONG && (quiet < SHORT || !count.is_multiple_of(MANY)) {

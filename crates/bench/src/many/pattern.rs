@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::anyhow;
 
-/// A name with a place for a number.
+/// A name format with a place for a number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     before: Vec<u8>,
@@ -24,14 +24,15 @@ enum Base {
     HexCapitals,
 }
 
-/// Longest name that a pattern gives.
+/// The longest name that a pattern may give.
 const LENGTH_MAX: usize = 4095;
 const WIDTH_MAX: usize = 255;
 
 impl FromStr for Pattern {
     type Err = anyhow::Error;
 
-    /// Reads a format with at most one number in it (`%d`, `%i`, `%u`, `%x`, `%X` or `%o`, with `0`, `-`, a width and `l`).
+    /// Parses a format with at most one number in it (`%d`, `%i`, `%u`, `%x`, `%X` or `%o`, with `0`, `-`, a width and
+    /// `l`).
     fn from_str(text: &str) -> anyhow::Result<Pattern> {
         let mut pattern =
             Pattern { before: Vec::new(), after: Vec::new(), width: 0, zeros: false, left: false, base: Base::Decimal };
@@ -89,7 +90,7 @@ impl Pattern {
         Pattern { before, ..self.clone() }
     }
 
-    /// Writes the name of a number into `buffer`, with the NUL that ends it.
+    /// Writes the name for a number into `buffer`, with a terminating NUL.
     pub fn name<'a>(&self, number: i64, buffer: &'a mut Vec<u8>) -> &'a CStr {
         buffer.clear();
         buffer.extend_from_slice(&self.before);

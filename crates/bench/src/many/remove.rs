@@ -12,9 +12,9 @@ use crate::stop;
 /// A run of `unlinkmany`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remove {
-    /// Directories.
+    /// Remove directories instead of files.
     pub directories: bool,
-    /// Names.
+    /// The names.
     pub pattern: Pattern,
     /// The number of the first.
     pub start: i64,

@@ -1,4 +1,4 @@
-//! `statmany`: looks at files in a random order.
+//! `statmany`: stats files in a random order.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use super::pattern::Pattern;
 use super::{Done, Ended, Progress, failed};
 use crate::stop;
 
-/// What is done with each.
+/// The operation on each file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
     /// stat(2).
     Stat,
-    /// Only the name is looked up: open(O_PATH), and close, which asks for no attributes.
+    /// A lookup of the name only: open(O_PATH), which asks for no attributes, and close.
     Lookup,
 }
 
-/// When it ends.
+/// When the run ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// After so many.
+    /// After this many operations.
     Count(u64),
     /// After this time.
     Time(Duration),
@@ -31,15 +31,15 @@ pub enum Length {
 /// A run of `statmany`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
-    /// What is done.
+    /// The operation.
     pub look: Look,
-    /// Chooses the order.
+    /// The seed of the order.
     pub seed: u64,
-    /// Names, numbered from 0.
+    /// The names, numbered from 0.
     pub pattern: Pattern,
-    /// How many there are.
+    /// The number of files.
     pub total: u64,
-    /// When it ends.
+    /// When the run ends.
     pub length: Length,
 }
 

@@ -1,4 +1,4 @@
-//! What a rank works on, and its usual form: paths of a mounted file system.
+//! The operations of a rank, and their usual implementation: paths of a mounted file system.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 
-/// The calls that mdtest makes. A path ends with the NUL of a C string.
+/// The calls that mdtest makes. A path includes the terminating NUL.
 pub trait Files: Send {
     /// mkdir(2).
     fn mkdir(&mut self, path: &CStr) -> io::Result<()>;
@@ -15,30 +15,30 @@ pub trait Files: Send {
     fn rmdir(&mut self, path: &CStr) -> io::Result<()>;
     /// mknod(2) of a regular file.
     fn mknod(&mut self, path: &CStr) -> io::Result<()>;
-    /// open(2) with O_CREAT, one write of `data` if there is any, fsync(2) if asked for, close(2).
+    /// open(2) with O_CREAT, one write of `data` if it is not empty, fsync(2) if `sync`, close(2).
     fn create(&mut self, path: &CStr, data: &[u8], sync: bool) -> io::Result<()>;
     /// stat(2).
     fn stat(&mut self, path: &CStr) -> io::Result<()>;
-    /// open(2), one read into `buffer` if it has any room, close(2). Gives the bytes read.
+    /// open(2), one read into `buffer` if it is not empty, close(2). Returns the number of bytes read.
     fn read(&mut self, path: &CStr, buffer: &mut [u8]) -> io::Result<usize>;
     /// unlink(2).
     fn unlink(&mut self, path: &CStr) -> io::Result<()>;
-    /// Everything of this file system goes to disk.
+    /// Writes the whole file system to disk.
     fn sync(&mut self) -> io::Result<()>;
-    /// A directory has no layout of its own any more: new files in it have that of the file system.
+    /// Removes a directory's own layout, so that new files in it get that of the file system.
     fn forget_layout(&mut self, path: &CStr) -> io::Result<()>;
-    /// A directory with all that is in it goes.
+    /// Removes a directory and everything in it.
     fn remove_all(&mut self, path: &CStr) -> io::Result<()>;
 }
 
-/// Paths of the kernel.
+/// Calls through the kernel.
 #[derive(Clone, Debug)]
 pub struct Mounted {
     base: String,
 }
 
 impl Mounted {
-    /// Under `base`, which need not be there yet.
+    /// Works under `base`, which need not exist yet.
     pub fn new(base: &str) -> Mounted {
         Mounted { base: base.to_owned() }
     }
@@ -92,7 +92,7 @@ impl Files for Mounted {
 
     fn sync(&mut self) -> io::Result<()> {
         match fuse::ioctl::sync(Path::new(&self.base)) {
-            // Another file system, which the kernel tells.
+            // Not Adamant; ask the kernel instead.
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
                 let folder = fs::open(self.base.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
                 Ok(fs::syncfs(folder)?)

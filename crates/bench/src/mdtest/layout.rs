@@ -1,16 +1,16 @@
-//! Which names a rank makes and visits.
+//! The names that a rank creates and visits.
 //!
-//! An iteration's test directories are `test-dir.ITERATION-LOOP`. In each lies the tree `mdtest_tree.0` (with `-u` one for each
-//! rank, `mdtest_tree.RANK.0`); below a directory with number k lie those with b·k+1 … b·k+b. Item number i lies in directory
-//! i / (items in a directory), as `file.mdtest.RANK.i` or `dir.mdtest.RANK.i`, where RANK made it.
+//! The test directories of an iteration are `test-dir.ITERATION-LOOP`. Each holds the tree `mdtest_tree.0` (with `-u` one
+//! for each rank, `mdtest_tree.RANK.0`); directory k of a tree holds the directories b·k+1 … b·k+b. Item i lies in
+//! directory i / (items in a directory), as `file.mdtest.RANK.i` or `dir.mdtest.RANK.i`, where RANK created it.
 //!
-//! With a stride N, rank r looks at what rank r+N made, reads what r+2N made and removes what r+3N made, so no rank
-//! profits from what its own client remembers. The same holds for the trees with `-u`, one stride further.
+//! With a stride N, rank r stats what rank r+N created, reads what r+2N created and removes what r+3N created, so no rank
+//! profits from the cache of its own client. The same holds for the trees with `-u`, one stride further.
 
 use super::Phase;
 use super::options::Options;
 
-/// A directory with items in it.
+/// A directory that holds items.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Folder {
     /// Its path.
@@ -26,11 +26,11 @@ pub struct Layout<'a> {
     pub options: &'a Options,
     /// The rank's directory, of `-d`.
     pub base: &'a str,
-    /// The rank.
+    /// The number of the rank.
     pub rank: u64,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub tasks: u64,
-    /// Which iteration.
+    /// The number of the iteration.
     pub iteration: u32,
 }
 
@@ -46,7 +46,7 @@ impl Layout<'_> {
         if self.options.unique { format!("mdtest_tree.{rank}") } else { "mdtest_tree".to_owned() }
     }
 
-    /// The directories of this rank's tree, parents first, or none if another rank makes the tree for all.
+    /// The directories of this rank's tree, parents first; empty if another rank makes the tree for all.
     pub fn own_tree(&self) -> Vec<String> {
         if !self.options.unique && self.rank > 0 {
             return Vec::new();
@@ -82,7 +82,7 @@ impl Layout<'_> {
         folders
     }
 
-    /// What stands before the number in the names that the rank visits in a phase.
+    /// The part of the names before the number, for the items that the rank visits in a phase.
     pub fn prefix(&self, phase: Phase) -> String {
         let kind = match phase {
             Phase::DirectoryCreation | Phase::DirectoryStat | Phase::DirectoryRemoval => "dir",

@@ -1,16 +1,18 @@
 //! `mdtest`: many ranks create, stat, read and remove files and directories, phase by phase, with a barrier between phases.
 //!
-//! It takes the options of the MPI tool of that name and prints its summary. Ranks are processes (or threads) of one machine, and
-//! there may be several mounts of one file system: rank r works through mount r mod k, each of which is a client of its own.
+//! It takes the options of the MPI tool of that name and prints the same summary. Ranks are processes (or threads) on one
+//! machine, and there may be several mounts of one file system: rank r uses mount r mod k, and each mount is a client of
+//! its own.
 //!
 //! - [`options`]: what a run does, and which options fit together.
 //! - [`places`]: lists and ranges of directories.
 //! - [`layout`]: which rank makes and visits which names.
-//! - [`rank`]: the work of one rank; [`files`] and [`native`] are what it works on: a mount, or the client library without one.
-//! - [`run`]: starts ranks, keeps them in step, collects their times.
-//! - [`summary`]: the table.
+//! - [`rank`]: the work of one rank; [`files`] and [`native`] carry out its operations: on a mount, or with the client
+//!   library and no mount.
+//! - [`run`]: starts the ranks, keeps them in step and collects their times.
+//! - [`summary`]: the table of results.
 //!
-//! The time of a phase is from the first rank's start to the last rank's end, by one clock that all processes share.
+//! The time of a phase is from the start of the first rank to the end of the last, by one clock that all processes share.
 
 pub mod files;
 pub mod layout;
@@ -25,12 +27,12 @@ mod tests;
 
 use std::str::FromStr;
 
-/// What all ranks do between two barriers.
+/// The work of all ranks between two barriers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
-    /// Folders that are not measured.
+    /// Makes folders; not measured.
     Prepare,
-    /// The tree of directories that the items lie in.
+    /// Makes the tree of directories that hold the items.
     TreeCreation,
     /// mkdir.
     DirectoryCreation,
@@ -46,15 +48,15 @@ pub enum Phase {
     FileRead,
     /// unlink.
     FileRemoval,
-    /// The tree again.
+    /// Removes the tree.
     TreeRemoval,
-    /// What [`Phase::Prepare`] made.
+    /// Removes what [`Phase::Prepare`] made.
     Finish,
-    /// Everything that the run made, whatever state it is in.
+    /// Removes everything that the run made, whatever state it is in.
     Clean,
-    /// Further files, after some ranks had made fewer than others when the time was over.
+    /// Creates further files, after some ranks created fewer than others before the time was over.
     FileCreationRest,
-    /// The files of all ranks, made empty by the first one.
+    /// Creates the files of all ranks, empty, by the first rank.
     FilesOfAll,
 }
 
@@ -76,7 +78,7 @@ impl Phase {
         Phase::FilesOfAll,
     ];
 
-    /// As the summary calls it.
+    /// The name in the summary.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Prepare => "Preparation",
@@ -94,12 +96,12 @@ impl Phase {
         }
     }
 
-    /// Whether it is one of the tree's, of which the whole run has one, not each rank.
+    /// Whether the phase concerns the tree, which exists once for the whole run and not for each rank.
     pub fn is_of_the_tree(self) -> bool {
         matches!(self, Phase::TreeCreation | Phase::TreeRemoval)
     }
 
-    /// How many strides from the rank that made an item the rank is that visits it.
+    /// The number of strides between the rank that created an item and the rank that visits it.
     pub fn strides(self) -> u64 {
         match self {
             Phase::DirectoryStat | Phase::FileStat => 1,
@@ -113,7 +115,7 @@ impl Phase {
 impl FromStr for Phase {
     type Err = ();
 
-    /// Reads the number that ranks and their run tell each other.
+    /// Parses the number by which a run and its ranks name a phase.
     fn from_str(text: &str) -> Result<Phase, ()> {
         text.parse().ok().and_then(|at: usize| Phase::ALL.get(at).copied()).ok_or(())
     }

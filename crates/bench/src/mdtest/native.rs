@@ -1,8 +1,8 @@
-//! The client library without a mount: what a rank works on with `--native`.
+//! The operations of a rank through the client library, without a mount (`--native`).
 //!
-//! A path is walked once for each directory; the library's references to directories are kept, those to items are given back at
-//! once, as the kernel does when it is short of memory. So what is measured is the client library and the servers, and
-//! nothing of the kernel's file system layer.
+//! A path is walked once for each directory. References to directories are kept; those to items are released at once, as
+//! the kernel does when it is short of memory. So this measures the client library and the servers, without the kernel's
+//! file system layer.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -28,14 +28,14 @@ pub struct Client {
 /// How a client changes metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// Requests that change something, at a time.
+    /// The most changes in flight.
     pub changes_in_flight: u16,
-    /// None of them behind the caller's back.
+    /// Answer a change only after the server replied (no metadata write-back).
     pub sync_metadata: bool,
 }
 
 impl Default for Manner {
-    /// As a mount has it without options.
+    /// As a mount without options does.
     fn default() -> Manner {
         Manner { changes_in_flight: 7, sync_metadata: false }
     }
@@ -81,7 +81,7 @@ impl Client {
         Ok(Arc::new(Client { mount: Mount::start(options, Arc::new(NoKernel))? }))
     }
 
-    /// The library.
+    /// The running client.
     pub fn mount(&self) -> &Mount {
         &self.mount
     }
@@ -99,18 +99,18 @@ impl Drop for Client {
 pub struct Native {
     client: Arc<Client>,
     cred: Cred,
-    /// Directories by path, with the library's reference to each.
+    /// Known directories by path, with the library's reference to each.
     known: HashMap<Vec<u8>, u64>,
 }
 
 const ROOT: &[u8] = b"";
-/// [`proto::Fid::ROOT`]'s.
+/// The inode number of [`proto::Fid::ROOT`].
 const ROOT_INO: u64 = 1;
-/// How often a call is tried again whose directory was stale.
+/// How often a call is retried if its directory is stale.
 const STALE_MAX: u32 = 1000;
 
 impl Native {
-    /// On behalf of this process's user.
+    /// Acts with the credentials of this process.
     pub fn new(client: Arc<Client>) -> Native {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let groups = rustix::process::getgroups().unwrap_or_default();
@@ -125,23 +125,23 @@ impl Native {
         Native { client, cred, known: HashMap::from([(ROOT.to_vec(), ROOT_INO)]) }
     }
 
-    /// On whose behalf.
+    /// The credentials of its calls.
     pub fn cred(&self) -> Cred {
         self.cred.clone()
     }
 
-    /// A directory by its path from the root, without a slash in front. The library keeps it until the client goes.
+    /// A directory by its path from the root, without a leading slash. The library keeps it until the client ends.
     ///
     /// # Errors
-    /// As of the lookups.
+    /// An error of a lookup.
     pub fn directory(&mut self, path: &[u8]) -> io::Result<u64> {
         self.again(|native| native.folder(path))
     }
 
-    /// Brings to disk what was changed.
+    /// Writes all changes to disk.
     ///
     /// # Errors
-    /// What could not be.
+    /// What could not be written.
     pub fn bring_to_disk(&self) -> io::Result<()> {
         self.call(Call::Syncfs).map(drop)
     }
@@ -161,7 +161,7 @@ impl Native {
         }
     }
 
-    /// The directory that a path lies in, and the last name.
+    /// The parent directory of a path, and the last name.
     fn parent<'a>(&mut self, path: &'a CStr) -> io::Result<(u64, &'a [u8])> {
         let path = path.to_bytes();
         let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
@@ -185,7 +185,8 @@ impl Native {
         Ok(ino)
     }
 
-    /// A directory that another client changed may be stale here: its name must be looked up again, as the kernel does.
+    /// Retries a call whose directory is stale, because another client changed it, after looking its name up again, as the
+    /// kernel does.
     fn again<T>(&mut self, mut call: impl FnMut(&mut Native) -> io::Result<T>) -> io::Result<T> {
         for _ in 0..STALE_MAX {
             match call(self) {
@@ -201,7 +202,7 @@ impl Native {
         call(self)
     }
 
-    /// Names of a directory, and whether each is a directory.
+    /// The names in a directory, and whether each is a directory.
     fn list(&self, ino: u64) -> io::Result<Vec<(Bytes, bool)>> {
         let Answer::Opened { fh, .. } = self.call(Call::Opendir { ino })? else { return Err(errno(Errno::EIO)) };
         let mut found = Vec::new();
@@ -245,7 +246,7 @@ fn errno(error: Errno) -> io::Error {
 /// O_CREAT | O_WRONLY on Linux.
 const CREATE: u32 = 0o101;
 
-/// The calls, as far as they get with the directories that are known.
+/// Single attempts at the calls, which fail if a known directory is stale.
 impl Native {
     fn try_mkdir(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;

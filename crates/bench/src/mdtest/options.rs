@@ -1,4 +1,4 @@
-//! What a run of mdtest does.
+//! The options of a run of mdtest.
 
 use anyhow::anyhow;
 use proto::Nid;
@@ -8,19 +8,19 @@ use proto::Nid;
 pub enum Place {
     /// A directory.
     Folder(String),
-    /// A directory of a file system that is not mounted: the client library works on it.
+    /// A directory of a file system that is not mounted; the client library accesses it.
     Native {
-        /// Where the MGS is.
+        /// The addresses of the MGS.
         mgs: Vec<Nid>,
-        /// File system.
+        /// The file system.
         fsname: String,
-        /// The directory, from the root, without a slash in front.
+        /// The path of the directory from the root, without a leading slash.
         folder: String,
     },
 }
 
 impl Place {
-    /// The directory's path, as the calls have it.
+    /// The path of the directory, as the calls take it.
     pub fn path(&self) -> &str {
         match self {
             Place::Folder(path) => path,
@@ -38,14 +38,14 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The options, by their letters.
+/// The options, named by their letters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// `-d`.
     pub places: Vec<Place>,
-    /// `-n`: items of each rank; 0 if `-I` alone says it.
+    /// `-n`: items of each rank; 0 if only `-I` is given.
     pub items: u64,
-    /// `-I`: items in each directory of the tree; 0 if `-n` alone says it.
+    /// `-I`: items in each directory of the tree; 0 if only `-n` is given.
     pub items_per_directory: u64,
     /// `-z`.
     pub depth: u32,
@@ -89,23 +89,24 @@ pub struct Options {
     pub delay_seconds: u64,
     /// `-B`.
     pub barriers: bool,
-    /// `-c`: the first rank makes everything, and removes it, for all.
+    /// `-c`: the first rank creates everything, and removes it, for all ranks.
     pub collective: bool,
-    /// `-W`: seconds after which ranks stop creating files, and do as many as the one that has done most; 0: never.
+    /// `-W`: seconds after which ranks stop creating files; they then create as many as the rank that has created most. 0:
+    /// never.
     pub stone_wall: u64,
-    /// `-x`: the file that says how many that were.
+    /// `-x`: the file that holds that number of files.
     pub stone_wall_file: Option<String>,
-    /// `-X`: all that is read is compared with what was written.
+    /// `-X`: compare everything that is read with what was written.
     pub verify_read: bool,
-    /// `--verify-write`: each file is read again at once.
+    /// `--verify-write`: read each file back at once.
     pub verify_write: bool,
     /// `-g`: the test directories have no layout of their own.
     pub global_layout: bool,
     /// `--warningAsErrors`.
     pub warnings_are_errors: bool,
-    /// `-t`: making up the paths counts.
+    /// `-t`: the time to make up the paths counts.
     pub time_paths: bool,
-    /// Numbers of ranks that are tested, one after another: `-f`, `-l`, `-s`, or one.
+    /// The numbers of ranks to test, one after another: `-f`, `-l`, `-s`, or a single one.
     pub tasks: Vec<u64>,
     /// `-P`: rates and times; `-Z`: times.
     pub print: Print,
@@ -117,7 +118,7 @@ pub struct Options {
     pub clean_up: bool,
 }
 
-/// Which tables are printed.
+/// The tables to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Print {
     /// Operations per second.
@@ -125,7 +126,7 @@ pub enum Print {
     Rate,
     /// Milliseconds per operation.
     Time,
-    /// One and the other.
+    /// Both.
     Both,
 }
 
@@ -174,9 +175,9 @@ impl Default for Options {
     }
 }
 
-/// Largest write or read of one item: it is held in memory.
+/// The largest write or read of one item, which is held in memory.
 const BYTES_MAX: u64 = 1 << 30;
-/// Directories of a tree.
+/// The most directories in a tree.
 const TREE_MAX: u64 = 1 << 24;
 
 impl Options {
@@ -185,10 +186,10 @@ impl Options {
         self.tasks.iter().copied().max().unwrap_or(1)
     }
 
-    /// Whether the options fit together.
+    /// Checks that the options fit together.
     ///
     /// # Errors
-    /// A sentence that names the two that do not.
+    /// A sentence that names the conflicting options.
     pub fn check(&self) -> anyhow::Result<()> {
         let refuse = |condition: bool, message: &str| if condition { Err(anyhow!("{message}")) } else { Ok(()) };
         refuse(self.items == 0 && self.items_per_directory == 0, "how many? give -n, or -I")?;
@@ -229,7 +230,7 @@ impl Options {
         refuse(self.layout_items() == 0, "-n gives each directory of the tree less than one item; raise it")
     }
 
-    /// Directories of the tree, if they are not too many.
+    /// The number of directories in the tree; `None` if there are too many.
     pub fn tree(&self) -> Option<u64> {
         let (mut level, mut all) = (1u64, 1u64);
         for _ in 0..self.depth {
@@ -239,17 +240,17 @@ impl Options {
         Some(all)
     }
 
-    /// Directories of its last level.
+    /// The number of directories in its last level.
     pub fn leaves(&self) -> u64 {
         self.branches.checked_pow(self.depth).unwrap_or(1).max(1)
     }
 
-    /// How many test directories an iteration has, side by side: with `-n` and `-I`, n / I; one otherwise.
+    /// The number of test directories of an iteration, side by side: n / I with both `-n` and `-I`, else one.
     pub fn loops(&self) -> u64 {
         if self.items > 0 && self.items_per_directory > 0 { self.items / self.items_per_directory } else { 1 }
     }
 
-    /// Items in each directory of the tree that has any.
+    /// The number of items in each directory of the tree that holds any.
     pub fn layout_items(&self) -> u64 {
         if self.items_per_directory > 0 {
             return self.items_per_directory;
@@ -257,7 +258,7 @@ impl Options {
         self.items / if self.leaf_only { self.leaves() } else { self.tree().unwrap_or(1) }
     }
 
-    /// Items of a rank, over all its directories.
+    /// The number of items of a rank, over all its directories.
     pub fn items_of_a_rank(&self) -> u64 {
         let directories = if self.leaf_only { self.leaves() } else { self.tree().unwrap_or(1) };
         self.layout_items() * directories * self.loops()

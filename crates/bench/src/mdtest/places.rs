@@ -2,13 +2,13 @@
 
 use anyhow::{anyhow, bail};
 
-/// Most directories that a list may have.
+/// The most directories in a list.
 const MAX: usize = 4096;
 
-/// The directories that words name, in order.
+/// The directories that the words name, in order.
 ///
 /// # Errors
-/// A brace that is not closed, a range that runs backwards, too many: a sentence.
+/// A brace is not closed, a range runs backwards, or there are too many directories.
 pub fn expand(words: &[String]) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for part in words.iter().flat_map(|word| word.split('@')) {
@@ -37,7 +37,7 @@ fn braces(text: &str, found: &mut Vec<String>) -> anyhow::Result<()> {
     choices.iter().try_for_each(|choice| braces(&format!("{before}{choice}{after}"), found))
 }
 
-/// `0-15` or `0..15`, with leading zeros kept.
+/// Parses `0-15` or `0..15`; leading zeros are kept.
 fn range(text: &str) -> anyhow::Result<Option<Vec<String>>> {
     let Some((low, high)) = text.split_once("..").or_else(|| text.split_once('-')) else { return Ok(None) };
     let (Ok(first), Ok(last)) = (low.parse::<usize>(), high.parse::<usize>()) else { return Ok(None) };

@@ -14,16 +14,16 @@ use super::layout::{Folder, Layout};
 use super::options::Options;
 use crate::stop;
 
-/// What a rank did in a phase.
+/// The result of a rank in a phase.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// When it began, by the clock of all processes.
+    /// When it started, by the clock that all processes share.
     pub start_ns: u64,
     /// When it ended.
     pub end_ns: u64,
-    /// Operations.
+    /// The number of operations.
     pub count: u64,
-    /// Items that were read and are not as they were written.
+    /// Items whose data was not as written.
     pub wrong: u64,
     /// Why it ended early, as a sentence; empty if it did not.
     pub failure: String,
@@ -35,37 +35,37 @@ pub struct Rank {
     rank: u64,
     base: String,
     files: Box<dyn Files>,
-    /// This rank made the directory of `-d`, and takes it away.
+    /// Whether this rank made the directory of `-d`, so that it also removes it.
     made_base: bool,
-    /// The run is over for all ranks.
+    /// Set when all ranks are to stop.
     halt: Arc<AtomicBool>,
-    /// Files that this rank has made in this iteration before the time was over.
+    /// The files that this rank created in this iteration before the time was over.
     made: u64,
 }
 
-/// An order: do this.
+/// An order to run a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Order {
-    /// What.
+    /// The phase.
     pub phase: Phase,
-    /// Of which iteration.
+    /// The iteration.
     pub iteration: u32,
-    /// With how many ranks.
+    /// The number of ranks.
     pub tasks: u64,
-    /// Files of each directory at most, as the time allowed no more.
+    /// The most files in each directory, if the time allowed no more.
     pub limit: u64,
 }
 
 impl Order {
-    /// Without a limit.
+    /// An order without a limit.
     pub fn new(phase: Phase, iteration: u32, tasks: u64) -> Order {
         Order { phase, iteration, tasks, limit: u64::MAX }
     }
 }
 
-/// How often a rank says how far it is.
-const TELL: Duration = Duration::from_millis(500);
-/// Operations between two looks at the clock.
+/// How often a rank reports its progress.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// The number of operations between two looks at the clock.
 const LOOK: u64 = 32;
 
 /// Nanoseconds of the clock that all processes share.
@@ -75,21 +75,29 @@ pub fn clock_ns() -> u64 {
 }
 
 impl Rank {
-    /// Rank number `rank`, which works on `files` until `halt` is set or this process is told to end.
+    /// Rank number `rank`, which works on `files` until `halt` is set or this process gets a signal to stop.
     pub fn new(options: Options, rank: u64, files: Box<dyn Files>, halt: Arc<AtomicBool>) -> Rank {
         let base = options.places[(rank % options.places.len() as u64) as usize].path().to_owned();
         Rank { options, rank, base, files, made_base: false, halt, made: 0 }
     }
 
-    /// Does a phase. `tell` hears now and then how many operations are done.
-    pub fn run(&mut self, order: Order, tell: &mut dyn FnMut(u64)) -> Report {
+    /// Runs a phase. `report` is called now and then with the number of operations done.
+    pub fn run(&mut self, order: Order, report: &mut dyn FnMut(u64)) -> Report {
         let Order { phase, iteration, tasks, limit } = order;
         let options = self.options.clone();
         let base = self.base.clone();
         let layout = Layout { options: &options, base: &base, rank: self.rank, tasks, iteration };
         let halt = self.halt.clone();
-        let mut work =
-            Work { halt: &halt, count: 0, wrong: 0, told: Instant::now(), tell, path: Vec::new(), limit, wall: None };
+        let mut work = Work {
+            halt: &halt,
+            count: 0,
+            wrong: 0,
+            reported: Instant::now(),
+            report,
+            path: Vec::new(),
+            limit,
+            wall: None,
+        };
         let mut start_ns = 0;
         let result = self.phase(phase, &layout, &mut start_ns, &mut work);
         let synced = if options.sync_phases && phase.is_measured() { self.files.sync() } else { Ok(()) };
@@ -107,7 +115,7 @@ impl Rank {
         work: &mut Work<'_>,
     ) -> Result<(), Failure> {
         *start_ns = clock_ns();
-        // Making the paths up counts only if that was asked for.
+        // The time to make the paths counts only if the options say so.
         let mut ready = |options: &Options| {
             if !options.time_paths {
                 *start_ns = clock_ns();
@@ -117,7 +125,7 @@ impl Rank {
             Phase::Prepare => self.prepare(layout),
             Phase::Finish => self.finish(layout),
             Phase::Clean => self.clean(layout),
-            // The first rank does these for all.
+            // With `-c`, the first rank does these for all.
             _ if layout.options.collective && self.rank > 0 && phase.is_collective() => Ok(()),
             Phase::TreeCreation => {
                 let tree = c_strings(self.ranks_of(layout, phase).flat_map(|layout| layout.own_tree()).collect());
@@ -157,7 +165,7 @@ impl Rank {
         }
     }
 
-    /// Whose items this rank works on: its own, or with -c those of all.
+    /// The ranks whose items this rank works on: itself, or all with `-c`.
     fn ranks_of<'a>(&self, layout: &Layout<'a>, phase: Phase) -> impl Iterator<Item = Layout<'a>> + use<'a> {
         let all = layout.options.collective && phase.is_collective();
         let (own, layout) = (layout.rank, *layout);
@@ -165,7 +173,7 @@ impl Rank {
         ranks.map(move |rank| Layout { rank, ..layout })
     }
 
-    /// With -R, a random order for what only looks: which folder, which item in it.
+    /// With `-R`, a random order for phases that only look: folder, and item in it.
     fn order(&self, phase: Phase, folders: &[Folder], limit: u64) -> Option<Vec<(u32, u64)>> {
         let seed = self.options.random_seed?;
         if !matches!(phase, Phase::DirectoryStat | Phase::FileStat | Phase::FileRead) {
@@ -249,7 +257,7 @@ impl Rank {
         }
     }
 
-    /// The first rank of each place makes what the ranks of that place need. Places of one file system share it.
+    /// The first rank of each place makes what all ranks of that place need. Places of one file system share it.
     fn prepare(&mut self, layout: &Layout<'_>) -> Result<(), Failure> {
         if self.rank >= self.options.places.len() as u64 {
             return Ok(());
@@ -277,7 +285,7 @@ impl Rank {
         Ok(())
     }
 
-    /// The test directories are empty and go. Places of one file system share them.
+    /// Removes the test directories, which are empty. Places of one file system share them.
     fn finish(&mut self, layout: &Layout<'_>) -> Result<(), Failure> {
         if self.rank >= self.options.places.len() as u64 {
             return Ok(());
@@ -294,7 +302,7 @@ impl Rank {
         Ok(())
     }
 
-    /// The directory of `-d` goes with the last iteration, if this run made it and nothing else is in it.
+    /// Removes the directory of `-d` with the last iteration, if this run made it and it is empty.
     fn take_base(&mut self, layout: &Layout<'_>) {
         if self.made_base && layout.iteration + 1 >= self.options.iterations {
             let _ = self.files.rmdir(&c_string(&self.base));
@@ -307,7 +315,7 @@ impl Rank {
         }
         for iteration in 0..=layout.iteration {
             for folder in (Layout { iteration, ..*layout }).test_folders() {
-                // Another rank, whose place is the same file system, may be at it too.
+                // Another rank, whose place is the same file system, may be removing it too.
                 match self.files.remove_all(&c_string(&folder)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound && self.rank == 0 => {
                         return Err(Failure::of("rm -r", &folder, error));
@@ -327,27 +335,27 @@ impl Phase {
         !matches!(self, Phase::Prepare | Phase::Finish | Phase::Clean)
     }
 
-    /// Whether it is about files.
+    /// Whether the phase concerns files.
     pub fn is_of_files(self) -> bool {
         use Phase::{FileCreation, FileCreationRest, FileRead, FileRemoval, FileStat, FilesOfAll};
         matches!(self, FileCreation | FileCreationRest | FilesOfAll | FileStat | FileRead | FileRemoval)
     }
 
-    /// Whether with -c the first rank does it for all.
+    /// Whether, with `-c`, the first rank does the phase for all.
     fn is_collective(self) -> bool {
         use Phase::{DirectoryCreation, DirectoryRemoval, FileRemoval, FilesOfAll, TreeCreation, TreeRemoval};
         matches!(self, DirectoryCreation | DirectoryRemoval | FileRemoval | FilesOfAll | TreeCreation | TreeRemoval)
     }
 }
 
-/// Data of a file, but for the number of the item.
+/// Fills the data of a file, except for the number of the item.
 fn fill(data: &mut [u8]) {
     for (at, byte) in data.iter_mut().enumerate().skip(1) {
         *byte = (at as u8).wrapping_add(1);
     }
 }
 
-/// Puts the number of the item into its data: 8 bytes, or 1 if there are fewer. How many that were.
+/// Puts the number of the item into its data: 8 bytes, or 1 if the data is shorter. Returns how many bytes.
 fn mark(data: &mut [u8], number: u64) -> usize {
     let head = number.to_le_bytes();
     let length = match data.len() {
@@ -359,7 +367,7 @@ fn mark(data: &mut [u8], number: u64) -> usize {
     length
 }
 
-/// Whether what was read is what mdtest writes; only the number of the item unless `all` is looked at.
+/// Whether the data is as mdtest writes it; unless `all`, only the number of the item is compared.
 fn is_as_written(read: &[u8], number: u64, all: bool) -> bool {
     let mut head = [0; 8];
     let length = mark(&mut head[..read.len().min(8)], number);
@@ -372,7 +380,7 @@ fn read_all(files: &mut dyn Files, path: &CStr, buffer: &mut [u8]) -> io::Result
     if count < buffer.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// A sentence that says what failed and what to do.
+/// What failed and what to do, as a sentence.
 struct Failure(String);
 
 impl Failure {
@@ -401,10 +409,10 @@ struct Work<'a> {
     halt: &'a AtomicBool,
     count: u64,
     wrong: u64,
-    told: Instant,
-    tell: &'a mut dyn FnMut(u64),
+    reported: Instant,
+    report: &'a mut dyn FnMut(u64),
     path: Vec<u8>,
-    /// Files at most.
+    /// The most files.
     limit: u64,
     /// When this rank stops.
     wall: Option<Instant>,
@@ -417,7 +425,7 @@ impl Work<'_> {
         call: &str,
         operation: impl FnOnce(&CStr) -> io::Result<()>,
     ) -> Result<(), Failure> {
-        self.go_on()?;
+        self.check_halt()?;
         operation(path).map_err(|error| Failure::of(call, &path.to_string_lossy(), error))?;
         self.done();
         Ok(())
@@ -429,7 +437,7 @@ impl Work<'_> {
         number: u64,
         operation: impl FnOnce(&CStr) -> (&'static str, io::Result<()>),
     ) -> Result<(), Failure> {
-        self.go_on()?;
+        self.check_halt()?;
         self.path.clear();
         self.path.extend_from_slice(start.as_bytes());
         push_number(&mut self.path, number);
@@ -441,12 +449,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The time is over, as far as there is one: at least one item is done.
+    /// Whether the time is over, if there is a limit. At least one item is done.
     fn is_over(&self) -> bool {
         self.count > 0 && self.wall.is_some_and(|wall| Instant::now() >= wall)
     }
 
-    fn go_on(&self) -> Result<(), Failure> {
+    fn check_halt(&self) -> Result<(), Failure> {
         if self.halt.load(Ordering::Relaxed) || stop::requested() {
             return Err(Failure("stopped".to_owned()));
         }
@@ -455,9 +463,9 @@ impl Work<'_> {
 
     fn done(&mut self) {
         self.count += 1;
-        if self.count.is_multiple_of(LOOK) && self.told.elapsed() >= TELL {
-            self.told = Instant::now();
-            (self.tell)(self.count);
+        if self.count.is_multiple_of(LOOK) && self.reported.elapsed() >= REPORT_INTERVAL {
+            self.reported = Instant::now();
+            (self.report)(self.count);
         }
     }
 }

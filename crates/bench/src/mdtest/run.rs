@@ -1,10 +1,10 @@
-//! Starts the ranks, keeps them in step, collects their times, prints.
+//! The coordinator of a run: starts the ranks, keeps them in step, collects their times and prints the results.
 //!
-//! A rank is a process (this program again) or a thread. It is told the next phase, and tells when it began, when it ended and
-//! how much it did; a phase begins when all have told that of the one before. With `-B` the phases of one kind of item are told
-//! together, so each rank goes on by itself.
+//! A rank is a process (this program again) or a thread. It gets the next phase, and reports when it started, when it ended
+//! and how many operations it did. A phase starts when all ranks have reported the end of the one before. With `-B` the
+//! phases of one kind of item are sent together, so each rank continues by itself.
 //!
-//! The first failure, or the user's wish, ends the phase of every rank; what was measured until then is printed.
+//! The first failure, or a request to stop, ends the phase for every rank; what was measured until then is printed.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
@@ -25,17 +25,17 @@ use super::rank::{Order, Rank, Report};
 use super::summary::{self, Measured, Row};
 use crate::stop;
 
-/// What ranks are.
+/// How ranks run.
 pub enum Crew<'a> {
-    /// Processes; the function gives the command of a rank, which is to call [`serve_rank`].
+    /// As processes; the function gives the command of a rank, which must call [`serve_rank`].
     Processes(&'a dyn Fn(u64) -> Command),
-    /// Threads of this process.
+    /// As threads of this process.
     Threads,
 }
 
-/// What a rank tells.
+/// A message from a rank.
 #[derive(Debug)]
-enum Told {
+enum Message {
     Ready,
     At(u64),
     Done(Report),
@@ -57,19 +57,19 @@ impl From<io::Error> for Ended {
     }
 }
 
-/// Runs, and prints to `out` what the MPI tool would. Gives the table's rows, also of a run that ended early.
+/// Runs, and prints to `out` what the MPI tool would print. Returns the rows of the table, also for a run that ended early.
 pub fn run(
     options: &Options,
     command_line: &str,
     crew: &Crew<'_>,
     out: &mut dyn Write,
 ) -> (Vec<Row>, Result<(), Ended>) {
-    let (tell, told) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     let mut run = Run {
         options,
-        hands: Vec::new(),
-        tell,
-        told,
+        links: Vec::new(),
+        sender,
+        messages,
         halt: Arc::default(),
         failure: None,
         progress: Progress::new(),
@@ -91,23 +91,23 @@ pub fn run(
 
 struct Run<'a> {
     options: &'a Options,
-    hands: Vec<Hand>,
-    tell: Sender<(usize, Told)>,
-    told: Receiver<(usize, Told)>,
-    /// Told to all ranks that are threads.
+    links: Vec<Link>,
+    sender: Sender<(usize, Message)>,
+    messages: Receiver<(usize, Message)>,
+    /// Tells all ranks that are threads to stop.
     halt: Arc<AtomicBool>,
     failure: Option<String>,
     progress: Progress,
-    /// What the last number of ranks measured.
+    /// The measurements with the last number of ranks.
     last: Vec<Measured>,
-    /// Files of each rank at most, as the time of -W allowed no more.
+    /// The most files of each rank, if the time of -W allowed no more.
     limit: u64,
-    /// Items that were not as they were written.
+    /// Items whose data was not as written.
     wrong: u64,
 }
 
-/// One end of the line to a rank.
-struct Hand {
+/// The connection to a rank.
+struct Link {
     send: Option<Box<dyn FnMut(Order) -> bool>>,
     child: Option<Child>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -139,26 +139,26 @@ impl Run<'_> {
     fn start(&mut self, crew: &Crew<'_>) -> Result<(), Ended> {
         let mut clients = HashMap::new();
         for rank in 0..self.options.ranks() {
-            let sender = self.tell.clone();
-            let hand = match crew {
+            let sender = self.sender.clone();
+            let link = match crew {
                 Crew::Processes(command) => process(command(rank), rank as usize, sender),
                 Crew::Threads => files(self.options, rank, &mut clients).and_then(|files| {
                     thread(Rank::new(self.options.clone(), rank, files, self.halt.clone()), rank as usize, sender)
                 }),
             };
-            self.hands.push(hand.map_err(|error| Ended::Failed(format!("{error:#}")))?);
+            self.links.push(link.map_err(|error| Ended::Failed(format!("{error:#}")))?);
         }
         for _ in 0..self.options.ranks() {
-            match self.told.recv() {
-                Ok((_, Told::Ready)) => {}
-                Ok((rank, Told::Gone(reason))) => return Err(Ended::Failed(format!("rank {rank}: {reason}"))),
+            match self.messages.recv() {
+                Ok((_, Message::Ready)) => {}
+                Ok((rank, Message::Gone(reason))) => return Err(Ended::Failed(format!("rank {rank}: {reason}"))),
                 _ => return Err(Ended::Failed("the ranks cannot be started".to_owned())),
             }
         }
         Ok(())
     }
 
-    /// All iterations with so many ranks.
+    /// Runs all iterations with `tasks` ranks.
     fn test(&mut self, tasks: u64, out: &mut dyn Write) -> Result<(), Ended> {
         let what = match (self.options.files, self.options.directories) {
             (true, true) => "files/directories",
@@ -182,13 +182,13 @@ impl Run<'_> {
         }
         let complete = if result.is_ok() { iteration } else { iteration - 1 };
         if result.is_err() {
-            self.tell_partial();
+            self.report_partial();
         }
         summary::print(self.options, &self.last, complete, out)?;
         result
     }
 
-    /// Data that was not what was written makes the figures worthless.
+    /// Data that differs from what was written makes the figures worthless.
     fn verdict(&self, out: &mut dyn Write) -> Result<(), Ended> {
         if self.wrong == 0 {
             return Ok(());
@@ -197,7 +197,7 @@ impl Run<'_> {
         Err(Ended::Failed(format!("{} files were not as they were written", self.wrong)))
     }
 
-    /// The number of files that an earlier run with -W made, for one that makes none.
+    /// Reads the number of files that an earlier run with -W created, for a run that creates none.
     fn read_stone_wall(&mut self, out: &mut dyn Write) -> Result<(), Ended> {
         let Some(file) = self.options.stone_wall_file.as_ref().filter(|_| !self.options.create) else { return Ok(()) };
         let text = std::fs::read_to_string(file).ok();
@@ -211,7 +211,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The time of -W is over: those that have made fewer files than others make as many.
+    /// After the time of -W, the ranks that created fewer files than others catch up.
     fn level(
         &mut self,
         mut first: Measured,
@@ -293,7 +293,7 @@ impl Run<'_> {
         let of_all = if all { self.step(&[Phase::FilesOfAll], iteration, tasks)?.pop() } else { None };
         let mut measured = self.step(phases, iteration, tasks)?;
         if let (Some(mut of_all), Some(own)) = (of_all, measured.first_mut()) {
-            // The first rank has made the files, then each has opened and written its own.
+            // The first rank created the files, then each rank opened and wrote its own.
             of_all.phase = own.phase;
             of_all.add(own);
             *own = of_all;
@@ -317,9 +317,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells the first `tasks` ranks some phases and waits until all have done them all.
+    /// Sends some phases to the first `tasks` ranks and waits until all have done them all.
     fn step(&mut self, phases: &[Phase], iteration: u32, tasks: u64) -> Result<Vec<Measured>, Ended> {
-        // A clean-up is done whatever happened before.
+        // A cleanup runs whatever happened before.
         let cleans = phases == [Phase::Clean];
         if !cleans && (self.failure.is_some() || stop::requested()) {
             self.halt();
@@ -328,10 +328,10 @@ impl Run<'_> {
         let tasks_count = tasks as usize;
         let mut reports: Vec<Vec<Report>> = vec![Vec::new(); tasks_count];
         let mut done_so_far = vec![0; tasks_count];
-        let mut gone = vec![false; self.hands.len()];
-        for (rank, hand) in self.hands.iter_mut().take(tasks_count).enumerate() {
+        let mut gone = vec![false; self.links.len()];
+        for (rank, link) in self.links.iter_mut().take(tasks_count).enumerate() {
             for phase in phases {
-                let send = hand.send.as_mut();
+                let send = link.send.as_mut();
                 let order = Order { limit: self.limit, ..Order::new(*phase, iteration, tasks) };
                 gone[rank] |= !send.is_some_and(|send| send(order));
             }
@@ -340,9 +340,9 @@ impl Run<'_> {
         self.progress.begin();
         let mut failure = None;
         while (0..tasks_count).any(|rank| !gone[rank] && reports[rank].len() < phases.len()) {
-            match self.told.recv_timeout(Duration::from_millis(200)) {
-                Ok((rank, Told::At(count))) if rank < tasks_count => done_so_far[rank] = count,
-                Ok((rank, Told::Done(report))) if rank < tasks_count => {
+            match self.messages.recv_timeout(Duration::from_millis(200)) {
+                Ok((rank, Message::At(count))) if rank < tasks_count => done_so_far[rank] = count,
+                Ok((rank, Message::Done(report))) if rank < tasks_count => {
                     if !report.failure.is_empty() && failure.is_none() {
                         failure = Some(format!("rank {rank}: {}", report.failure));
                     }
@@ -350,7 +350,7 @@ impl Run<'_> {
                     self.wrong += report.wrong;
                     reports[rank].push(report);
                 }
-                Ok((rank, Told::Gone(reason))) => {
+                Ok((rank, Message::Gone(reason))) => {
                     gone[rank] = true;
                     failure.get_or_insert_with(|| format!("rank {rank}: {reason}"));
                 }
@@ -361,7 +361,7 @@ impl Run<'_> {
                 self.halt();
             }
             let wanted = self.options.items_of_a_rank() * tasks;
-            self.progress.tell(name, iteration, self.options.iterations, done_so_far.iter().sum(), wanted);
+            self.progress.show(name, iteration, self.options.iterations, done_so_far.iter().sum(), wanted);
         }
         self.progress.end();
         if failure.is_none() && (0..tasks_count).any(|rank| gone[rank]) {
@@ -383,7 +383,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a phase that ended early had done.
+    /// Notes what was done of a phase that ended early.
     fn partial(&mut self, measured: &[Measured]) {
         let wanted = self.options.items_of_a_rank();
         for measured in measured.iter().filter(|measured| measured.phase.is_measured() && measured.count() > 0) {
@@ -398,7 +398,7 @@ impl Run<'_> {
         }
     }
 
-    fn tell_partial(&mut self) {
+    fn report_partial(&mut self) {
         for line in self.progress.partial.drain(..) {
             eprintln!("mdtest: {line}");
         }
@@ -411,19 +411,20 @@ impl Run<'_> {
         }
     }
 
-    /// All ranks end the phase that they are in.
+    /// Stops all ranks in their current phase.
     fn halt(&mut self) {
         if self.halt.swap(true, Ordering::Relaxed) {
             return;
         }
-        for hand in &self.hands {
-            if let Some(child) = &hand.child {
+        for link in &self.links {
+            if let Some(child) = &link.child {
                 let _ = kill_process(pid(child), Signal::INT);
             }
         }
     }
 
-    /// Several places are mounts of one file system, unless each rank has a tree to itself that no other visits.
+    /// Checks that several places are mounts of one file system, unless each rank has a tree of its own that no other
+    /// visits.
     fn check_places(&self) -> Result<(), Ended> {
         let places = &self.options.places;
         if places.len() < 2 || self.options.unique && self.options.stride == 0 {
@@ -458,21 +459,21 @@ impl Run<'_> {
     }
 
     fn end(&mut self) {
-        for hand in &mut self.hands {
-            hand.send = None;
-            if let Some(thread) = hand.thread.take() {
+        for link in &mut self.links {
+            link.send = None;
+            if let Some(thread) = link.thread.take() {
                 let _ = thread.join();
             }
         }
-        for hand in &mut self.hands {
-            if let Some(mut child) = hand.child.take() {
+        for link in &mut self.links {
+            if let Some(mut child) = link.child.take() {
                 let _ = child.wait();
             }
         }
     }
 }
 
-/// A rank that only ended because it was told to.
+/// Whether a rank ended only because it was stopped.
 fn stop_by_user(failure: &str) -> bool {
     failure.ends_with(": stopped")
 }
@@ -481,20 +482,20 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-fn thread(mut rank: Rank, number: usize, told: Sender<(usize, Told)>) -> anyhow::Result<Hand> {
+fn thread(mut rank: Rank, number: usize, sender: Sender<(usize, Message)>) -> anyhow::Result<Link> {
     let (orders, receive) = mpsc::channel::<Order>();
     let thread = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
-        let _ = told.send((number, Told::Ready));
+        let _ = sender.send((number, Message::Ready));
         for order in receive {
-            let report = rank.run(order, &mut |count| drop(told.send((number, Told::At(count)))));
-            let _ = told.send((number, Told::Done(report)));
+            let report = rank.run(order, &mut |count| drop(sender.send((number, Message::At(count)))));
+            let _ = sender.send((number, Message::Done(report)));
         }
     });
     let thread = thread.context("cannot start a thread")?;
-    Ok(Hand { send: Some(Box::new(move |order| orders.send(order).is_ok())), child: None, thread: Some(thread) })
+    Ok(Link { send: Some(Box::new(move |order| orders.send(order).is_ok())), child: None, thread: Some(thread) })
 }
 
-fn process(mut command: Command, number: usize, told: Sender<(usize, Told)>) -> anyhow::Result<Hand> {
+fn process(mut command: Command, number: usize, sender: Sender<(usize, Message)>) -> anyhow::Result<Link> {
     let fail = |error: io::Error| anyhow!("cannot start a process: {error}; see 'ulimit -u'");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(fail)?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -502,36 +503,42 @@ fn process(mut command: Command, number: usize, told: Sender<(usize, Told)>) -> 
     };
     let reader = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let _ = told.send((number, parse(&line)));
+            let _ = sender.send((number, parse(&line)));
         }
-        let _ = told.send((number, Told::Gone("its process has ended".to_owned())));
+        let _ = sender.send((number, Message::Gone("its process has ended".to_owned())));
     });
     let reader = reader.map_err(fail)?;
     let send = move |Order { phase, iteration, tasks, limit }: Order| {
         writeln!(input, "{} {iteration} {tasks} {limit}", phase as u8).and_then(|()| input.flush()).is_ok()
     };
-    Ok(Hand { send: Some(Box::new(send)), child: Some(child), thread: Some(reader) })
+    Ok(Link { send: Some(Box::new(send)), child: Some(child), thread: Some(reader) })
 }
 
-fn parse(line: &str) -> Told {
+fn parse(line: &str) -> Message {
     let mut words = line.splitn(6, ' ');
     let kind = words.next();
     let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0u64);
     match kind {
-        Some("ready") => Told::Ready,
-        Some("at") => Told::At(number()),
+        Some("ready") => Message::Ready,
+        Some("at") => Message::At(number()),
         Some("done") => {
             let (start_ns, end_ns, count, wrong) = (number(), number(), number(), number());
-            Told::Done(Report { start_ns, end_ns, count, wrong, failure: words.next().unwrap_or_default().to_owned() })
+            Message::Done(Report {
+                start_ns,
+                end_ns,
+                count,
+                wrong,
+                failure: words.next().unwrap_or_default().to_owned(),
+            })
         }
-        _ => Told::Gone(line.strip_prefix("gone ").unwrap_or(line).to_owned()),
+        _ => Message::Gone(line.strip_prefix("gone ").unwrap_or(line).to_owned()),
     }
 }
 
-/// The life of a rank that is a process: orders come on its standard input, answers leave on its standard output.
+/// The main loop of a rank that is a process: orders arrive on its standard input, messages leave on its standard output.
 ///
 /// # Errors
-/// The pipes broke.
+/// A pipe broke.
 pub fn serve_rank(options: &Options, rank: u64) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let files = match files(options, rank, &mut HashMap::new()) {
@@ -562,7 +569,7 @@ pub fn serve_rank(options: &Options, rank: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What a rank works on. Ranks that are threads share the client of their place.
+/// The operations of a rank. Ranks that are threads share the client of their place.
 fn files(options: &Options, rank: u64, clients: &mut HashMap<usize, Arc<Client>>) -> anyhow::Result<Box<dyn Files>> {
     let at = (rank % options.places.len() as u64) as usize;
     let place = &options.places[at];
@@ -579,19 +586,19 @@ fn files(options: &Options, rank: u64, clients: &mut HashMap<usize, Arc<Client>>
     })
 }
 
-/// Lines on standard error while a phase is long.
+/// Lines on standard error during a long phase.
 struct Progress {
     terminal: bool,
     start: Instant,
     last: Instant,
-    shown: bool,
+    on_screen: bool,
     partial: Vec<String>,
 }
 
 impl Progress {
     fn new() -> Progress {
         let now = Instant::now();
-        Progress { terminal: io::stderr().is_terminal(), start: now, last: now, shown: false, partial: Vec::new() }
+        Progress { terminal: io::stderr().is_terminal(), start: now, last: now, on_screen: false, partial: Vec::new() }
     }
 
     fn begin(&mut self) {
@@ -599,7 +606,7 @@ impl Progress {
         self.last = self.start;
     }
 
-    fn tell(&mut self, name: &str, iteration: u32, iterations: u32, count: u64, wanted: u64) {
+    fn show(&mut self, name: &str, iteration: u32, iterations: u32, count: u64, wanted: u64) {
         let every = if self.terminal { Duration::from_secs(1) } else { Duration::from_secs(10) };
         if self.last.elapsed() < every {
             return;
@@ -610,20 +617,20 @@ impl Progress {
             format!("{name}: iteration {} of {iterations}, {count} of {wanted}, {rate:.0} ops/sec", iteration + 1);
         if self.terminal {
             eprint!("\r\x1b[K{line}");
-            self.shown = true;
+            self.on_screen = true;
         } else {
             eprintln!("{line}");
         }
     }
 
     fn end(&mut self) {
-        if std::mem::take(&mut self.shown) {
+        if std::mem::take(&mut self.on_screen) {
             eprint!("\r\x1b[K");
         }
     }
 }
 
-/// Size and use of the file system that a path is, or will be, on.
+/// The size and use of the file system that holds a path, or will hold it.
 fn space(path: &str) -> String {
     let path = std::path::absolute(path).unwrap_or_default();
     let Some(space) = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok()) else {
@@ -639,7 +646,7 @@ fn space(path: &str) -> String {
     )
 }
 
-/// Date and time, UTC, as the MPI tool writes them.
+/// Date and time in UTC, in the format of the MPI tool.
 pub(crate) fn timestamp() -> String {
     let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let (days, rest) = (seconds / 86400, seconds % 86400);

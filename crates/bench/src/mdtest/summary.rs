@@ -1,4 +1,4 @@
-//! The table of a run, in the form of the MPI tool, so that scripts that read that one read this one.
+//! The table of results, in the format of the MPI tool, so that scripts that parse that one parse this one.
 
 use std::io::{self, Write};
 
@@ -12,33 +12,33 @@ use crate::figures::Summary;
 /// The times of one phase of one iteration.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Which phase.
+    /// The phase.
     pub phase: Phase,
-    /// Items of each rank, if the time of -W allowed fewer than were asked for.
+    /// The items of each rank, if the time of -W allowed fewer than requested.
     pub items: Option<u64>,
-    /// What each rank did.
+    /// The reports of the ranks.
     pub ranks: Vec<Report>,
 }
 
-/// A row, for machines.
+/// A row, for JSON output.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// `File creation`.
+    /// The name of the operation, such as `File creation`.
     pub operation: &'static str,
-    /// Operations per second.
+    /// The most operations per second.
     pub max: f64,
-    /// The same.
+    /// The fewest.
     pub min: f64,
-    /// The same.
+    /// The mean.
     pub mean: f64,
-    /// Standard deviation.
+    /// The standard deviation.
     pub std_dev: f64,
-    /// Seconds of the phase, mean of the iterations.
+    /// The seconds of the phase, as a mean over the iterations.
     pub seconds: f64,
 }
 
 impl Measured {
-    /// Seconds that the phase took as rank number `rank` sees it: with barriers, until the last one was done.
+    /// The seconds that the phase took as seen by rank number `rank`: with barriers, until the last rank was done.
     pub fn seconds(&self, rank: usize, barriers: bool) -> f64 {
         let own = self.ranks.get(rank).map(|report| (report.start_ns, report.end_ns));
         let (start, end) = if barriers {
@@ -51,7 +51,7 @@ impl Measured {
         end.saturating_sub(start) as f64 / 1e9
     }
 
-    /// Takes in what the ranks did of the same phase afterwards.
+    /// Adds what the ranks did later in the same phase.
     pub fn add(&mut self, rest: &Measured) {
         for (report, rest) in self.ranks.iter_mut().zip(&rest.ranks) {
             report.end_ns = report.end_ns.max(rest.end_ns);
@@ -59,12 +59,12 @@ impl Measured {
         }
     }
 
-    /// Operations of all ranks.
+    /// The operations of all ranks.
     pub fn count(&self) -> u64 {
         self.ranks.iter().map(|report| report.count).sum()
     }
 
-    /// Operations that count for the rate. Of a tree, the MPI tool counts one even if each rank has its own.
+    /// The operations that count for the rate. For a tree, the MPI tool counts one even if each rank has its own.
     fn wanted(&self, options: &Options) -> f64 {
         if self.phase.is_of_the_tree() {
             (options.tree().unwrap_or(1) * options.loops()) as f64
@@ -73,14 +73,14 @@ impl Measured {
         }
     }
 
-    /// Operations per second as a rank sees them.
+    /// The operations per second as seen by a rank.
     pub fn rate(&self, rank: usize, options: &Options) -> f64 {
         let seconds = self.seconds(rank, options.barriers);
         if seconds > 0.0 { self.wanted(options) / seconds } else { 0.0 }
     }
 }
 
-/// The phases that the table has a row for: those of directories unless only files were tested, and the other way round.
+/// The phases that have a row in the table: those of directories unless only files were tested, and vice versa.
 fn rows(options: &Options) -> Vec<Phase> {
     let mut rows = Vec::new();
     if options.directories {
@@ -100,7 +100,7 @@ fn figures(phase: Phase, measured: &[Measured], figure: impl Fn(&Measured, usize
         .collect()
 }
 
-/// The rows for machines.
+/// The rows for JSON output.
 pub fn machine_rows(options: &Options, measured: &[Measured]) -> Vec<Row> {
     let row = |phase: Phase| {
         let rates = Summary::of(&figures(phase, measured, |measured, rank| measured.rate(rank, options)));
@@ -117,7 +117,7 @@ pub fn machine_rows(options: &Options, measured: &[Measured]) -> Vec<Row> {
     rows(options).into_iter().map(row).collect()
 }
 
-/// Prints the tables of `iterations` iterations.
+/// Prints the tables for `iterations` iterations.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -185,7 +185,7 @@ mod tests {
         Measured { phase, items: None, ranks: times.iter().map(report).collect() }
     }
 
-    /// What a script reads: the row's name, and four numbers.
+    /// What a script reads: the name of a row, and four numbers.
     fn read(text: &str) -> Vec<(String, [f64; 4])> {
         let rows = text.lines().filter(|line| line.starts_with("   ") && line.contains('.'));
         rows.map(|line| {

@@ -17,7 +17,7 @@ fn base(folder: &Path) -> Options {
 }
 
 #[track_caller]
-fn told(options: &Options) -> (Vec<Row>, String) {
+fn run_captured(options: &Options) -> (Vec<Row>, String) {
     options.check().unwrap();
     let mut out = Vec::new();
     let (rows, result) = run(options, "mdtest", &Crew::Threads, &mut out);
@@ -28,7 +28,7 @@ fn told(options: &Options) -> (Vec<Row>, String) {
     (rows, text)
 }
 
-/// Paths of everything below a folder.
+/// The paths of everything below a folder.
 fn below(folder: &Path) -> BTreeSet<String> {
     fn walk(folder: &Path, start: &Path, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -63,7 +63,7 @@ fn a_whole_run_measures_every_phase_and_leaves_nothing() {
     for shape in shapes {
         let mut options = base(folder.path());
         shape(&mut options);
-        let (rows, text) = told(&options);
+        let (rows, text) = run_captured(&options);
         assert_eq!(rows.len(), 9);
         for row in &rows {
             assert!(row.min > 0.0 && row.max >= row.min && row.seconds > 0.0, "{row:?}\n{text}");
@@ -80,16 +80,16 @@ fn phases_by_themselves_find_what_the_ones_before_left() {
     let mut options = base(folder.path());
     (options.directories, options.items) = (false, 2);
     (options.stat, options.read, options.remove) = (false, false, false);
-    let (rows, _) = told(&options);
+    let (rows, _) = run_captured(&options);
     assert!(rows.iter().find(|row| row.operation == "File stat").unwrap().max == 0.0);
     let left = below(&folder.path().join("d/test-dir.0-0/mdtest_tree.0"));
     let expected = (0..3).flat_map(|rank| (0..2).map(move |item| format!("file.mdtest.{rank}.{item}")));
     assert_eq!(left, expected.collect());
     (options.create, options.stat, options.read) = (false, true, true);
-    told(&options);
+    run_captured(&options);
     (options.stat, options.read, options.remove) = (false, false, true);
-    told(&options);
-    // The directory of -d was made by the first run; only that one could take it away.
+    run_captured(&options);
+    // The first run made the directory of -d; only that run could remove it.
     assert_eq!(below(folder.path()), BTreeSet::from(["d".to_owned()]));
 }
 
@@ -99,11 +99,11 @@ fn data_is_what_was_asked_for() {
     let mut options = base(folder.path());
     (options.write_bytes, options.items, options.tasks) = (300, 3, vec![1]);
     (options.stat, options.read, options.remove, options.directories) = (false, false, false, false);
-    told(&options);
+    run_captured(&options);
     let data = std::fs::read(folder.path().join("d/test-dir.0-0/mdtest_tree.0/file.mdtest.0.2")).unwrap();
     assert_eq!((data.len(), &data[..9]), (300, &[2, 0, 0, 0, 0, 0, 0, 0, 9][..]));
     options.clean_up = true;
-    told(&options);
+    run_captured(&options);
     assert!(!folder.path().join("d/test-dir.0-0").exists());
 }
 
@@ -112,7 +112,7 @@ fn shared_files_are_the_same_for_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = base(folder.path());
     (options.shared_files, options.directories) = (true, false);
-    let (rows, _) = told(&options);
+    let (rows, _) = run_captured(&options);
     assert_eq!(rows.len(), 6);
     assert!(below(folder.path()).is_empty());
 }
@@ -125,18 +125,18 @@ fn a_stone_wall_stops_all_ranks_at_the_same_number() {
     (options.directories, options.items, options.stone_wall) = (false, 50_000_000, 1);
     options.stone_wall_file = Some(status.clone());
     (options.stat, options.read, options.remove) = (false, false, false);
-    let (rows, text) = told(&options);
+    let (rows, text) = run_captured(&options);
     let count: u64 = std::fs::read_to_string(&status).unwrap().parse().unwrap();
     assert!(text.contains("Continue stonewall hit min: ") && text.contains(&format!(" max: {count} ")), "{text}");
     let made = below(&folder.path().join("d/test-dir.0-0/mdtest_tree.0")).len() as u64;
     assert!(count > 0 && made == 3 * count, "{made} of 3 times {count}");
     let rate = rows.iter().find(|row| row.operation == "File creation").unwrap();
     assert!((rate.mean * rate.seconds - made as f64).abs() < 1.0, "{rate:?}");
-    // A later run looks at as many, and removes them.
+    // A later run visits the same number, and removes them.
     (options.create, options.stat, options.read, options.remove) = (false, true, true, true);
-    told(&options);
+    run_captured(&options);
     assert!(!folder.path().join("d/test-dir.0-0").exists());
-    // Without the file it would look for all.
+    // Without the file it would visit all.
     std::fs::remove_file(&status).unwrap();
     (options.items, options.remove, options.read, options.stat) = (1, false, false, true);
     options.warnings_are_errors = true;
@@ -155,7 +155,7 @@ fn data_that_is_not_what_was_written_is_noticed() {
         (options.write_bytes, options.read_bytes, options.items, options.directories) = (bytes, bytes, 3, false);
         options.verify_write = true;
         (options.stat, options.read, options.remove) = (false, false, false);
-        told(&options);
+        run_captured(&options);
         let file = folder.path().join("d/test-dir.0-0/mdtest_tree.0/file.mdtest.1.2");
         let mut data = std::fs::read(&file).unwrap();
         data[bad] ^= 0x40;
@@ -170,7 +170,7 @@ fn data_that_is_not_what_was_written_is_noticed() {
             assert_eq!(result.is_err(), noticed);
         }
         (options.read, options.remove) = (false, true);
-        told(&options);
+        run_captured(&options);
     }
 }
 
@@ -181,7 +181,7 @@ fn the_first_rank_makes_everything_if_it_is_to() {
         let mut options = base(folder.path());
         (options.collective, options.unique, options.write_bytes) = (true, unique, 10);
         (options.stat, options.read, options.remove) = (false, false, false);
-        let (rows, text) = told(&options);
+        let (rows, text) = run_captured(&options);
         assert!(rows.iter().filter(|row| row.operation.ends_with("creation")).all(|row| row.mean > 0.0), "{text}");
         let made = below(&folder.path().join("d/test-dir.0-0"));
         let count = |kind: &str| made.iter().filter(|path| path.contains(kind)).count();
@@ -190,7 +190,7 @@ fn the_first_rank_makes_everything_if_it_is_to() {
         let data = std::fs::read(folder.path().join(format!("d/test-dir.0-0/{tree}/file.mdtest.2.7"))).unwrap();
         assert_eq!(data, [7, 0, 0, 0, 0, 0, 0, 0, 9, 10], "each rank has written its own");
         (options.create, options.stat, options.read, options.remove) = (false, true, true, true);
-        told(&options);
+        run_captured(&options);
         assert!(!folder.path().join("d/test-dir.0-0").exists());
     }
 }
@@ -202,7 +202,7 @@ fn several_directories_are_used_in_turn_but_not_with_a_stride() {
     options.places = ["a", "b"].map(|name| Place::Folder(folder.path().join(name).display().to_string())).to_vec();
     (options.unique, options.directories, options.items) = (true, false, 1);
     (options.stat, options.read, options.remove) = (false, false, false);
-    told(&options);
+    run_captured(&options);
     let files: Vec<String> = below(folder.path()).into_iter().filter(|path| path.contains("file.")).collect();
     assert_eq!(
         files,
@@ -228,7 +228,7 @@ fn two_names_of_one_directory_are_two_mounts_of_it() {
     options.places =
         ["real", "other"].map(|name| Place::Folder(folder.path().join(name).display().to_string())).to_vec();
     options.stride = 1;
-    told(&options);
+    run_captured(&options);
     assert!(below(&real).is_empty());
 }
 
@@ -238,7 +238,7 @@ fn numbers_of_ranks_are_tested_one_after_another() {
     let mut options = base(folder.path());
     options.tasks = vec![1, 3];
     (options.verbosity, options.print_all_ranks) = (1, true);
-    let (_, text) = told(&options);
+    let (_, text) = run_captured(&options);
     assert_eq!(text.matches("SUMMARY rate").count(), 2, "{text}");
     assert!(text.contains("1 tasks, 12 ") && text.contains("3 tasks, 36 "), "{text}");
     assert!(text.contains("V-1: iteration 0: File creation ") && text.contains("Per process result"), "{text}");

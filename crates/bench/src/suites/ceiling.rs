@@ -1,4 +1,4 @@
-//! One program at work on a mount over loopback TCP, beside what the kernel, the network and the engine allow, and beside
+//! One program on a mount over loopback TCP, compared with the limits of the kernel, the network and the engine, and with
 //! local file systems.
 
 use std::path::Path;
@@ -15,31 +15,31 @@ use crate::results::{Bound, Chart, Results, Row, Series, Shape};
 use crate::run::Run;
 use crate::suites::chores;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Rounds, of which the median counts.
+    /// Rounds; the median over them counts.
     pub rounds: usize,
     /// Files of each phase and round.
     pub files: u64,
-    /// MiB that are written and read one after another, of all files together.
+    /// MiB that are written and read sequentially, over all files together.
     pub mib: u64,
-    /// Files that are listed, unpacked, and made in one directory.
+    /// Files to list, to unpack, and to make in one directory.
     pub tree: u64,
-    /// Groups that the bare engine commits in each round, of 10 000 creates each.
+    /// Groups of 10 000 creates that the bare engine commits in each round.
     pub groups: u64,
 }
 
-/// Echoes that are outstanding at a time.
+/// The numbers of outstanding echoes.
 const OUTSTANDING: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const GROUP: u64 = 10_000;
-/// Programs that write and read large files together.
+/// The numbers of programs that write and read large files together.
 const PROGRAMS: [u64; 2] = [1, 4];
-/// The part of the best yardstick that large files are to reach.
+/// The fraction of the best yardstick that large files should reach.
 const LARGE_PART: f64 = 0.8;
 /// A socket to a local file.
 const SOCKET: &str = "socket to a local file";
-/// What is done, and how the names begin.
+/// A phase: its name, the prefix of the file names, and the operation.
 type Phase = (&'static str, &'static str, Job);
 const CREATE: Phase = ("create", "f", Job::Create { size: 0 });
 const STAT: Phase = ("stat, warm", "f", Job::Stat);
@@ -52,9 +52,9 @@ const PHASES: [Phase; 6] = [
     ("4 KiB file: open, read, close", "s", Job::Read),
     ("unlink of 4 KiB files", "s", Job::Remove),
 ];
-/// What is looked at more closely.
+/// The phases that are measured with several programs too.
 const NAMES: [Phase; 2] = [CREATE, UNLINK];
-/// Programs that work at once, where there is more than one.
+/// The number of programs at once, where there is more than one.
 const TOGETHER: usize = 4;
 const TOGETHER_MARK: &str = "4 programs";
 const YARDSTICKS: [&str; 4] = [NOTHING, NOTHING_DEVICE, TMPFS, XFS];
@@ -64,7 +64,7 @@ struct Samples {
     gathered: Gathered,
     echo: Vec<Vec<f64>>,
     bare: Vec<Bare>,
-    /// Writes and reads, by [`PROGRAMS`].
+    /// Write and read rates, by [`PROGRAMS`].
     nothing_sequential: [Vec<(f64, f64)>; 2],
     adamant_sequential: [Vec<(f64, f64)>; 2],
     chores: Gathered,
@@ -150,7 +150,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     chores::measure(run, size.rounds, size.tree, &mut cluster, &mut samples.chores, results)
 }
 
-/// Small files, by one program, and by some at once.
+/// Measures small files with one program, and with several at once.
 fn names(
     run: &Run,
     pool: &mut Pool,
@@ -239,7 +239,7 @@ fn rows(samples: &Samples) -> Vec<Row> {
     rows
 }
 
-/// A time that is to reach this part of the do-nothing file system's rate.
+/// A row that should reach a fraction of the do-nothing file system's rate.
 fn part_of_nothing(row: Row, nothing: Figure, part: f64) -> Row {
     let value = nothing.median / part;
     let is = format!("{part:.2} of the do-nothing file system's rate");

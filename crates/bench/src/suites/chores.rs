@@ -1,8 +1,9 @@
-//! Whole tasks of users and administrators, each beside what bounds it and with the part of that which it is to reach:
-//! listings of what another client made, archives and repositories, one directory for many clients, a survey.
+//! Whole tasks of users and administrators, each beside the yardstick that bounds it and the fraction of it that the task
+//! should reach: listings of files that another client made, archives and repositories, one directory for many clients, a
+//! survey.
 //!
-//! A listing is cold: the mount that looks is made for it. The do-nothing file system is looked at through another mount of it
-//! likewise.
+//! Listings are cold: the mount that lists is made for that. The do-nothing file system is likewise listed through a second
+//! mount.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,11 @@ use crate::places::{self, ADAMANT, Local, NOTHING, Sample, Spread, phase};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
 
-/// Files of a directory of the tree that is packed.
+/// Files in each directory of the tree that is packed.
 const FOLDER: u64 = 1000;
-/// Bytes of its files.
+/// The size of these files, in bytes.
 const SMALL: usize = 1024;
-/// The repository has so many times fewer files than the archive.
+/// How many times fewer files the repository has than the archive.
 const CLONE_PART: u64 = 20;
 /// Clients that work in one directory.
 const CLIENTS: usize = 4;
@@ -41,18 +42,18 @@ const CLONE: &str = "git clone";
 const SHARED: &str = "create, 4 clients in one directory";
 const SURVEY: &str = "mds-survey create, 1 thread";
 
-/// Requests of a file that count as none: signs of life, and answers about what goes on beside it.
+/// Requests for each file that still count as none: pings, and replies about background work.
 const FEW: f64 = 0.005;
 
-/// What is to be reached.
+/// A goal.
 struct Aim {
     what: &'static str,
     unit: &'static str,
     measure: Measure,
     yardstick: &'static str,
-    /// The yardstick's times: a rate should be at least that, a time at most.
+    /// The factor on the yardstick: a rate should be at least that many times it, a time at most.
     times: f64,
-    /// Or none may be sent.
+    /// Whether the operation must also send no requests.
     no_request: bool,
     is: &'static str,
 }
@@ -75,7 +76,7 @@ const AIMS: [Aim; 7] = [
     rate(SURVEY, "creates/s", BARE, 0.5, "half of the bare engine"),
 ];
 
-/// The rows of what was measured.
+/// The rows for the measurements.
 pub(super) fn rows(gathered: &Gathered, bare: &[Bare]) -> Vec<Row> {
     let engine = Figure::of(&bare.iter().map(|bare| bare.creates_per_second).collect::<Vec<_>>());
     AIMS.iter().filter_map(|aim| row(aim, gathered, engine)).collect()
@@ -97,7 +98,7 @@ fn row(aim: &Aim, gathered: &Gathered, engine: Option<Figure>) -> Option<Row> {
     Some(row.beside(aim.yardstick, yardstick))
 }
 
-/// What the tasks work with: made once.
+/// The input of the tasks, made once.
 struct Source {
     archive: PathBuf,
     repository: PathBuf,
@@ -105,7 +106,7 @@ struct Source {
     cloned: u64,
 }
 
-/// Does every task once on Adamant and beside it, in each round.
+/// Runs every task once on Adamant and on its yardsticks, in each round.
 pub(super) fn measure(
     run: &Run,
     rounds: usize,
@@ -148,7 +149,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Lists what the first mount made, by mounts that know nothing of it yet.
+/// Lists the files that the first mount made, through mounts that have nothing cached.
 fn listings(
     run: &Run,
     pool: &mut Pool,
@@ -191,7 +192,7 @@ fn listings(
     spread.clean()
 }
 
-/// Reads files that were listed, the second time.
+/// Reads the listed files for the second time.
 fn warm(run: &Run, pool: &mut Pool, made: &Spread, mut cluster: Option<&mut Cluster>) -> anyhow::Result<Sample> {
     let tasks = made.tasks(Job::Read, "f");
     phase(run, pool, &tasks, cluster.as_deref_mut())?;
@@ -213,7 +214,7 @@ fn per_file(seconds: f64, files: u64) -> Sample {
     Sample { rate: 1.0 / each.max(1e-9), us: each * 1e6, each: None }
 }
 
-/// Runs a program, and gives the seconds that it took.
+/// Runs a program, and returns the seconds that it took.
 fn timed(run: &Run, command: &mut Command) -> anyhow::Result<f64> {
     let name = command.get_program().to_string_lossy().into_owned();
     let start = Instant::now();
@@ -250,7 +251,7 @@ fn git() -> Command {
     git
 }
 
-/// Packs a tree of small files, and commits a smaller one.
+/// Packs a tree of small files, and commits a smaller tree.
 fn prepare(run: &Run, files: u64) -> anyhow::Result<Source> {
     let folder = run.folder("source")?;
     let source = Source {
@@ -295,7 +296,7 @@ fn unpack(run: &Run, source: &Source, root: &Path, place: &str, gathered: &mut G
     Ok(())
 }
 
-/// Creates by four mounts at once, in one directory or each in its own.
+/// Creates files through four mounts at once, in one directory or in one for each.
 fn together(
     run: &Run,
     pool: &mut Pool,

@@ -1,5 +1,5 @@
-//! Metadata by number of processes: files and directories made, looked at, removed; opens and closes apart; through one
-//! mount and many; on one's own files and on those that another made.
+//! Metadata operations by the number of processes: files and directories made, stat'ed and removed; opens and closes apart;
+//! through one mount and several; on a process's own files and on those of another.
 
 use std::path::PathBuf;
 
@@ -11,27 +11,27 @@ use crate::places::{self, ADAMANT, NOTHING, Spread, TMPFS, phase};
 use crate::results::Results;
 use crate::run::Run;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Debug)]
 pub struct Size {
-    /// Rounds, of which the median counts.
+    /// Rounds; the median over them counts.
     pub rounds: usize,
     /// Files of each phase and round, over all processes.
     pub files: u64,
-    /// Numbers of processes.
+    /// The numbers of processes.
     pub processes: Vec<usize>,
-    /// Mounts when there are many.
+    /// The number of mounts when there are many.
     pub mounts: usize,
 }
 
-/// Many mounts, each process on the next one.
+/// Many mounts, with the processes spread over them.
 const MANY: &str = "Adamant, many mounts";
-/// Many mounts, each process looking at and removing what its neighbour made.
+/// Many mounts, where each process stats and removes what its neighbour made.
 const STRIDE: &str = "Adamant, many mounts, stride 1";
 const SHARED: &str = "Adamant, one directory";
 const MANY_SHARED: &str = "Adamant, many mounts, one directory";
 
-/// What is done, in this order; names and prefixes of names.
+/// The phases in order; names and prefixes of file names.
 const PHASES: [(&str, &str, Job, &str); 8] = [
     ("directory creation", "d", Job::MakeDirectory, "directories/s"),
     ("directory stat", "d", Job::Stat, "directories/s"),
@@ -94,7 +94,7 @@ fn measure(run: &Run, size: &Size, gathered: &mut Gathered, results: &mut Result
         Err(why) => results.not_available.push((TMPFS.to_owned(), format!("{why:#}"))),
     }
     let mut pool = Pool::start(size.processes.iter().copied().max().unwrap_or(1))?;
-    // With one process, many mounts are one mount, and its own neighbour is the process itself.
+    // With one process, many mounts are one mount, and the process is its own neighbour.
     let all: Vec<(usize, usize)> = size
         .processes
         .iter()
@@ -127,7 +127,7 @@ fn measure(run: &Run, size: &Size, gathered: &mut Gathered, results: &mut Result
                 spread.clean()
             };
             if let Err(error) = at_work() {
-                // An operation that fails here may go well elsewhere; it is told, and the rest is measured.
+                // An operation that fails here may succeed elsewhere; the error is listed, and the rest is measured.
                 match error.downcast_ref::<Refused>() {
                     Some(refused) if !refused.ends_the_run() => {
                         let what = format!("{}, {processes} processes, round {}", variant.name, round + 1);

@@ -1,4 +1,5 @@
-//! A file system of millions of files: what it costs in disk and memory, and how soon it serves again after a crash.
+//! A file system with millions of files: what it costs in disk space and memory, and how soon it serves again after a
+//! crash.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,14 +14,14 @@ use crate::load::{Pool, Task};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Debug)]
 pub struct Size {
     /// Files in all.
     pub files: u64,
     /// Clients that make them.
     pub clients: u64,
-    /// Listings and kills, of which the median counts.
+    /// Listings and kills; the median over them counts.
     pub rounds: usize,
 }
 
@@ -28,17 +29,17 @@ pub struct Size {
 const LARGE: u64 = 1_000_000;
 /// Entries of the other directories.
 const USUAL: u64 = 100_000;
-/// Creates under way of each client.
+/// Creates in flight at each client.
 const IN_FLIGHT: u16 = 4;
-/// Bytes on disk that an empty file may take.
+/// The most bytes on disk for each empty file.
 const DISK_BOUND: f64 = 700.0;
-/// MiB of its own memory that a server may take, as it is set by default.
+/// The most MiB of its own memory for a server with default settings.
 const SERVER_BOUND: f64 = 512.0;
-/// MiB of its own memory that a client may take, as it is set by default: nodes and data.
+/// The most MiB of its own memory for a client with default settings: nodes and data.
 const CLIENT_BOUND: f64 = 512.0;
-/// Milliseconds that a listing may take for each entry.
+/// The most milliseconds for each entry of a listing.
 const LIST_BOUND: f64 = 0.01;
-/// Milliseconds until a server serves again.
+/// The most milliseconds until a server serves again.
 const RESTART_BOUND: f64 = 1000.0;
 
 /// Runs the measurement.
@@ -53,7 +54,7 @@ pub fn run(run: &Run, size: &Size, command: &str) -> Results {
     super::finish("millions", &about, command, |results| measure(run, size, results))
 }
 
-/// The most memory that was seen, by process.
+/// The highest memory use of each process.
 #[derive(Default)]
 struct Peaks(Vec<(String, u64)>);
 
@@ -75,7 +76,7 @@ impl Peaks {
     }
 }
 
-/// Directories and what goes in: of each its path, and how many files each client makes there.
+/// The directories of each phase: for each client the path, and the number of files that it makes there.
 fn layout(size: &Size) -> Vec<Vec<(String, u64)>> {
     let clients = size.clients;
     let large = size.files.min(LARGE);
@@ -114,7 +115,7 @@ fn measure(run: &Run, size: &Size, results: &mut Results) -> anyhow::Result<()> 
     killed
 }
 
-/// What was done is on disk. (fsync of a directory: the kernel does not pass syncfs(2) on to FUSE.)
+/// Makes all changes durable. (fsync of a directory, because the kernel does not pass syncfs(2) on to FUSE.)
 fn sync(mount: &Path) -> anyhow::Result<()> {
     Ok(std::fs::File::open(mount)?.sync_all()?)
 }
@@ -178,7 +179,7 @@ fn show_memory(peaks: &Peaks, results: &mut Results) {
     }
 }
 
-/// Entries of a directory as `ls -U` prints them, and the seconds that it took.
+/// The number of entries that `ls -U` prints for a directory, and the seconds that it took.
 fn ls(place: &Path, go_on: &mut dyn FnMut() -> anyhow::Result<()>) -> anyhow::Result<(u64, f64)> {
     let start = Instant::now();
     let mut child =

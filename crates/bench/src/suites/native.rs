@@ -1,5 +1,5 @@
-//! The client library without a mount: creates with many requests under way, behind the caller's back, and in one directory for
-//! many clients.
+//! The client library without a mount: creates with many requests in flight, with metadata write-back, and in one directory
+//! by many clients.
 
 use anyhow::Context;
 
@@ -11,30 +11,30 @@ use crate::load::{Pool, Task, Took};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
 
-/// Requests under way.
+/// Requests in flight.
 const IN_FLIGHT: u16 = 32;
-/// Creates that fit into what a client may have made and not sent.
+/// Creates that fit into the write-back budget of a client.
 const BURST: u64 = 1000;
-/// Files of a directory of those that are there before.
+/// Files in each of the directories that exist beforehand.
 const FOLDER: u64 = 100_000;
-/// Clients of one directory.
+/// Clients in one directory.
 const CLIENTS: usize = 4;
 const ECHOES: u32 = 10_000;
-/// Of the machine that the wanted figures are for.
+/// The echo time of the machine for which the goals were set.
 const ECHO_US: f64 = 5.0;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Rounds, of which the median counts.
+    /// Rounds; the median over them counts.
     pub rounds: usize,
-    /// Files that there are before.
+    /// Files that exist beforehand.
     pub before: u64,
     /// Files of each measurement.
     pub files: u64,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Default)]
 struct Samples {
     echo: Vec<f64>,
@@ -70,7 +70,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
     let make = |folder: &str| std::fs::create_dir_all(mount.join(folder));
     let mut pool = Pool::start(CLIENTS)?;
     let sync = cluster.share(IN_FLIGHT, true);
-    let behind = cluster.share(IN_FLIGHT, false);
+    let write_back = cluster.share(IN_FLIGHT, false);
     let mut done = 0;
     while done < size.before {
         run.step(0, size.rounds, &format!("{done} files are there"))?;
@@ -95,10 +95,10 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
         samples.client_cpu_us.push(client_us);
 
         run.step(round, size.rounds, "creates of a native client by metadata write-back")?;
-        let bursts = Share { burst: BURST, ..behind.clone() };
+        let bursts = Share { burst: BURST, ..write_back.clone() };
         let took = fill(run, &mut pool, cluster, vec![task(&place("burst"), 0, BURST * 10, &bursts)])?;
         samples.burst.push(took.operations as f64 / took.busy);
-        let whole = Share { burst: size.files, ..behind.clone() };
+        let whole = Share { burst: size.files, ..write_back.clone() };
         let (took, server_us, client_us) =
             fill_alone(run, &mut pool, cluster, task(&place("sustained"), 0, size.files, &whole))?;
         samples.sustained.push(took.operations as f64 / took.seconds);
@@ -124,7 +124,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One client's creates, and the CPU time of servers and client for each, in microseconds.
+/// Runs one client's creates. Returns their times, and the CPU time of servers and client for each, in microseconds.
 fn fill_alone(run: &Run, pool: &mut Pool, cluster: &mut Cluster, task: Task) -> anyhow::Result<(Took, f64, f64)> {
     let pid = *pool.pids().first().context("no worker")?;
     let used = |cluster: &Cluster| (cluster.usage().server_cpu_us, cluster::cpu_us(pid).unwrap_or(0.0));
@@ -143,7 +143,7 @@ fn fill(run: &Run, pool: &mut Pool, cluster: &mut Cluster, tasks: Vec<Task>) -> 
     pool.phase(run, &tasks, &mut || cluster.check())
 }
 
-/// The rows of what was measured.
+/// The rows for the measurements.
 fn rows(samples: &Samples) -> Vec<Row> {
     let mut rows = Vec::new();
     let echo = Figure::of(&samples.echo);

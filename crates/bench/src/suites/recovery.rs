@@ -1,4 +1,4 @@
-//! The metadata server dies by `kill -9` and is started again at once: how long programs wait.
+//! The metadata server is killed with `kill -9` and restarted at once: how long programs wait.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::places::Spread;
 use crate::results::{Chart, Results, Row, Series, Shape};
 use crate::run::Run;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Debug)]
 pub struct Size {
-    /// Kills, of which the median counts.
+    /// Kills; the median over them counts.
     pub kills: usize,
-    /// Files that there are, rising.
+    /// Numbers of existing files, rising.
     pub files: Vec<u64>,
-    /// Creates that are answered and not on disk when the server dies.
+    /// Numbers of creates that are answered but not on disk when the server is killed.
     pub uncommitted: Vec<u64>,
 }
 
-/// Of one number of files and one of uncommitted creates, kill by kill.
+/// The measurements, kill by kill, for one number of files and one of uncommitted creates.
 #[derive(Clone, Debug, Default)]
 struct Case {
     files: u64,
@@ -31,9 +31,9 @@ struct Case {
     used: Vec<Usage>,
 }
 
-/// Programs at work in between, so that the beat finds its pace.
+/// The time of undisturbed work before each kill, so that the beat reaches its usual pace.
 pub(super) const CALM: Duration = Duration::from_millis(200);
-/// Longer than making the uncommitted creates takes; the longest that the server accepts.
+/// Longer than it takes to make the uncommitted creates; the longest that the server accepts.
 const COMMIT_INTERVAL_MS: &str = "60000";
 /// How long the recovery may take before the run ends with an error.
 const BOUND: Duration = Duration::from_secs(240);
@@ -55,7 +55,7 @@ fn measure(run: &Run, size: &Size, cases: &mut Vec<Case>) -> anyhow::Result<()> 
     let all = size.files.len() * size.uncommitted.len() * size.kills;
     run.step(0, all, "starting servers and a mount")?;
     let mut cluster = Cluster::start(&run.folder("cluster")?, 1, 0)?;
-    // So many creates are so many replays.
+    // Without write-back, each uncommitted create is one replay.
     let mount = cluster.mount_with(None, &["sync_metadata"])?;
     let stop_file = run.folder("signals")?.join("stop");
     let mut pool = Pool::start(2)?;
@@ -83,7 +83,7 @@ fn measure(run: &Run, size: &Size, cases: &mut Vec<Case>) -> anyhow::Result<()> 
                 run.step(done, all, &format!("{files} files, {uncommitted} uncommitted, kill {}", kill + 1))?;
                 let load = spread(format!("load{done}"), uncommitted);
                 load.prepare()?;
-                // What is there is on disk; what comes is not, until the server is killed.
+                // Existing files are on disk; the next creates stay off it until the server is killed.
                 // (fsync of a directory: the kernel does not pass syncfs(2) on to FUSE.)
                 std::fs::File::open(&mount)?.sync_all()?;
                 cluster.set_mdt_param("mdt.*.commit_interval_ms", COMMIT_INTERVAL_MS)?;
@@ -102,7 +102,7 @@ fn measure(run: &Run, size: &Size, cases: &mut Vec<Case>) -> anyhow::Result<()> 
                 case.replayed.push(replayed(&cluster).unwrap_or(0.0));
                 load.clean()?;
                 done += 1;
-                // Seen by a run that ends early.
+                // So that a run that ends early shows it.
                 if kill == 0 {
                     cases.push(case.clone());
                 } else if let Some(last) = cases.last_mut() {

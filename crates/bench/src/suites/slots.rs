@@ -1,5 +1,5 @@
-//! One client with more and more changes in flight, here and with a longer way to the servers, beside version 0.1.0, which
-//! has one in flight.
+//! One client with an increasing number of changes in flight, with the servers near and farther away, beside version 0.1.0,
+//! which has one change in flight.
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +13,16 @@ use crate::places::{Spread, phase};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Debug)]
 pub struct Size {
-    /// Rounds, of which the median counts.
+    /// Rounds; the median over them counts.
     pub rounds: usize,
     /// Files of each phase and round, over all processes.
     pub files: u64,
     /// Processes, each in a directory of its own.
     pub processes: usize,
-    /// Changes in flight, rising.
+    /// The numbers of changes in flight, rising.
     pub slots: Vec<u16>,
     /// The program of version 0.1.0.
     pub older: Option<PathBuf>,
@@ -32,16 +32,16 @@ const NEAR: &str = "Adamant, loopback";
 const FAR: &str = "Adamant, +200 us";
 const OLDER_NEAR: &str = "0.1.0, loopback";
 const OLDER_FAR: &str = "0.1.0, +200 us";
-/// What is added to a round trip, in microseconds.
+/// The delay that is added to a round trip, in microseconds.
 const ADDED_US: f64 = 200.0;
-/// Processes whose rate without the longer way is the yardstick of the most slots with it.
+/// The number of processes whose rate without the delay is the yardstick for the most slots with it.
 const FEW: usize = 4;
-/// What is done: its name, and what 8 slots are wanted to bring over one with the longer way, and the most slots over 0.1.0.
+/// The operations: name, the goal for 8 slots relative to one with the delay, and for the most slots relative to 0.1.0.
 const PHASES: [(&str, Job, f64, f64); 2] =
     [("create", Job::Create { size: 0 }, 5.0, 3.0), ("unlink", Job::Remove, 4.0, 2.0)];
-/// Part of the rate of [`FEW`] processes that the most slots are wanted to keep with the longer way.
+/// The fraction of the rate of [`FEW`] processes that the most slots should keep with the delay.
 const KEPT: f64 = 0.7;
-/// Rates nearer than this are the same: what two runs of the same thing differ by.
+/// Rates that differ by less than this count as equal: two runs of the same thing differ by as much.
 const NOISE: f64 = 0.05;
 
 /// Runs the measurement.
@@ -63,7 +63,7 @@ pub fn run(run: &Run, size: &Size, command: &str) -> Results {
 #[derive(Debug, Default)]
 struct Found {
     gathered: Gathered,
-    /// Microseconds of an echo, and with the longer way.
+    /// The time of an echo in microseconds, without and with the delay.
     echoes: (Vec<f64>, Vec<f64>),
 }
 
@@ -71,7 +71,7 @@ struct Found {
 struct Place {
     name: &'static str,
     root: PathBuf,
-    /// Its place among the clusters.
+    /// The index of its cluster.
     cluster: usize,
 }
 
@@ -117,7 +117,7 @@ fn measure(run: &Run, size: &Size, found: &mut Found, results: &mut Results) -> 
     Ok(())
 }
 
-/// Servers, and a mount on each side.
+/// Starts servers, and a mount with and without the delay.
 fn begin(
     run: &Run,
     folder: &str,
@@ -130,7 +130,7 @@ fn begin(
 ) -> anyhow::Result<Cluster> {
     let mut cluster = Cluster::serve(program, &run.folder(folder)?, 1)?;
     if let Some(offer) = offer {
-        // Clients hear of it when they connect.
+        // Clients learn of it when they connect.
         cluster.set_mdt_param("mdt.*.max_mod_rpcs_in_flight", &offer.to_string())?;
     }
     let mut sides = vec![(names[0], None)];
@@ -139,7 +139,7 @@ fn begin(
         sides.push((names[1], Some(far)));
     }
     for (name, far) in sides {
-        // Version 0.1.0 knows nothing else.
+        // Version 0.1.0 has no write-back to turn off.
         let options: &[&str] = if offer.is_some() { &["sync_metadata"] } else { &[] };
         let root = cluster.mount_with(far, options)?;
         if offer.is_some() {
@@ -157,7 +157,7 @@ struct Case {
     processes: usize,
 }
 
-/// What each round measures, in turn: places beside each other, slots rising.
+/// The measurements of each round in turn: places beside each other, slots rising.
 fn cases(size: &Size, places: &[Place]) -> Vec<Case> {
     let most = size.slots.iter().copied().max().unwrap_or(1);
     let mut cases = Vec::new();
@@ -174,7 +174,7 @@ fn cases(size: &Size, places: &[Place]) -> Vec<Case> {
     cases
 }
 
-/// The name of a measurement along the axis.
+/// The position of a measurement along the axis.
 fn at(slots: u16, processes: usize, size: &Size) -> String {
     if processes == size.processes { slots.to_string() } else { format!("{slots} slots, {processes} processes") }
 }
@@ -202,7 +202,7 @@ fn one(
         if place.cluster == 0 {
             found.gathered.add(what, &at(case.slots, case.processes, size), place.name, sample);
         } else {
-            // One line beside all numbers of slots.
+            // The older version has the same line beside all numbers of slots.
             size.slots.iter().for_each(|slots| found.gathered.add(what, &slots.to_string(), place.name, sample));
         }
     }
@@ -245,7 +245,7 @@ fn show(size: &Size, found: &Found, results: &mut Results) {
     }
 }
 
-/// The most slots over something else, on the same side.
+/// The rate with the most slots relative to another rate on the same side.
 fn times(what: &str, size: &Size, found: &Found, place: &str, at: &str, name: &str) -> Option<Row> {
     let most = size.slots.iter().copied().max()?;
     let (ours, side) = match place {
@@ -257,7 +257,7 @@ fn times(what: &str, size: &Size, found: &Found, place: &str, at: &str, name: &s
     Some(Row::new(format!("{what}, {most} slots over {name}, {side}"), "times", Figure::of(&[figure])?))
 }
 
-/// What is wanted of a number of slots.
+/// Adds the goal for a number of slots.
 fn bounded(mut row: Row, place: &str, slots: u16, most: u16, one: Option<f64>, few: Option<f64>, over: f64) -> Row {
     let wanted = match (place, slots) {
         (NEAR, slots) if slots > 1 => one.map(|one| ("as fast as one slot".to_owned(), one * (1.0 - NOISE))),

@@ -8,16 +8,16 @@ use crate::places::{self, ADAMANT, Local, NOTHING, Spread, TMPFS, XFS, phase};
 use crate::results::Results;
 use crate::run::Run;
 
-/// How much to do.
+/// The size of the experiment.
 #[derive(Clone, Debug)]
 pub struct Size {
-    /// Rounds, of which the median counts.
+    /// Rounds; the median over them counts.
     pub rounds: usize,
     /// Files of each phase and round, over all processes.
     pub files: u64,
-    /// Processes.
+    /// The number of processes.
     pub processes: usize,
-    /// Sizes of the files, in KiB.
+    /// The sizes of the files, in KiB.
     pub sizes_kib: Vec<u64>,
 }
 

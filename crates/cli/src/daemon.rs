@@ -1,9 +1,9 @@
-//! Processes in the background: started with a word back when they are ready.
+//! Processes in the background, which report to their parent when they are ready.
 //!
-//! A background process is this binary again with a hidden flag. It leaves its parent's session, writes its log to a
-//! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails. Before that it may say
-//! what it waits for, in lines that begin with [`WAITS`]. If the parent ends meanwhile, by Ctrl-C perhaps, the background process sees
-//! that nobody reads its output ([`parent_is_gone`]) and ends too.
+//! A background process is this binary again with a hidden flag. It leaves its parent's session and writes its log to a
+//! file. On its standard output it prints `ready` or one line with the error; then the parent continues or fails. Before
+//! that it may print what it waits for, in lines that start with [`WAITS`]. If the parent ends in the meantime, for example
+//! by Ctrl-C, the background process notices that its output has no reader ([`parent_is_gone`]) and ends too.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,11 +15,11 @@ use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::sync::Notify;
 
-/// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number. While it waits itself,
-/// the person is told for what, and `if_ended`: what is left if this is given up, if anything.
+/// Starts this binary with `arguments` in the background and waits until it is ready. Returns its process id. While it
+/// waits, prints what it waits for, with `if_ended`: what is left running if the user gives up, if anything.
 ///
 /// # Errors
-/// What the process said, or that it died.
+/// The error that the process reported, or that it died.
 pub(crate) fn start(arguments: &[String], log_path: &Path, if_ended: &str) -> anyhow::Result<u32> {
     if let Some(folder) = log_path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
@@ -72,18 +72,19 @@ impl Arg0 for Command {
     }
 }
 
-/// In a background process: leaves the parent's session, and has its log in a file.
+/// In a background process: leaves the parent's session and working directory.
 pub(crate) fn detach() {
-    // It fails only for a process that leads a group already, which is as good.
+    // This fails only for a process that leads a group already, which is just as good.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     host::log::bound();
 }
 
-/// Begins a line that says what a background process waits for.
+/// The prefix of a line that says what a background process waits for.
 const WAITS: &str = "waits ";
 
-/// In a background process: tells the parent how it went, once, and lets go of its pipe. Whether the parent is there to hear it.
+/// In a background process: reports the result to the parent, once, and closes the pipe. Returns whether the parent could
+/// read it.
 pub(crate) fn tell_parent(message: &str) -> bool {
     let heard = say_to_parent(message);
     if let Ok(null) = File::options().write(true).open("/dev/null") {
@@ -92,7 +93,7 @@ pub(crate) fn tell_parent(message: &str) -> bool {
     heard
 }
 
-/// In a background process, before [`tell_parent`]: tells the parent what it waits for.
+/// In a background process, before [`tell_parent`]: reports to the parent what the process waits for.
 pub(crate) fn tell_parent_waits(on: &[String]) {
     say_to_parent(&format!("{WAITS}{}", on.join("; ")));
 }
@@ -112,26 +113,26 @@ pub(crate) fn parent_is_gone() -> bool {
         && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// Tells systemd, if it started this process and wants to know (`Type=notify`).
+/// Notifies systemd, if it started this process with `Type=notify`.
 pub(crate) fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot tell systemd: {error}");
     }
 }
 
-/// Where the logs of background processes go.
+/// The path of a background process's log.
 pub(crate) fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
 }
 
-/// Logs of mounts that have ended which are kept.
+/// The number of kept logs of mounts that have ended.
 pub(crate) const ENDED_LOGS_MAX: usize = 32;
 
-/// Removes the oldest logs of mounts that have ended from a folder, all but the newest `keep`. One that a process writes stays, whatever
-/// its age.
+/// Removes the oldest logs of ended mounts from a folder, and keeps the newest `keep`. A log that a process still writes
+/// stays, whatever its age.
 ///
 /// # Errors
-/// Those of the system; what is in doubt stays.
+/// An error of the system; in doubt, logs stay.
 pub(crate) fn remove_old_logs(folder: &Path, keep: usize) -> std::io::Result<()> {
     let is_ours = |name: &str| name.starts_with("mount-") && name.ends_with(".log");
     let mut ended = Vec::new();
@@ -144,7 +145,7 @@ pub(crate) fn remove_old_logs(folder: &Path, keep: usize) -> std::io::Result<()>
     if ended.len() <= keep {
         return Ok(());
     }
-    // After the list was made: whoever has begun one since is not in it.
+    // This runs after the list was made, so a log of a process that started since is not in the list.
     let written = logs_of_processes()?;
     ended.retain(|(_, path)| !written.contains(path));
     ended.sort();
@@ -156,11 +157,11 @@ pub(crate) fn remove_old_logs(folder: &Path, keep: usize) -> std::io::Result<()>
     Ok(())
 }
 
-/// What standard error is, of each process that we may look at.
+/// The files behind standard error, for each process that we may inspect.
 fn logs_of_processes() -> std::io::Result<BTreeSet<PathBuf>> {
     let mut logs = BTreeSet::new();
     for process in std::fs::read_dir("/proc")? {
-        // One that has ended meanwhile has none.
+        // A process that has ended in the meantime has none.
         if let Ok(log) = std::fs::read_link(process?.path().join("fd/2")) {
             logs.insert(log);
         }
@@ -168,14 +169,14 @@ fn logs_of_processes() -> std::io::Result<BTreeSet<PathBuf>> {
     Ok(logs)
 }
 
-/// The signals of a daemon, none of which kills it from [`Signals::catch`] on: SIGINT and SIGTERM end it in order, SIGHUP opens its log
-/// anew, SIGUSR1 and SIGUSR2 mean nothing.
+/// The signals of a daemon. From [`Signals::catch`] on, none of them kills it: SIGINT and SIGTERM end it in order, SIGHUP
+/// reopens its log, SIGUSR1 and SIGUSR2 are ignored.
 pub(crate) struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     hang_up: tokio::signal::unix::Signal,
-    /// SIGHUP ends the process, as SIGTERM does.
+    /// Whether SIGHUP ends the process, as SIGTERM does.
     ends_on_hang_up: bool,
     _ignored: [tokio::signal::unix::Signal; 2],
 }
@@ -194,7 +195,8 @@ impl Signals {
         Ok(Signals { runtime, interrupt, terminate, hang_up, ends_on_hang_up: false, _ignored })
     }
 
-    /// The same; SIGHUP, the end of the terminal, ends the process, unless it was ignored when the process was started (`nohup`).
+    /// The same, but SIGHUP, which is the end of the terminal, ends the process unless it was ignored at the start
+    /// (`nohup`).
     ///
     /// # Errors
     /// Signals cannot be watched.
@@ -203,12 +205,13 @@ impl Signals {
         Ok(Signals { ends_on_hang_up: !ignored, ..Self::catch()? })
     }
 
-    /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
+    /// Waits for a signal that arrived since [`Signals::catch`], or until `ended` is true. Returns whether a signal
+    /// arrived.
     pub(crate) fn wait(&mut self, ended: impl FnMut() -> bool) -> bool {
         self.wait_woken(&Notify::new(), ended)
     }
 
-    /// The same; it looks whether it has ended at once when it is woken, and now and then otherwise.
+    /// The same. Calls `ended` at once after a notification of `woken`, and now and then otherwise.
     pub(crate) fn wait_woken(&mut self, woken: &Notify, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
@@ -227,13 +230,14 @@ impl Signals {
         })
     }
 
-    /// After one that came: waits until `ended` says so, or for another that is no echo of the first: whether one came.
+    /// After a first signal: waits until `ended` is true, or for another signal that is no echo of the first. Returns
+    /// whether one arrived.
     pub(crate) fn wait_again(&mut self, mut ended: impl FnMut() -> bool) -> bool {
         let start = std::time::Instant::now();
         loop {
-            let told = self.wait(&mut ended);
-            if !told || start.elapsed() > SAME_WORD {
-                return told;
+            let signalled = self.wait(&mut ended);
+            if !signalled || start.elapsed() > SAME_REQUEST {
+                return signalled;
             }
         }
     }
@@ -252,11 +256,11 @@ fn reopen_log() {
     }
 }
 
-/// Signals this close together are one request: `timeout` and shells tell the process and then its whole group.
-const SAME_WORD: std::time::Duration = std::time::Duration::from_millis(200);
+/// Signals this close together are one request: `timeout` and shells signal the process and then its whole group.
+const SAME_REQUEST: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// A tool that is told to end (SIGINT, SIGTERM) ends after the operation under way, and still tells its figures. With `at_once`, a
-/// second signal ends it at once.
+/// Makes a tool stop on SIGINT and SIGTERM after the current operation, so that it still prints its figures. With
+/// `at_once`, a second signal ends it at once.
 ///
 /// # Errors
 /// Signals cannot be watched.
@@ -268,15 +272,15 @@ pub(crate) fn end_tools_on_signal(at_once: bool) -> anyhow::Result<()> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     let watch = async move {
-        let mut told: Option<std::time::Instant> = None;
+        let mut first: Option<std::time::Instant> = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
             bench::stop::request();
-            let first = told.get_or_insert_with(std::time::Instant::now);
-            if at_once && first.elapsed() > SAME_WORD {
+            let first = first.get_or_insert_with(std::time::Instant::now);
+            if at_once && first.elapsed() > SAME_REQUEST {
                 std::process::exit(1);
             }
         }

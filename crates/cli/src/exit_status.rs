@@ -1,4 +1,4 @@
-//! The exit status of a command that failed, from what went wrong.
+//! The exit status of a failed command, derived from its error.
 
 use host::place::{ChangeError, FormatError, ReadError};
 use host::server::StartError;
@@ -10,13 +10,13 @@ use crate::misuse::Misuse;
 
 /// The command failed.
 const FAILED: u8 = 1;
-/// The person misused it.
+/// The command was misused.
 const MISUSED: u8 = 2;
-/// A store is damaged: to run the command again does not help.
+/// A store is damaged, so running the command again does not help.
 const DAMAGED: u8 = engine::EXIT_DAMAGED as u8;
 
-/// The status for an error. For mount(8) (`mounts`) 1 is an incorrect invocation, and 2 an error of the system; it never sees a
-/// store, and takes 1 for every failure.
+/// The status for an error. For mount(8) (`mounts`) 1 is an incorrect invocation, and 2 an error of the system; it never
+/// opens a store, and treats 1 like any other failure.
 pub(crate) fn of(error: &anyhow::Error, mounts: bool) -> u8 {
     if mounts {
         FAILED

@@ -1,10 +1,11 @@
-//! The one binary: `adamant`, and by other names `lfs`, `lctl`, `lr_reader`, `mkfs.adamant`, `mount.adamant` and the benchmark tools.
+//! The only binary: `adamant`, and under other names `lfs`, `lctl`, `lr_reader`, `mkfs.adamant`, `mount.adamant` and the
+//! benchmark tools.
 //!
-//! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
-//! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
+//! A command translates its arguments into calls of `host`, `fuse` and `sim` and prints the results. Exit status: 0 done, 1
+//! failed, 2 misused. An error is one line on standard error that says what to do.
 
-/// Prints a line to standard error. If nobody reads it any more (`adamant up 2>&1 | head -1`, a closed terminal) a command goes on
-/// with what it does.
+/// Prints a line to standard error. If its reader is gone (`adamant up 2>&1 | head -1`, a closed terminal), the command
+/// continues.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -48,10 +49,10 @@ enum Command {
     Serve(serve::Arguments),
     Mount(mount::Arguments),
     Sync(sync::Arguments),
-    /// What is known of files and targets, by Lustre's words
+    /// Query and set the layout of files, and query targets, with Lustre's verbs
     #[command(subcommand)]
     Lfs(lfs::Command),
-    /// Parameters and control of running servers and mounts, by Lustre's words
+    /// Get and set parameters and control running servers and mounts, with Lustre's verbs
     Lctl(lctl::Arguments),
     #[command(name = "lr_reader")]
     LrReader(lr_reader::Arguments),
@@ -68,7 +69,7 @@ enum Command {
     Man(install::Man),
 }
 
-/// What is known of files and targets, by Lustre's words
+/// Query and set the layout of files, and query targets, with Lustre's verbs
 #[derive(Parser)]
 #[command(name = "lfs", version, arg_required_else_help = true)]
 struct Lfs {
@@ -76,7 +77,7 @@ struct Lfs {
     command: lfs::Command,
 }
 
-/// Parameters and control of running servers and mounts, by Lustre's words
+/// Get and set parameters and control running servers and mounts, with Lustre's verbs
 #[derive(Parser)]
 #[command(name = "lctl", version, arg_required_else_help = true)]
 struct Lctl {
@@ -104,7 +105,7 @@ fn all_names() -> Vec<clap::Command> {
     ]
 }
 
-/// A command that is called by a name of its own.
+/// Parses the arguments of a command that is called by a name of its own.
 fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
     let command =
         clap::Command::new(name).version(env!("CARGO_PKG_VERSION")).arg_required_else_help(name != "mds-survey");
@@ -116,7 +117,7 @@ fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// Ends a command whose options fit each alone, but not together: the usage, and exit status 2.
+/// Ends a command whose options conflict: prints the usage, with exit status 2.
 fn misused<A: Args>(name: &'static str, message: &str) -> ! {
     let mut command = A::augment_args(clap::Command::new(name));
     let error = command.error(ErrorKind::ValueValidation, message);
@@ -137,7 +138,7 @@ fn main() -> ExitCode {
         "lctl" => lctl::run(parse::<Lctl>(words).arguments),
         "lr_reader" => lr_reader::run(&called("lr_reader", words)),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
-        // mount(8) calls it by the type that a mount has when it is to change.
+        // mount(8) uses the type of the existing mount when it changes one.
         "mount.adamant" | "mount.fuse.adamant" => mount::run(called("mount.adamant", words)),
         "mds-survey" => survey::run(called("mds-survey", words)),
         "mdtest" => mdtest::run(called("mdtest", mdtest::attached(words.clone(), 0)), &words[1..]),
@@ -154,14 +155,14 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let name = if called_as.is_empty() { "adamant" } else { &called_as };
-            // A server outlives the terminal that it was started from.
+            // A server outlives the terminal from which it was started.
             let _ = writeln!(std::io::stderr(), "{name}: {error:#}");
             ExitCode::from(exit_status::of(&error, called_as.starts_with("mount.")))
         }
     }
 }
 
-/// `lfs --list-commands`, `lctl --list-commands`: the verbs, one a line.
+/// `lfs --list-commands`, `lctl --list-commands`: prints the verbs, one per line.
 fn list_commands(called_as: &str, words: &[OsString]) -> Option<ExitCode> {
     let own = matches!(called_as, "lfs" | "lctl");
     let name = if own { called_as } else { words.get(1)?.to_str()? };
@@ -177,9 +178,9 @@ fn list_commands(called_as: &str, words: &[OsString]) -> Option<ExitCode> {
     Some(ExitCode::from(u8::from(output::is_lost())))
 }
 
-/// The words of a command line.
+/// Parses a command line.
 fn parse<P: Parser>(mut words: Vec<OsString>) -> P {
-    // Who asks for the help of `help` means the help.
+    // `help --help` means `help`.
     if let [.., before, last] = &words[..]
         && before == "help"
         && (last == "--help" || last == "-h")

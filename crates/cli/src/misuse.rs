@@ -1,9 +1,9 @@
-//! What a person typed and a command cannot take: one line that says what to do, exit status 2.
+//! Misuse: a command line that a command cannot accept. One line that says what to do, exit status 2.
 
 use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 
-/// An error of the person, not of the command: exit status 2.
+/// An error in the command line.
 #[derive(Debug)]
 pub(crate) struct Misuse(pub String);
 
@@ -16,7 +16,7 @@ impl std::fmt::Display for Misuse {
 impl std::error::Error for Misuse {}
 
 impl Misuse {
-    /// From a sentence.
+    /// Wraps a sentence.
     pub(crate) fn because(message: impl std::fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Misuse(message.to_string()))
     }
@@ -28,7 +28,7 @@ macro_rules! misuse {
 }
 pub(crate) use misuse;
 
-/// Ends a command whose words do not fit its definition, or shows the help that they ask for.
+/// Ends a command whose arguments do not parse, or prints the help that they ask for.
 pub(crate) fn end(error: &clap::Error, usage: &StyledStr) -> ! {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
@@ -40,7 +40,7 @@ pub(crate) fn end(error: &clap::Error, usage: &StyledStr) -> ! {
     std::process::exit(2)
 }
 
-/// The complaint and the usage in one line, without what every complaint says.
+/// The complaint and the usage in one line, without the boilerplate.
 fn line(complaint: &str, usage: &str) -> String {
     let said = complaint
         .lines()

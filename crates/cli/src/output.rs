@@ -1,4 +1,4 @@
-//! Tables, sizes and JSON for people and scripts, and how they are printed.
+//! Output: tables, sizes and JSON, and how to print them.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::anyhow;
 
-/// Whoever read standard output has gone.
+/// The reader of standard output is gone.
 static UNREAD: AtomicBool = AtomicBool::new(false);
-/// Something could not be written to it.
+/// Some output could not be written.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Prints a line to standard output, by the rules of [`print()`].
@@ -18,15 +18,15 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Prints to standard output. If nobody reads it any more (`adamant status | head -1`) a command goes on with what it does; other
-/// failures are told once and make its exit status 1 ([`is_lost`]).
+/// Prints to standard output. If the reader is gone (`adamant status | head -1`), the command continues; other failures are
+/// reported once and make the exit status 1 ([`is_lost`]).
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     if let Err(error) = io::stdout().lock().write_fmt(text) {
         failed(&error);
     }
 }
 
-/// Prints bytes as they are, by the same rules. False once they reach nobody.
+/// Prints bytes unchanged, by the same rules. False once the reader is gone.
 pub(crate) fn print_bytes(bytes: &[u8]) -> bool {
     match io::stdout().lock().write_all(bytes) {
         Ok(()) => true,
@@ -37,14 +37,14 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether nobody reads what is printed: what only prints need not go on.
+/// Whether the reader is gone, so that a command that only prints can stop.
 pub(crate) fn is_unread() -> bool {
     UNREAD.load(Ordering::Relaxed)
 }
 
-/// Whether something that was to be printed is not.
+/// Whether some output was lost.
 pub(crate) fn is_lost() -> bool {
-    // What is buffered may fail only now.
+    // Buffered output may fail only now.
     if let Err(error) = io::stdout().lock().flush() {
         failed(&error);
     }
@@ -59,13 +59,13 @@ fn failed(error: &io::Error) {
     }
 }
 
-/// A text on one line: what would break it, or drive the terminal, stands as `\n` or `\u{1b}`.
+/// A text on one line: control characters are printed as `\n` or `\u{1b}`.
 pub(crate) fn one_line(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(shown).collect()
+    let printable = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(printable).collect()
 }
 
-/// Rows under a head, columns as wide as they need to be.
+/// Rows under a head, with columns as wide as needed.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
@@ -87,7 +87,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Bytes as people read them: `1.5G`.
+/// Bytes with a unit: `1.5G`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
     let mut value = bytes as f64 / 1024.0;
@@ -100,10 +100,10 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{value:.1}Z")
 }
 
-/// A size with an optional unit: `64k`, `1M`, `4G`.
+/// Parses a size with an optional unit: `64k`, `1M`, `4G`.
 ///
 /// # Errors
-/// A sentence.
+/// What is wrong, as a sentence.
 pub(crate) fn parse_size(text: &str) -> anyhow::Result<u64> {
     let bad = || anyhow!("'{text}' is not a size; expected a number with an optional k, M, G or T");
     let (number, factor) = match text.trim().char_indices().next_back() {

@@ -118,7 +118,7 @@ pub type Answers = Arc<OnceLock<Arc<Answer>>>;
 
 /// Answers a request that came over the network. A peer that may connect to a server may read and set its parameters, but
 /// may not shut it down.
-pub fn answer_from_afar(answers: &Answers, body: &AdminReq) -> AdminRep {
+pub fn answer_remote(answers: &Answers, body: &AdminReq) -> AdminRep {
     use Request::{Describe, GetParam, SetParam};
     let failed = |errno: Errno, text: &str| Response::Failed(errno.raw(), text.to_owned());
     let response = match (parse(&body.request), answers.get()) {

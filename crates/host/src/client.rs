@@ -67,8 +67,7 @@ struct Shared {
     poller: OwnedFd,
     /// Wakes a caretaker that waits in the poller.
     nudge: OwnedFd,
-    /// Token, node, offset, length. A pool of its own, because pages may be locked by calls that wait for attributes to be
-    /// invalidated.
+    /// Token, node, offset, length. Two pools, because calls that wait for attributes may hold pages locked.
     forget_attributes: OnceLock<Crew<(u64, u64, u64, u64)>>,
     forget_pages: OnceLock<Crew<(u64, u64, u64, u64)>>,
     /// Token, directory, name.
@@ -268,8 +267,8 @@ impl Mount {
         };
         let _ =
             shared.forget_entry.set(Crew::start("forget-entry", forget_entry, panicked(&shared)).map_err(LaunchError)?);
-        let for_caretaker = shared.clone();
-        start_thread("caretaker".to_owned(), panicked(&shared), move || for_caretaker.run_caretaker())
+        let for_care = shared.clone();
+        start_thread("caretaker".to_owned(), panicked(&shared), move || for_care.run_caretaker())
             .map_err(LaunchError)?;
         shared.turn(|state, now| {
             state.handle(now, Event::WallClock(clock::wall_ns()));
@@ -338,10 +337,9 @@ impl Mount {
         self.shared.carry_out(&mut state);
     }
 
-    /// Reads the sockets as long as calls wait for answers and no other thread reads: see [`Attention`]. Polls for a moment
-    /// without sleeping, and stops earlier if `called` says that the thread has other work. A thread that is to attend
-    /// again must do so until the result is [`Attention::Unneeded`]: no other thread reads before that, and requests from
-    /// servers wait.
+    /// Reads the sockets while calls wait and no other thread reads: see [`Attention`]. Polls for a moment without sleeping,
+    /// less if `called` says that the thread has other work. A thread that is to attend again must do so until the result
+    /// is [`Attention::Unneeded`]: until then no other thread reads, and requests from servers wait.
     pub fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attention {
         if !attending && !self.shared.take_over() {
             return Attention::Unneeded;
@@ -388,8 +386,7 @@ impl Mount {
         }
     }
 
-    /// Writes everything back, disconnects from the servers and ends the client. Gives up after `patience`. Later calls
-    /// return the same result.
+    /// Writes everything back, disconnects and ends the client; gives up after `patience`. Later calls return the same.
     ///
     /// # Errors
     /// What was not written back.
@@ -447,16 +444,14 @@ impl Shared {
         self.wake_in_time(state);
     }
 
-    /// Wakes the caretaker if the machine's deadline is now earlier than its wake-up time, for example because a close
-    /// waits to be sent or a retry is due.
+    /// Wakes the caretaker if the machine's deadline is now before the caretaker's wake-up time.
     fn wake_in_time(&self, state: &mut State) {
         let deadline = state.deadline();
         if state.wakes.zip(deadline).is_none_or(|(wakes, deadline)| deadline >= wakes) {
             return;
         }
         state.wakes = None;
-        // The caretaker sleeps in the poller or on the condition variable. `reader` does not tell which, because a caller
-        // may have just taken the sockets over; so wake it in both.
+        // It sleeps in the poller or on the condition; `reader` may be newer and does not tell which, so wake it in both.
         let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
         self.caretaker.notify_one();
     }
@@ -606,8 +601,7 @@ impl Shared {
         }
     }
 
-    /// The same for the caretaker, which a nudge wakes. The nudge has a descriptor of its own, so a caller that reads does
-    /// not consume it.
+    /// The same for the caretaker, which a nudge wakes. A caller that reads does not consume the nudge.
     fn wait_nudged(&self, timeout: Duration) -> Vec<(u64, epoll::EventFlags)> {
         let mut both = [&self.poller, &self.nudge].map(|fd| PollFd::new(fd, PollFlags::IN));
         let _ = rustix::event::poll(&mut both, Some(&timespec(timeout)));

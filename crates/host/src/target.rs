@@ -632,7 +632,7 @@ impl<S: Service + 'static> World<S> {
             Ok(request) => {
                 let admin = self.admin.clone();
                 self.questions.set(self.questions.get() + 1);
-                let answer = tokio::task::spawn_blocking(move || admin::answer_from_afar(&admin, &request)).await;
+                let answer = tokio::task::spawn_blocking(move || admin::answer_remote(&admin, &request)).await;
                 self.questions.set(self.questions.get() - 1);
                 answer.unwrap_or_default()
             }

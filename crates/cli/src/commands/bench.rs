@@ -1,4 +1,4 @@
-//! `adamant bench`: figures beside their yardsticks.
+//! `adamant bench`: benchmarks with their yardsticks.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use crate::output::say;
 use crate::{daemon, output};
 
-/// Measure, each figure beside its yardsticks of the same run
+/// Run benchmarks; each figure stands beside its yardsticks from the same run
 ///
 /// Example: adamant bench ceiling --quick --out results && adamant bench report --out results
 #[derive(Args)]
@@ -26,16 +26,16 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// One program on a mount over loopback TCP, beside what the kernel, the network and the engine allow
+    /// One program on a mount over loopback TCP, beside the limits of the kernel, the network and the engine
     ///
     /// Example: adamant bench ceiling --quick
     Ceiling {
         #[command(flatten)]
         common: Common,
-        /// Files of each phase
+        /// Files in each phase
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         files: Option<u64>,
-        /// MiB of the large file
+        /// Size of the large file in MiB
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
         mib: Option<u64>,
     },
@@ -45,10 +45,10 @@ enum Command {
     Smallfile {
         #[command(flatten)]
         common: Common,
-        /// Files of each phase, over all processes
+        /// Files in each phase, over all processes
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         files: Option<u64>,
-        /// Processes
+        /// Number of processes
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
         processes: u64,
         /// Sizes of the files in KiB
@@ -61,13 +61,13 @@ enum Command {
     Meta {
         #[command(flatten)]
         common: Common,
-        /// Files of each phase, over all processes
+        /// Files in each phase, over all processes
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         files: Option<u64>,
         /// Numbers of processes
         #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1024))]
         processes: Vec<u64>,
-        /// Mounts, when there are many
+        /// Number of mounts where there are several
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
         mounts: u64,
     },
@@ -77,23 +77,23 @@ enum Command {
     Recovery {
         #[command(flatten)]
         common: Common,
-        /// Files that there are, rising
+        /// Numbers of existing files, rising
         #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=100_000_000))]
         files: Vec<u64>,
-        /// Creates that are answered and not on disk when the server dies
+        /// Numbers of creates that are answered but not on disk when the server is killed
         #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=10_000_000))]
         uncommitted: Vec<u64>,
     },
-    /// Millions of files: disk, memory, listing, restart, each beside what is wanted
+    /// Millions of files: disk, memory, listing, restart, each beside its goal
     ///
     /// Example: adamant bench millions --files 10000000 --out results
     Millions {
         #[command(flatten)]
         common: Common,
-        /// Files in all; from a million on one directory has exactly a million
+        /// Number of files; from a million on, one directory has exactly a million
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
         files: Option<u64>,
-        /// Clients that make them, each a process without a mount
+        /// Number of clients that create them, each a process without a mount
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
         clients: u64,
     },
@@ -103,67 +103,67 @@ enum Command {
     Native {
         #[command(flatten)]
         common: Common,
-        /// Files of each measurement
+        /// Files in each measurement
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
         files: Option<u64>,
-        /// Files that there are before
+        /// Number of files that exist beforehand
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
         before: Option<u64>,
     },
-    /// One client with more and more changes in flight, over loopback and with a longer way, beside version 0.1.0
+    /// One client with an increasing number of changes in flight, with and without added latency, beside version 0.1.0
     ///
     /// Example: adamant bench slots --quick --older target/compat/bin/adamant-0.1.0
     Slots {
         #[command(flatten)]
         common: Common,
-        /// Files of each phase, over all processes
+        /// Files in each phase, over all processes
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         files: Option<u64>,
-        /// Processes
+        /// Number of processes
         #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1024))]
         processes: u64,
-        /// Changes in flight
+        /// Numbers of changes in flight
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32],
               value_parser = clap::value_parser!(u16).range(1..=511))]
         slots: Vec<u16>,
-        /// The program of version 0.1.0, as `cargo xtask compat` builds it
+        /// Program of version 0.1.0, as `cargo xtask compat` builds it
         #[arg(long, value_name = "FILE")]
         older: Option<PathBuf>,
     },
-    /// One HTML page of all figures and charts in a directory
+    /// Write one HTML page with all figures and charts of a directory
     ///
     /// Example: adamant bench report --out results
     Report {
-        /// Where the figures are, and where the page goes
+        /// Directory of the figures, and of the page
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// The other end of the echo
+    /// The server of the echo
     #[command(hide = true)]
     EchoServer,
-    /// A program at work
+    /// A worker process
     #[command(hide = true)]
     Worker,
-    /// What cleans up after a run that was killed
+    /// The process that cleans up after a run that was killed
     #[command(hide = true)]
     Guardian,
 }
 
 #[derive(Args)]
 struct Common {
-    /// Under a minute: fewer files and rounds
+    /// Take less than a minute: fewer files and rounds
     #[arg(long)]
     quick: bool,
-    /// Rounds, of which the median counts
+    /// Number of rounds; the median over them counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
-    /// Where figures (JSON) and charts (SVG) go
+    /// Directory for figures (JSON) and charts (SVG)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Where the file systems under test live while it runs
+    /// Directory for the file systems under test during the run
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     scratch: PathBuf,
-    /// As JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
@@ -272,13 +272,13 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Version 0.1.0, if `cargo xtask compat` has built it beside this program.
+/// The program of version 0.1.0, if `cargo xtask compat` has built it beside this one.
 fn built_from_history() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.ancestors().nth(2)?.join("compat/bin/adamant-0.1.0");
     path.is_file().then_some(path)
 }
 
-/// Progress as a bar on a terminal, as lines elsewhere.
+/// Shows the progress as a bar on a terminal, and as lines otherwise.
 fn progress() -> impl Fn(Progress<'_>) + 'static {
     let bar = std::io::stderr().is_terminal().then(|| {
         let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (about {eta} left) {msg}");
@@ -298,7 +298,7 @@ fn progress() -> impl Fn(Progress<'_>) + 'static {
     }
 }
 
-/// Runs a suite in scratch space of its own, prints and writes what it found. A run that ended early fails.
+/// Runs a suite in its own scratch space, and prints and writes its results. A run that ended early fails.
 fn measure(common: &Common, suite: impl FnOnce(&Run, &str) -> Results) -> anyhow::Result<ExitCode> {
     if let Some(out) = &common.out {
         std::fs::create_dir_all(out).with_context(|| format!("cannot create '{}'", out.display()))?;
@@ -306,7 +306,7 @@ fn measure(common: &Common, suite: impl FnOnce(&Run, &str) -> Results) -> anyhow
     daemon::end_tools_on_signal(true)?;
     let words: Vec<String> = std::env::args().skip(1).collect();
     let results = {
-        // Goes after the run: it sees to what that leaves.
+        // Dropped after the run, because it cleans up what the run leaves.
         let _guardian = Guardian::start()?;
         let run = Run::new(&common.scratch, bench::stop::requested, progress())?;
         suite(&run, &format!("adamant {}", words.join(" ")))

@@ -1,4 +1,4 @@
-//! `adamant down`: stops what `adamant up` started.
+//! `adamant down`: stops a file system that `adamant up` started.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,14 +16,14 @@ use crate::output::say;
 /// Example: adamant down --dir ./adamant-data
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where its targets live
+    /// Directory of its targets
     #[arg(long, default_value = "./adamant-data")]
     pub dir: PathBuf,
 }
 
 /// How long processes may take to end: a mount whose servers are away tries for a minute to write back.
 const PATIENCE: Duration = Duration::from_secs(75);
-/// After so long it is said what is waited for.
+/// After this long, a message says what is waited for.
 const QUIET: Duration = Duration::from_secs(3);
 
 /// Runs the command.
@@ -36,9 +36,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for mount in dead {
-        let shown = mount.place.display().to_string();
-        mount::take_away(&mount.place, true).with_context(|| format!("cannot unmount {shown}"))?;
-        say!("unmounted {shown}, whose process had died");
+        let place = mount.place.display().to_string();
+        mount::take_away(&mount.place, true).with_context(|| format!("cannot unmount {place}"))?;
+        say!("unmounted {place}, whose process had died");
     }
     for mount in &mounts {
         stop(mount)?;
@@ -52,18 +52,18 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn stop(process: &status::Process) -> anyhow::Result<()> {
-    // The process may be gone before its answer is out: no answer is as good as one.
+    // The process may be gone before its answer is out, so no answer means success.
     if let Ok(Response::Failed(_, message)) = admin::ask(&process.socket, &Request::Shutdown) {
         bail!(message);
     }
-    let (start, mut told) = (Instant::now(), false);
+    let (start, mut reported) = (Instant::now(), false);
     while std::path::Path::new(&format!("/proc/{}", process.description.pid)).exists() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.description.pid)).unwrap_or_default();
         if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')) {
             break;
         }
-        if start.elapsed() > QUIET && !told {
-            told = true;
+        if start.elapsed() > QUIET && !reported {
+            reported = true;
             let (names, places) = (process.names().join(", "), process.description.places.join(", "));
             eprintln!("waiting: {names} at {places} is writing back or committing; it gives up after a minute");
         }

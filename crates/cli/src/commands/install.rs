@@ -1,4 +1,4 @@
-//! Links for the other names, shell completions, man pages.
+//! Links for the other names of the binary, shell completions and man pages.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,32 +14,32 @@ use crate::output::say;
 /// Example: adamant install-links /usr/local/bin
 #[derive(Args)]
 pub(crate) struct Links {
-    /// Where
+    /// Directory for the links
     pub dir: PathBuf,
 }
 
-/// Print the completions of a shell, or write those of all names of this binary
+/// Print the completions of a shell, or write those for all names of this binary
 ///
 /// Example: adamant completions bash --dir /usr/local/share/bash-completion/completions
 #[derive(Args)]
 pub(crate) struct Completions {
-    /// Which shell
+    /// Shell
     pub shell: clap_complete::Shell,
-    /// Write a file for each name there, instead of printing that for 'adamant'
+    /// Write a file for each name to this directory, instead of printing the completions of 'adamant'
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
 
-/// Write man pages of all commands and of all names of this binary
+/// Write man pages for all commands and all names of this binary
 ///
 /// Example: adamant man /usr/local/share/man/man1
 #[derive(Args)]
 pub(crate) struct Man {
-    /// A directory that is there
+    /// Existing directory
     pub dir: PathBuf,
 }
 
-/// Names that the binary answers to.
+/// The names by which the binary can be called.
 const NAMES: [&str; 10] = [
     "lfs",
     "lctl",
@@ -75,7 +75,7 @@ pub(crate) fn completions(arguments: Completions, commands: Vec<clap::Command>) 
     let Some(dir) = arguments.dir else {
         if let Some(command) = commands.first() {
             let mut text = Vec::new();
-            clap_complete::generate(arguments.shell, &mut shown(command), command.get_name(), &mut text);
+            clap_complete::generate(arguments.shell, &mut visible(command), command.get_name(), &mut text);
             crate::output::print(format_args!("{}", String::from_utf8_lossy(&text)));
         }
         return Ok(ExitCode::SUCCESS);
@@ -83,20 +83,20 @@ pub(crate) fn completions(arguments: Completions, commands: Vec<clap::Command>) 
     needs(&dir)?;
     for command in commands {
         let name = command.get_name().to_owned();
-        clap_complete::generate_to(arguments.shell, &mut shown(&command), &name, &dir)
+        clap_complete::generate_to(arguments.shell, &mut visible(&command), &name, &dir)
             .with_context(|| format!("cannot write the completions of '{name}' in '{}'", dir.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command with what its help shows: hidden options are for processes of ours and for mount(8).
-fn shown(command: &clap::Command) -> clap::Command {
+/// A command with only its visible options: hidden ones are for our own processes and for mount(8).
+fn visible(command: &clap::Command) -> clap::Command {
     let bare =
         clap::Command::new(command.get_name().to_owned()).about(command.get_about().cloned().unwrap_or_default());
     bare.disable_help_flag(command.is_disable_help_flag_set())
         .disable_version_flag(command.is_disable_version_flag_set())
         .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
-        .subcommands(command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(shown))
+        .subcommands(command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(visible))
 }
 
 /// Writes man pages.
@@ -110,12 +110,12 @@ pub(crate) fn man(arguments: Man, commands: Vec<clap::Command>) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// The verb `help` needs no page.
+/// Drops the verb `help`, which needs no page.
 fn without_help(command: clap::Command) -> clap::Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
-/// A directory that is not there is a mistake, or one that somebody else makes with other rights.
+/// Checks that a directory exists. It is not created, because it may be mistyped, or need other permissions.
 fn needs(dir: &Path) -> anyhow::Result<()> {
     if !dir.is_dir() {
         bail!("'{}' is not a directory; create it with: mkdir -p {}", dir.display(), dir.display());
@@ -123,7 +123,7 @@ fn needs(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The page of a command, and those of its verbs: `adamant-mkfs.1`.
+/// Writes the page of a command, and those of its verbs: `adamant-mkfs.1`.
 fn pages(command: &clap::Command, dir: &Path) -> anyhow::Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let page = clap_mangen::Man::new(command.clone());

@@ -1,11 +1,12 @@
-//! Words of Lustre's tools that this version lacks: they are known, and answered in one line.
+//! Verbs of Lustre's tools that this version lacks: they are recognized, and answered with one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use stdx::wildcard;
 
-/// The answer to a verb that a tool does not have. Of `lacking`, one that ends in `*` stands for all that begin so.
+/// The answer to a verb that a tool does not have. An entry of `lacking` that ends in `*` stands for all verbs with that
+/// prefix.
 pub(crate) fn verb(tool: &str, words: &[OsString], lacking: &[&str]) -> ExitCode {
     let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
     if is_lacking(&verb, lacking) {

@@ -21,15 +21,15 @@ use crate::commands::{lacking, status};
 use crate::misuse::misuse;
 use crate::output::say;
 
-/// Parameters and control of running servers and mounts, by Lustre's words
+/// Get and set parameters and control running servers and mounts, with Lustre's verbs
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Arguments {
-    /// The device that a command is for, by its name or number in 'lctl dl'; get_param, set_param and list_param ask only its
-    /// process, which the folder of a target or the directory of a mount names, too
+    /// Device for the command, by its name or number in 'lctl dl'; get_param, set_param and list_param then ask only the
+    /// process of the device, which the directory of a target or a mount names, too
     #[arg(long, value_name = "DEV")]
     device: Option<String>,
-    /// Ask the server that listens at this address, perhaps on another machine, instead of the processes of this one
+    /// Ask the server that listens at this address, perhaps on another machine, instead of the processes of this machine
     #[arg(long, value_name = "NID")]
     host: Option<Nid>,
     #[command(subcommand)]
@@ -41,15 +41,15 @@ enum Command {
     /// Print parameters; example: lctl get_param mdt.*.recovery_status
     #[command(name = "get_param")]
     GetParam {
-        /// Only the values
+        /// Print only the values
         #[arg(short = 'n')]
         values: bool,
-        /// Only the names, of directories too
+        /// Print only the names, including those of directories
         #[arg(short = 'N')]
         names: bool,
         #[command(flatten)]
-        shown: params::Shown,
-        /// Those that the MGS of this node keeps, as they were set persistently; example: lctl get_param -P '**'
+        selection: params::Selection,
+        /// Print those that the MGS of this node keeps, as they were set persistently; example: lctl get_param -P '**'
         #[arg(short = 'P', conflicts_with_all = ["recursive", "directories", "classify"])]
         persistent: bool,
         /// Patterns
@@ -59,13 +59,13 @@ enum Command {
     /// Set parameters; example: lctl set_param mdc.*.rpc_stats=clear
     #[command(name = "set_param")]
     SetParam {
-        /// Do not print what was set
+        /// Do not print the settings
         #[arg(short = 'n')]
         quiet: bool,
-        /// Persistently: kept by the MGS of this node, followed by all servers and clients, now and later
+        /// Set persistently: the MGS of this node keeps the setting, and all servers and clients follow it, now and later
         #[arg(short = 'P')]
         persistent: bool,
-        /// With -P: keep it no longer; PATTERN is enough
+        /// With -P: drop the setting; PATTERN is enough
         #[arg(short = 'd', requires = "persistent")]
         delete: bool,
         /// PATTERN=VALUE
@@ -75,7 +75,7 @@ enum Command {
     /// Set a persistent parameter by its older path; example: lctl conf_param demo-OST0001.osc.active=0
     #[command(name = "conf_param")]
     ConfParam {
-        /// Keep it no longer; PATH is enough
+        /// Drop the setting; PATH is enough
         #[arg(short = 'd')]
         delete: bool,
         /// PATH=VALUE
@@ -93,16 +93,16 @@ enum Command {
     PoolAdd {
         /// FSNAME.POOL
         pool: pools::Name,
-        /// Targets by name or index; in [ ] a list of hexadecimal indexes, with ranges
+        /// Targets by name or index; [ ] holds a list of hexadecimal indexes or ranges
         #[arg(required = true)]
         targets: Vec<String>,
     },
-    /// Take object targets out of a pool; example: lctl pool_remove demo.fast OST0003
+    /// Remove object targets from a pool; example: lctl pool_remove demo.fast OST0003
     #[command(name = "pool_remove")]
     PoolRemove {
         /// FSNAME.POOL
         pool: pools::Name,
-        /// Targets by name or index; in [ ] a list of hexadecimal indexes, with ranges
+        /// Targets by name or index; [ ] holds a list of hexadecimal indexes or ranges
         #[arg(required = true)]
         targets: Vec<String>,
     },
@@ -122,50 +122,50 @@ enum Command {
     #[command(name = "list_param")]
     ListParam {
         #[command(flatten)]
-        shown: params::Shown,
+        selection: params::Selection,
         /// Patterns
         #[arg(required = true)]
         patterns: Vec<String>,
     },
-    /// List devices: index, state, kind, name, identity, how much refers to it; example: lctl dl -t
+    /// List devices: index, state, kind, name, UUID, number of references; example: lctl dl -t
     #[command(alias = "device_list")]
     Dl {
-        /// Where each listens or is mounted, too
+        /// Also print where each listens or is mounted
         #[arg(short = 't')]
         places: bool,
-        /// As JSON, with their places
+        /// Print as JSON, with the places
         #[arg(long)]
         json: bool,
     },
-    /// Whether all targets and mounts of this node work: 'healthy', or what does not and exit status 1
+    /// Check whether all targets and mounts of this node work: print 'healthy', or what does not work with exit status 1
     #[command(name = "health_check")]
     HealthCheck,
-    /// The version of this program, and those of running processes if they differ
+    /// Print the version of this program, and those of running processes that differ
     Version,
-    /// See whether something of ours listens at an address
+    /// Check whether a process of Adamant listens at an address
     Ping {
         /// HOST:PORT or unix:PATH
         nid: Nid,
     },
-    /// End the recovery of the device's target now; clients that are not through are evicted.
+    /// End the recovery of the device's target now; clients that have not finished are evicted.
     /// Example: lctl --device demo-MDT0000 abort_recovery
     #[command(name = "abort_recovery", visible_alias = "abort_recov")]
     AbortRecovery,
-    /// New files may lie on an object target again; example: lctl activate demo-OST0001
+    /// Allow new files on an object target again; example: lctl activate demo-OST0001
     Activate {
-        /// The target, or the device with which a metadata target talks to it
+        /// The target, or the device through which a metadata target talks to it
         target: Option<String>,
     },
-    /// Take an object target out: no new files lie on it, until its metadata target restarts or it is activated; example:
-    /// lctl deactivate demo-OST0001
+    /// Put no new files on an object target, until its metadata target restarts or it is activated; example: lctl
+    /// deactivate demo-OST0001
     Deactivate {
-        /// The target, or the device with which a metadata target talks to it
+        /// The target, or the device through which a metadata target talks to it
         target: Option<String>,
     },
-    /// Addresses of the servers here
+    /// List the addresses of the servers on this machine
     #[command(name = "list_nids")]
     ListNids,
-    /// A line in the logs
+    /// Write a line to the logs
     Mark {
         /// The text
         text: Vec<String>,
@@ -182,17 +182,17 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::AbortRecovery => abort_recovery(device, host),
         Command::Activate { target } => set_active(target.as_deref().or(device), host, true),
         Command::Deactivate { target } => set_active(target.as_deref().or(device), host, false),
-        Command::GetParam { names, shown, patterns, persistent: false, .. } if names || shown.directories => {
-            Ok(params::list(&mut asked(device)?, &patterns, &shown, "get_param"))
+        Command::GetParam { names, selection, patterns, persistent: false, .. } if names || selection.directories => {
+            Ok(params::list(&mut asked(device)?, &patterns, &selection, "get_param"))
         }
-        Command::GetParam { values, shown, patterns, persistent: false, .. } => {
-            Ok(params::get(&mut asked(device)?, &patterns, values, &shown))
+        Command::GetParam { values, selection, patterns, persistent: false, .. } => {
+            Ok(params::get(&mut asked(device)?, &patterns, values, &selection))
         }
         Command::SetParam { quiet, settings, persistent: false, .. } => {
             params::set(&mut asked(device)?, &settings, quiet).map(ExitCode::from)
         }
-        Command::ListParam { shown, patterns } => {
-            Ok(params::list(&mut asked(device)?, &patterns, &shown, "list_param"))
+        Command::ListParam { selection, patterns } => {
+            Ok(params::list(&mut asked(device)?, &patterns, &selection, "list_param"))
         }
         Command::Other(words) => Ok(lacking::verb("lctl", &words, lustre::VERBS)),
         _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
@@ -265,17 +265,17 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Who is asked if no device is named.
+/// The processes to ask if no device is named.
 fn audience(host: Option<&Nid>) -> Audience {
-    host.map_or_else(Audience::all, |nid| Audience::afar(nid.clone()))
+    host.map_or_else(Audience::all, |nid| Audience::remote(nid.clone()))
 }
 
-/// All devices, in the order in which they are numbered.
+/// All devices, in the order of their numbers.
 fn devices(audience: &mut Audience) -> Vec<Device> {
     audience.describe().into_iter().flat_map(|process| process.devices).collect()
 }
 
-/// A target is referred to by its server and by each of its clients.
+/// Counts the references to each target: one by its server, and one by each client.
 fn count_references(devices: &mut [Device], num_exports: &[(String, String)]) {
     for device in devices.iter_mut().filter(|device| device.refs.is_none()) {
         let name = format!("{}.{}.num_exports", device.kind, device.name);
@@ -305,7 +305,7 @@ fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Ex
     params::set(&mut audience, &[parameter("abort_recovery") + "=1"], true).map(ExitCode::from)
 }
 
-/// A node is as healthy as the least healthy of its processes. One that does not answer is not.
+/// A node is as healthy as the least healthy of its processes. A process that does not answer is not healthy.
 fn health_check(audience: &mut Audience) -> ExitCode {
     let answers = audience.ask(&Request::GetParam { pattern: "health_check".to_owned() });
     if answers.is_empty() && !audience.is_incomplete() {
@@ -336,7 +336,7 @@ fn set_active(target: Option<&str>, host: Option<&Nid>, active: bool) -> anyhow:
     params::set(&mut audience(host), &[setting], true).map(ExitCode::from)
 }
 
-/// The processes that are meant: all, or that of a device.
+/// The processes to ask: all, or that of a device.
 fn asked(device: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Audience> {
     let Some(device) = device else { return Ok(audience(host)) };
     if host.is_some() {

@@ -1,7 +1,8 @@
-//! `lr_reader`: what a metadata target has on its medium of its clients, and of what they were answered.
+//! `lr_reader`: the records of a metadata target's clients, and of the replies to them.
 //!
-//! It reads what was last committed, whether the target runs or not. The keys are those of Lustre's tool of that name; where
-//! our records lie differently the values say so (`client_area_*` are 0: client records have no place in a file).
+//! It reads what was last committed, whether the target runs or not. The keys are those of Lustre's tool of that name;
+//! where our records are stored differently, the values say so (`client_area_*` are 0, because client records have no place
+//! in a file).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,19 +23,19 @@ use store::{Engine, EngineError};
 #[derive(Args)]
 #[command(next_help_heading = "OPTIONS")]
 pub(crate) struct Arguments {
-    /// Also the clients
+    /// Print the clients, too
     #[arg(short = 'c', long = "client")]
     pub clients: bool,
-    /// Also the reply records
+    /// Print the reply records, too
     #[arg(short = 'r', long = "reply")]
     pub replies: bool,
-    /// Also the clients, of the target whose copy lies here
+    /// Print the clients, too, from the copy of a target in this directory
     #[arg(short = 'C', value_name = "FILE")]
     pub clients_of: Option<PathBuf>,
-    /// Also the reply records, of the target whose copy lies here
+    /// Print the reply records, too, from the copy of a target in this directory
     #[arg(short = 'R', value_name = "FILE")]
     pub replies_of: Option<PathBuf>,
-    /// The directory of the target
+    /// Directory of the target
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
 }
@@ -73,7 +74,7 @@ struct Sessions {
     replies: BTreeMap<(u32, Tag), ReplyRec>,
 }
 
-/// How many records are read at once.
+/// The number of records that are read at once.
 const STEP: usize = 4096;
 
 impl Sessions {
@@ -122,7 +123,7 @@ impl Sessions {
             let _ = writeln!(text, "    last_result: {result}");
             let _ = writeln!(text, "    last_data: {data}");
             if let Some(close) = client.slots.iter().find(|slot| slot.tag == 2) {
-                // Lustre's tool writes it so.
+                // Lustre's tool spells it this way.
                 let _ = writeln!(text, "    last_close_transation: {}", close.transno);
                 let _ = writeln!(text, "    last_close_xid: {}", close.xid);
                 let _ = writeln!(text, "    last_close_result: {}", close.result);

@@ -24,40 +24,40 @@ use crate::daemon;
 #[command(group(ArgGroup::new("what").args(["open", "mknod", "mkdir", "link"])))]
 #[command(group(ArgGroup::new("something").required(true).multiple(true).args(["open", "mknod", "mkdir", "link", "unlink"])))]
 pub(crate) struct Create {
-    /// Open with O_CREAT, and close
+    /// Create files with open(O_CREAT), and close them
     #[arg(short = 'o')]
     open: bool,
-    /// Make regular files with mknod
+    /// Create regular files with mknod
     #[arg(short = 'm')]
     mknod: bool,
-    /// Make directories
+    /// Create directories
     #[arg(short = 'd')]
     mkdir: bool,
-    /// Make links to this file
+    /// Create links to this file
     #[arg(short = 'l', value_name = "TARGET", value_parser = path)]
     link: Option<CString>,
-    /// With -o: keep all files open, and measure opens and closes apart
+    /// With -o: keep all files open, and measure opens and closes separately
     #[arg(short = 'k', conflicts_with_all = ["mknod", "mkdir", "link"])]
     keep: bool,
-    /// With -o: an extended attribute user.createmany of so many bytes
+    /// With -o: set an extended attribute user.createmany of this many bytes
     #[arg(short = 'x', value_name = "SIZE", conflicts_with_all = ["mknod", "mkdir", "link"], value_parser = clap::value_parser!(u32).range(0..=65536))]
     xattr: Option<u32>,
-    /// Remove each at once, under its own name or that of another format (-uFORMAT); alone: only remove what is there
+    /// Remove each at once, under its own name or that of another format (-uFORMAT); alone: only remove existing names
     #[arg(short = 'u', short_alias = 'r', value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     unlink: Option<String>,
-    /// End after so many seconds
+    /// Stop after this many seconds
     #[arg(short = 't', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// With -o: the size that each file gets
+    /// With -o: the size of each file
     #[arg(short = 'S', value_name = "SIZE", conflicts_with_all = ["mknod", "mkdir", "link"], value_parser = crate::output::parse_size)]
     size: Option<u64>,
     /// With -S: write the bytes instead of only setting the size
     #[arg(short = 'W', requires = "size")]
     write: bool,
-    /// With -o: the owner that each file gets
+    /// With -o: the owner of each file
     #[arg(short = 'U', value_name = "UID", conflicts_with_all = ["mknod", "mkdir", "link"])]
     uid: Option<u32>,
-    /// With -o: the group that each file gets
+    /// With -o: the group of each file
     #[arg(short = 'G', value_name = "GID", conflicts_with_all = ["mknod", "mkdir", "link"])]
     gid: Option<u32>,
     /// With -d: the metadata target of each directory; this version has one, 0
@@ -66,19 +66,19 @@ pub(crate) struct Create {
     /// The project of each file; this version has no projects
     #[arg(short = 'P', value_name = "PROJID", value_parser = no_project)]
     project: Option<u32>,
-    /// Run so many times, removing what was made after each run (not measured), and print median and spread
+    /// Run this many times, remove the files after each run (not measured), and print median and spread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// Do each run also in a new folder of this directory, a bare local one, and print the ratio
+    /// Repeat each run in a new folder of this directory, usually a bare local one, and print the ratio
     #[arg(long, value_name = "DIRECTORY")]
     beside: Option<PathBuf>,
-    /// Remove what was made at the end, also at an early one
+    /// Remove everything at the end, even if the run ends early
     #[arg(long)]
     cleanup: bool,
     /// Names: a format with at most one number (f%d, f%06x), or a base to which the number is appended
     #[arg(value_name = "FORMAT")]
     pattern: Pattern,
-    /// The first number (0 if it is left out), and how many
+    /// First number (default 0), and how many
     #[arg(value_name = "[START] COUNT", num_args = 0..=2, allow_negative_numbers = true)]
     numbers: Vec<i64>,
 }
@@ -94,33 +94,33 @@ pub(crate) struct Remove {
     /// Names, as for createmany
     #[arg(value_name = "FORMAT")]
     pattern: Pattern,
-    /// The first number (0 if it is left out), and how many
+    /// First number (default 0), and how many
     #[arg(value_name = "[START] COUNT", num_args = 1..=2, required = true, allow_negative_numbers = true)]
     numbers: Vec<i64>,
 }
 
-/// Look at many files in a random order and print the rate
+/// Stat many files in a random order and print the rate
 ///
 /// Example: statmany -s /mnt/dir/f 10000
 #[derive(Args)]
 #[command(group(ArgGroup::new("how").required(true).args(["stat", "lookup"])))]
 pub(crate) struct Stat {
-    /// stat(2)
+    /// Use stat(2)
     #[arg(short = 's', long = "stat")]
     stat: bool,
-    /// Only look the name up (open with O_PATH)
+    /// Only look up the name (open with O_PATH)
     #[arg(short = 'l', long = "lookup")]
     lookup: bool,
     /// Seed of the order; by default a new one, which is printed
     #[arg(short = 'r', long = "random", value_name = "SEED")]
     seed: Option<u32>,
-    /// Names begin with this; the numbers from 0 follow
+    /// Prefix of the names; the numbers from 0 follow
     #[arg(value_name = "BASE")]
     pattern: Pattern,
-    /// How many files there are
+    /// Number of files
     #[arg(value_name = "TOTAL", value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
     total: u64,
-    /// How many to look at, by default TOTAL; a negative number is a time in seconds
+    /// How many to stat, by default TOTAL; a negative number is a time in seconds
     #[arg(value_name = "ITERATIONS", allow_negative_numbers = true)]
     iterations: Option<i64>,
 }
@@ -141,13 +141,13 @@ fn path(text: &str) -> anyhow::Result<CString> {
     CString::new(text).context("a path has no zero byte")
 }
 
-/// The words of a command line whose command stands at `at` (0: the binary is called by the command's name). `-uFORMAT` of
-/// createmany becomes `-u=FORMAT`, which is how an optional value is told from a word that follows.
+/// Rewrites the words of a command line for clap; the command is at `at` (0: the binary was called by the name of the
+/// command). `-uFORMAT` of createmany becomes `-u=FORMAT`, so that the optional value is not confused with the next word.
 pub(crate) fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if at > 0 && words.get(at).is_none_or(|word| word != "createmany") {
         return words;
     }
-    // -r is an older name of it.
+    // -r is an older name for -u.
     let attach = |word: OsString| match word.as_bytes() {
         [b'-', b'u' | b'r', format @ ..] if !format.is_empty() && format[0] != b'=' => {
             OsString::from_vec([b"-u=", format].concat())
@@ -157,14 +157,14 @@ pub(crate) fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     words.into_iter().map(attach).collect()
 }
 
-/// The time, in seconds, as older scripts give it: `createmany -o f -10`. It is taken off the numbers.
+/// The time in seconds in the form of older scripts: `createmany -o f -10`. It is removed from the numbers.
 fn deprecated_time(numbers: &mut Vec<i64>) -> Option<u64> {
     let last = numbers.last().copied().filter(|last| *last < 0)?;
     numbers.pop();
     Some(last.unsigned_abs())
 }
 
-/// Start and count from the numbers behind the format.
+/// The start and the count, from the numbers after the format.
 fn numbers(numbers: &[i64]) -> anyhow::Result<(i64, Option<u64>)> {
     let (start, count) = match *numbers {
         [] => return Ok((0, None)),
@@ -177,7 +177,7 @@ fn numbers(numbers: &[i64]) -> anyhow::Result<(i64, Option<u64>)> {
     }
 }
 
-/// What a run that ended early is called.
+/// The exit status and message of a run.
 fn end(result: Result<(), Ended>, done: Done) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! `mdtest`: metadata of many ranks, with the options of the MPI tool of that name.
+//! `mdtest`: metadata operations from many ranks, with the options of the MPI tool of that name.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ use crate::output::say;
 #[derive(Args)]
 #[command(disable_version_flag = true, args_override_self = true)]
 pub(crate) struct Arguments {
-    /// The interface: POSIX is the one that there is (with --native it is the client library)
+    /// Interface: only POSIX (with --native it is the client library)
     #[arg(short = 'a', value_name = "API", value_parser = interface)]
     interface: Option<String>,
     /// Branches of each directory of the tree
@@ -29,25 +29,25 @@ pub(crate) struct Arguments {
     /// No barriers between phases
     #[arg(short = 'B')]
     no_barriers: bool,
-    /// The first rank creates and removes everything for all; then each opens and writes its own files
+    /// The first rank creates and removes everything for all ranks; then each opens and writes its own files
     #[arg(short = 'c')]
     collective: bool,
-    /// The test directories have no layout of their own, whatever they inherit
+    /// Give the test directories no layout of their own, whatever they inherit
     #[arg(short = 'g')]
     global_layout: bool,
-    /// Stop creating files after so many seconds, and do as many in each rank as the one that had done most
+    /// Stop creating files after this many seconds; each rank then creates as many as the rank that had created most
     #[arg(short = 'W', value_name = "SECONDS", default_value_t = 0)]
     stone_wall: u64,
-    /// With -W, write the number of files of each rank to this file; without -C, read it from there
+    /// With -W, write the number of files of each rank to this file; without -C, read it from this file
     #[arg(short = 'x', value_name = "FILE")]
     stone_wall_file: Option<String>,
-    /// Compare all that is read with what was written, not only the number of the item
+    /// Compare everything that is read with what was written, not only the number of the item
     #[arg(short = 'X', long = "verify-read")]
     verify_read: bool,
-    /// Read each file again as soon as it is written, and compare
+    /// Read each file back as soon as it is written, and compare
     #[arg(long = "verify-write")]
     verify_write: bool,
-    /// A warning is an error
+    /// Treat warnings as errors
     #[arg(long = "warningAsErrors")]
     warnings_are_errors: bool,
     /// Only create
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     /// Only remove
     #[arg(short = 'r')]
     remove: bool,
-    /// Where: a directory, or several (a@b, /lustre_{0-15}, or more words); rank r uses the one with number r modulo their count
+    /// Directory, or several (a@b, /lustre_{0-15}, or more words); rank r uses the one with number r modulo their count
     #[arg(short = 'd', value_name = "DIRECTORY", num_args = 1.., default_value = ".")]
     places: Vec<String>,
     /// Only directories
@@ -122,16 +122,16 @@ pub(crate) struct Arguments {
     /// All ranks work on the same files
     #[arg(short = 'S')]
     shared_files: bool,
-    /// Making up the paths counts too
+    /// Count the time to make up the paths, too
     #[arg(short = 't')]
     time_paths: bool,
     /// Each rank works in a tree of its own
     #[arg(short = 'u')]
     unique: bool,
-    /// Say more; can be given several times
+    /// Print more; can be given several times
     #[arg(short = 'v', action = clap::ArgAction::Count)]
     verbose: u8,
-    /// How much to say
+    /// Verbosity as a number
     #[arg(short = 'V', value_name = "N", default_value_t = 0)]
     verbosity: u8,
     /// Sync each file after it is written
@@ -143,22 +143,22 @@ pub(crate) struct Arguments {
     /// Depth of the tree
     #[arg(short = 'z', value_name = "N", default_value_t = 0)]
     depth: u32,
-    /// Print each rank's own rates too
+    /// Print the rates of each rank, too
     #[arg(long = "print-all-procs")]
     print_all_ranks: bool,
-    /// Ranks
+    /// Number of ranks
     #[arg(long = "np", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=RANKS_MAX))]
     ranks: u64,
-    /// Ranks are threads of one process instead of processes
+    /// Run ranks as threads of one process instead of processes
     #[arg(long)]
     threads: bool,
-    /// Without a mount: -d is NID[:NID...]:/FSNAME[/DIRECTORY], and the client library works on it
+    /// Use the client library without a mount; -d is then NID[:NID...]:/FSNAME[/DIRECTORY]
     #[arg(long)]
     native: bool,
-    /// Remove all that was made at the end, also at an early one
+    /// Remove everything at the end, even if the run ends early
     #[arg(long)]
     cleanup: bool,
-    /// The table as JSON
+    /// Print the table as JSON
     #[arg(long)]
     json: bool,
     /// This process is a rank
@@ -168,7 +168,7 @@ pub(crate) struct Arguments {
 
 const RANKS_MAX: u64 = 4096;
 
-/// The interfaces of the MPI tool, of which there is one.
+/// Checks the interface: of those of the MPI tool, only one is supported.
 fn interface(text: &str) -> anyhow::Result<String> {
     match text.to_ascii_uppercase().as_str() {
         "POSIX" => Ok(text.to_owned()),
@@ -176,7 +176,7 @@ fn interface(text: &str) -> anyhow::Result<String> {
     }
 }
 
-/// `mdtest -R5` as the parser has it: `-R=5`. `at` is where its words begin among those of this program.
+/// Rewrites `mdtest -R5` to `-R=5` for the parser. `at` is the index of the command in the words.
 pub(crate) fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if at > 0 && words.get(at).is_none_or(|word| word != "mdtest") {
         return words;
@@ -191,13 +191,13 @@ pub(crate) fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
 }
 
 impl Arguments {
-    /// The seed of a random order, if there is to be one: that of either option, or a new one.
+    /// The seed of a random order, if one is wanted: that of either option, or a new one.
     fn seed(&self) -> Option<u64> {
         let given = self.random?;
         Some(self.random_seed.or((given > 0).then_some(given)).unwrap_or_else(|| host::clock::seed() >> 32))
     }
 
-    /// What they mean together.
+    /// The combined meaning of the options.
     fn options(&self) -> anyhow::Result<Options> {
         let places = places::expand(&self.places)?;
         let place = |text: String| if self.native { native(&text) } else { Ok(Place::Folder(text)) };
@@ -261,12 +261,12 @@ fn native(text: &str) -> anyhow::Result<Place> {
     Ok(Place::Native { mgs, fsname, folder: subtree.join("/") })
 }
 
-/// Runs the command. `words` are those behind its name.
+/// Runs the command. `words` are those after its name.
 pub(crate) fn run(arguments: Arguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
     let options =
         arguments.options().unwrap_or_else(|message| crate::misused::<Arguments>("mdtest", &format!("{message:#}")));
     if let Some(rank) = arguments.rank {
-        // The run tells its ranks when to end; they report first.
+        // The run sends its ranks a signal to stop, and they report before they end.
         daemon::end_tools_on_signal(false)?;
         run::serve_rank(&options, rank).context("the run is gone")?;
         return Ok(ExitCode::SUCCESS);

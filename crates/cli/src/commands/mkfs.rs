@@ -1,4 +1,4 @@
-//! `adamant mkfs`: makes a target.
+//! `adamant mkfs`: formats a target.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use proto::{Nid, TargetIndex, TargetKind, TargetName};
 use crate::misuse::{Misuse, misuse};
 use crate::output::say;
 
-/// Make a target in a directory
+/// Format a target in a directory
 ///
 /// Example: adamant mkfs --fsname scratch --ost --index 1 --mgsnode 127.0.0.1:7988 /srv/ost1
 #[derive(Args)]
@@ -17,35 +17,35 @@ pub(crate) struct Arguments {
     /// Name of the file system, at most 8 letters, digits or underscores
     #[arg(long, default_value = "adamant")]
     pub fsname: String,
-    /// The configuration target; with --mdt both, in one directory
+    /// Configuration target; with --mdt both, in one directory
     #[arg(long)]
     pub mgs: bool,
-    /// A metadata target
+    /// Metadata target
     #[arg(long, conflicts_with = "ost")]
     pub mdt: bool,
-    /// An object target
+    /// Object target
     #[arg(long)]
     pub ost: bool,
     /// Its index in the file system
     #[arg(long, default_value_t = 0)]
     pub index: u32,
-    /// Where the MGS is: HOST:PORT or unix:PATH
+    /// Address of the MGS: HOST:PORT or unix:PATH
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
     /// PATH=VALUE: a parameter that the target sets at each start, as in mdt.dom_stripesize=0
     #[arg(long = "param", value_name = "PATH=VALUE")]
     pub params: Vec<String>,
-    /// With --mdt: hash names without a key, so that version 0.1.0 can serve the target, too; who may write in a directory
-    /// can then keep others from making a file of a certain name there
+    /// With --mdt: hash names without a key, so that version 0.1.0 can serve the target, too; users who may write to a
+    /// directory can then keep others from making a file of a certain name in it
     #[arg(long)]
     pub plain_names: bool,
-    /// Destroy the target that the directory holds. Other files stay, and do not keep it from being made
+    /// Destroy the target that the directory holds. Other files stay, and do not prevent the format
     #[arg(long)]
     pub reformat: bool,
-    /// With --ost: takes the place of a lost target of that index. What the lost one had is gone: files that lay on it are errors
+    /// With --ost: replace a lost target of that index. Its data is gone: files that were on it give errors
     #[arg(long)]
     pub replace: bool,
-    /// A directory, which is made if there is none; otherwise it must be empty
+    /// Directory, which is made if it does not exist; otherwise it must be empty
     #[arg(value_name = "TARGET")]
     pub target: String,
 }
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let fsname = if *kind == TargetKind::Mgt { String::new() } else { arguments.fsname.clone() };
         let index = if *kind == TargetKind::Mgt { 0 } else { arguments.index };
         let name = TargetName { fsname, kind: *kind, index: TargetIndex(index) };
-        // A directory for both holds the MGT in a directory of its own.
+        // A directory for both holds the MGT in a subdirectory.
         let directory = if kinds.len() > 1 && *kind == TargetKind::Mgt { target.join("mgt") } else { target.clone() };
         let new = NewTarget {
             name: name.clone(),

@@ -28,9 +28,9 @@ pub(crate) use request::{MountRequest, Source, parse_source};
 /// Example: adamant mount 127.0.0.1:7988:/adamant /mnt -o ro
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// NID[:NID...]:/FSNAME[/DIRECTORY]: a file system, or a directory in it
+    /// File system, or a directory in it: NID[:NID...]:/FSNAME[/DIRECTORY]
     pub source: String,
-    /// Where
+    /// Mount point
     pub directory: PathBuf,
     /// ro, soft=SECONDS, flock, user_xattr and others of Lustre's, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, sync_metadata, metadata_write_back, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts from a process in the background. Gives its number. `if_ended`: see [`daemon::start`].
+/// Mounts from a process in the background. Returns its process id. `if_ended`: see [`daemon::start`].
 pub(crate) fn start_in_background(
     source: &str,
     directory: &std::path::Path,
@@ -105,13 +105,14 @@ pub(crate) fn start_in_background(
     let log = daemon::log_path(&log_name(directory));
     let process = daemon::start(&words, &log, if_ended)?;
     if let Some(folder) = log.parent() {
-        // Logs that stay do no harm; the mount is there.
+        // Old logs do no harm, and the mount has succeeded.
         let _ = daemon::remove_old_logs(folder, daemon::ENDED_LOGS_MAX);
     }
     Ok(process)
 }
 
-/// The name of a mount's log: its directory, without what a file name cannot have or a terminal would not show.
+/// The name of a mount's log: the mount point, without characters that a file name cannot hold or a terminal would not
+/// print.
 fn log_name(directory: &std::path::Path) -> String {
     let plain = |c: char| if c == '/' || c.is_control() { '-' } else { c };
     let mut name: String = directory.display().to_string().chars().map(plain).collect();
@@ -124,55 +125,55 @@ fn log_name(directory: &std::path::Path) -> String {
     format!("mount{name}")
 }
 
-/// Bytes of a directory that the name of its log shows.
+/// The most bytes of the mount point in the name of its log.
 const LOG_NAME_MAX: usize = 200;
 
-/// The parameter of a mount with its options that cannot be changed.
+/// The parameter that holds a mount's options that are fixed at mount time.
 const SETTLED: &str = "llite.*.mount_options";
 
-/// Changes what the kernel looks after of a mount that there is.
+/// Changes the settings of an existing mount that the kernel handles.
 fn remount(request: &MountRequest, directory: &std::path::Path) -> anyhow::Result<()> {
     let settings = &request.settings;
-    let shown = directory.display().to_string();
+    let place = directory.display().to_string();
     let same = |place: &String| std::fs::canonicalize(place).ok() == std::fs::canonicalize(directory).ok();
     let is_there = |process: &status::Process| process.role == "mount" && process.description.places.iter().any(same);
     let Some(process) = status::newest(is_there) else {
-        bail!("no file system of ours is mounted at {shown}; see 'adamant status'")
+        bail!("no file system of ours is mounted at {place}; see 'adamant status'")
     };
     let settled = process.params(SETTLED).pop().map(|(_, words)| words);
     if let Some(words) = settled
         && let Some(new) = request.settled.iter().find(|word| !words.split(',').any(|settled| settled == **word))
     {
         bail!(
-            "mount option '{new}' cannot be given to {shown}, which was mounted without it: unmount it and mount it again (some can be set: lctl list_param 'llite.*')"
+            "mount option '{new}' cannot be given to {place}, which was mounted without it: unmount it and mount it again (some can be set: lctl list_param 'llite.*')"
         );
     }
     if !settings.read_only && process.params("llite.*.read_only").iter().any(|(_, value)| value == "1") {
-        bail!("{shown} was mounted with ro, and its servers know it: unmount it and mount it again with rw");
+        bail!("{place} was mounted with ro, and its servers know it: unmount it and mount it again with rw");
     }
-    // The kernel lets go of a file that was removed a moment after the last program has closed it.
+    // The kernel releases a removed file a moment after the last program has closed it.
     let start = std::time::Instant::now();
     loop {
         match fuse::remount(settings, directory) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 if start.elapsed() > Duration::from_secs(2) {
                     bail!(
-                        "{shown} has files open for writing; end the programs that use it (see: fuser -vm {shown}), then try again"
+                        "{place} has files open for writing; end the programs that use it (see: fuser -vm {place}), then try again"
                     );
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
-            other => return other.with_context(|| format!("cannot remount {shown}")),
+            other => return other.with_context(|| format!("cannot remount {place}")),
         }
     }
 }
 
-/// Who started a process that mounts.
+/// What started a process that mounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Starter {
-    /// The command that goes on once it is mounted, and whose end before that ends this process.
+    /// A command that continues once the file system is mounted; if it ends earlier, this process ends too.
     Command,
-    /// A person or a script: this process is all there is.
+    /// A person or a script; no other process depends on this one.
     Person,
 }
 
@@ -183,17 +184,18 @@ pub(crate) struct Mounted {
     _admin: Option<admin::AdminSocket>,
 }
 
-/// How long a client that is given up before it was mounted may take to leave.
+/// How long a client may take to leave if it is given up before it was mounted.
 const GIVING_UP: Duration = Duration::from_secs(2);
 
 impl Mounted {
-    /// Mounts. It waits for servers as long as it takes, or until it is told to end.
+    /// Mounts. Waits for the servers as long as it takes, or until it is asked to stop.
     pub(crate) fn start(request: &MountRequest, directory: PathBuf, starter: Starter) -> anyhow::Result<Mounted> {
         let mut options = request.options.clone();
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         options.description = format!("{host}:{}", directory.display());
         let (fsname, uuid) = (options.fsname.clone(), options.uuid.to_string());
-        // Whoever sees it, waiting or mounted, may ask for its orderly end, and lctl for its parameters.
+        // From now on, while it waits and when it is mounted, the process handles requests to stop, and requests for
+        // parameters.
         let mut signals = daemon::Signals::catch_with_hangup()?;
         let claim = fuse::Claim::new(&directory)?;
         let place = claim.directory().display().to_string();
@@ -206,7 +208,7 @@ impl Mounted {
             uuid,
             place,
             settled: request.settled.join(","),
-            standing: Mutex::new(Standing::Waits),
+            standing: Mutex::new(Standing::Waiting),
         };
         let about = Arc::new(about);
         let asked = about.clone();
@@ -223,26 +225,26 @@ impl Mounted {
             waker.notify_one();
         })?;
         let mut result = None;
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut done = || {
             result = connected.try_recv().ok();
             let waits = client.waits();
-            if waits != told && result.is_none() {
+            if waits != reported && result.is_none() {
                 match starter {
                     Starter::Command => daemon::tell_parent_waits(&waits),
                     Starter::Person => eprintln!("waiting: {}", waits.join("; ")),
                 }
-                told = waits;
+                reported = waits;
             }
             let left = starter == Starter::Command && daemon::parent_is_gone();
-            result.is_some() || left || *about.standing.lock() == Standing::Unwanted
+            result.is_some() || left || *about.standing.lock() == Standing::Cancelled
         };
         let signalled = signals.wait_woken(&woken, &mut done);
         match result {
             Some(connected) if !signalled => {
                 let mount = Arc::new(connected?.mount(&request.settings)?);
                 let mounted = Mounted { mount, signals, _admin: admin };
-                if !about.is_seen() {
+                if !about.mark_visible() {
                     mounted.give_up()?;
                     bail!("the mount on {} was ended as soon as it was there", directory.display());
                 }
@@ -255,15 +257,15 @@ impl Mounted {
         }
     }
 
-    /// Ends a mount that nobody wants any more.
+    /// Takes down a mount that is not wanted any more.
     fn give_up(self) -> anyhow::Result<ExitCode> {
         take_away(self.mount.directory(), true)?;
         self.run()?;
         Ok(ExitCode::from(1))
     }
 
-    /// Serves the mount until it is unmounted or the process is told to stop. Either way what programs have written is written back,
-    /// unless the process is told to stop once more.
+    /// Serves the mount until it is unmounted or the process is asked to stop. Either way the data of programs is written
+    /// back, unless the process is asked to stop again.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let Mounted { mount, mut signals, _admin } = self;
         let (sender, ends) = mpsc::channel();
@@ -278,9 +280,9 @@ impl Mounted {
             result.is_some()
         };
         if signals.wait(&mut ended) {
-            let told = mount.clone();
+            let ending = mount.clone();
             std::thread::Builder::new().name("end".to_owned()).spawn(move || {
-                if let Some(result) = end(&told) {
+                if let Some(result) = end(&ending) {
                     let _ = sender.send(result);
                 }
             })?;
@@ -292,11 +294,12 @@ impl Mounted {
     }
 }
 
-/// The session of a mount that nobody uses ends within this time after the unmount.
+/// How long the session of a mount that no program uses may take to end after the unmount.
 const SESSION_END: Duration = Duration::from_secs(5);
 
-/// Ends a mount. If programs use it, their calls fail from now on, and the directory is free afterwards; how that went. Otherwise, or
-/// if umount(8) was first, its session ends, and writes back what programs wrote.
+/// Takes a mount down. If programs use it, their calls fail from now on, and the directory is free afterwards; returns the
+/// result of that. Otherwise, or if umount(8) was first, its session ends, and writes back the data of programs; returns
+/// `None`.
 fn end(mount: &FuseMount) -> Option<std::io::Result<()>> {
     let (directory, is_up) = (mount.directory(), || mount.client().is_up());
     let in_use = is_up().then(|| unmount(directory).err()).flatten().filter(|_| is_mounted(directory));
@@ -307,13 +310,13 @@ fn end(mount: &FuseMount) -> Option<std::io::Result<()>> {
     if !is_up() {
         return None;
     }
-    let shown = directory.display();
+    let place = directory.display();
     tracing::warn!(
-        "{shown} was told to end while programs use it: what they have written is written back, and their calls fail"
+        "{place} was told to end while programs use it: what they have written is written back, and their calls fail"
     );
     let result = mount.write_back();
     if let Some(error) = in_use.and_then(|_| take_away(directory, true).err()) {
-        tracing::warn!("{shown} stays a mount whose process has ended; free it with: umount -l {shown} ({error})");
+        tracing::warn!("{place} stays a mount whose process has ended; free it with: umount -l {place} ({error})");
     }
     Some(result)
 }
@@ -322,19 +325,19 @@ fn is_mounted(directory: &std::path::Path) -> bool {
     fuse::mounts().iter().any(|mount| mount.place == directory)
 }
 
-/// umount(8) for a directory.
+/// Unmounts a directory, like umount(8).
 pub(crate) fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
-    let shown = directory.display();
+    let place = directory.display();
     match take_away(directory, false) {
         Err(error) if error.raw_os_error() == Some(16) => {
-            bail!("{shown} is in use; end the programs that use it (see: fuser -vm {shown}), then try again")
+            bail!("{place} is in use; end the programs that use it (see: fuser -vm {place}), then try again")
         }
-        Err(error) => Err(error).with_context(|| format!("cannot unmount {shown}")),
+        Err(error) => Err(error).with_context(|| format!("cannot unmount {place}")),
         Ok(()) => Ok(()),
     }
 }
 
-/// Takes a mount away. One that programs use only if it is detached from its directory, `lazily`.
+/// Unmounts a directory. If programs use the mount, that works only `lazily`, which detaches it from its directory.
 pub(crate) fn take_away(directory: &std::path::Path, lazily: bool) -> std::io::Result<()> {
     use rustix::mount::UnmountFlags;
     if rustix::process::geteuid().is_root() {
@@ -362,27 +365,27 @@ fn set(client: &Mount, pattern: &str, value: &str) -> Response {
     Response::Params(names.into_iter().map(|name| (name, value.to_owned())).collect())
 }
 
-/// What a process that mounts answers questions from.
+/// The data from which a process that mounts answers admin requests.
 struct About {
     client: Mount,
     faults: stdx::Faults,
     fsname: String,
     uuid: String,
     place: String,
-    /// Its options that cannot be changed, with commas.
+    /// Its options that are fixed at mount time, separated by commas.
     settled: String,
     standing: Mutex<Standing>,
 }
 
-/// How far a mount is for those who ask for its end.
+/// The progress of a mount, for requests to end it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// Its servers have not answered, or it is not seen yet.
-    Waits,
-    /// The same, and it is to end.
-    Unwanted,
-    /// It is seen under its directory.
-    Seen,
+    /// Its servers have not answered, or it is not visible yet.
+    Waiting,
+    /// The same, but it is to end.
+    Cancelled,
+    /// It is visible at its directory.
+    Visible,
 }
 
 impl About {
@@ -409,9 +412,9 @@ impl About {
             Request::Survey { .. } => {
                 Response::Failed(Errno::ENODEV.raw(), "no metadata target runs in this process".to_owned())
             }
-            // It is about to end, and what is mounted there now is another's.
+            // It is about to end, and another mount may be at its place now.
             Request::Shutdown if !self.client.is_up() => Response::Done,
-            Request::Shutdown if self.is_unwanted() => Response::Done,
+            Request::Shutdown if self.cancel_unless_visible() => Response::Done,
             Request::Shutdown => match unmount(std::path::Path::new(&self.place)) {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),
@@ -419,21 +422,21 @@ impl About {
         }
     }
 
-    /// Ends what is not seen yet. Whether it is not.
-    fn is_unwanted(&self) -> bool {
+    /// Cancels a mount that is not visible yet. Returns whether it was cancelled.
+    fn cancel_unless_visible(&self) -> bool {
         let mut standing = self.standing.lock();
-        if *standing == Standing::Waits {
-            *standing = Standing::Unwanted;
+        if *standing == Standing::Waiting {
+            *standing = Standing::Cancelled;
         }
-        *standing == Standing::Unwanted
+        *standing == Standing::Cancelled
     }
 
-    /// It is seen from now on. Whether it is wanted.
-    fn is_seen(&self) -> bool {
-        std::mem::replace(&mut *self.standing.lock(), Standing::Seen) != Standing::Unwanted
+    /// Marks the mount as visible. Returns whether it is still wanted.
+    fn mark_visible(&self) -> bool {
+        std::mem::replace(&mut *self.standing.lock(), Standing::Visible) != Standing::Cancelled
     }
 
-    /// The mount as a whole, and what it talks to.
+    /// The mount as a whole, and the connections of its client.
     fn devices(&self, state: &str) -> Vec<Device> {
         let (_, others) = self.client.devices();
         let device = |kind: &str, name: String, uuid: String, refs: u64| Device {
@@ -451,9 +454,9 @@ impl About {
 
     fn describe(&self) -> Description {
         let state = match (self.client.is_up(), *self.standing.lock()) {
-            (false, _) | (true, Standing::Unwanted) => "ST",
-            (true, Standing::Waits) => "AT",
-            (true, Standing::Seen) => "UP",
+            (false, _) | (true, Standing::Cancelled) => "ST",
+            (true, Standing::Waiting) => "AT",
+            (true, Standing::Visible) => "UP",
         };
         Description {
             pid: std::process::id(),

@@ -1,4 +1,4 @@
-//! `adamant serve`: serves targets until it is told to stop.
+//! `adamant serve`: serves targets until it is asked to stop.
 
 use std::process::ExitCode;
 
@@ -16,21 +16,21 @@ use crate::misuse::Misuse;
 /// Example: adamant serve --listen 127.0.0.1:7988 /srv/mgt /srv/mdt0 /srv/ost0
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where the first target listens; further ones take the next ports, or the path with their name behind it
+    /// Address at which the first target listens; further ones take the next ports, or the path followed by their names
     #[arg(long, value_name = "NID", default_value = "127.0.0.1:7988")]
     pub listen: Nid,
-    /// Where others find the first target, if it is not where it listens (behind --listen 0.0.0.0:PORT, in a container); further
-    /// ones are found at the next ports. Several for a machine with several addresses
+    /// Address at which others find the first target, if it differs from --listen (0.0.0.0:PORT, in a container); further
+    /// ones are found at the next ports. Can be given several times for a machine with several addresses
     #[arg(long, value_name = "NID")]
     pub tell: Vec<Nid>,
-    /// Where the MGS is, instead of what the targets remember
+    /// Address of the MGS, instead of the one that the targets remember
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
     /// abort_recov, accept_old_store, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N;
     /// with --allow-faults also fail_loc=N, fail_val=N, fail_err=N
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
-    /// Listen where other machines can reach it, without any check of who they are
+    /// Allow --listen at an address that other machines can reach, without any check of who they are
     #[arg(long)]
     pub insecure: bool,
     /// Allow fault injection (lctl set_param fail_loc=...), for tests
@@ -39,12 +39,12 @@ pub(crate) struct Arguments {
     /// In the background, as `adamant up` starts it
     #[arg(long, hide = true)]
     pub background: bool,
-    /// Directories of targets, or mem:NAME (gone with the process)
+    /// Directories of targets, or mem:NAME (lost with the process)
     #[arg(value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
 }
 
-/// How long targets beside their MGS may take until they are known to it, before the server counts as ready anyway.
+/// How long targets may take to register with an MGS in the same process, before the server counts as ready anyway.
 const SERVING_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Runs the command.
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for (name, nid) in server.targets() {
         eprintln!("{name} serves at {nid}");
     }
-    // Whoever mounts next finds the file system known.
+    // So that a mount that follows finds the file system registered.
     server.wait_serving(SERVING_PATIENCE);
     if arguments.background {
         daemon::tell_parent("ready");
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A table of faults, if they are allowed.
+/// A table of faults, which can be set if that is allowed.
 pub(crate) fn allowed_faults(allow: bool) -> stdx::Faults {
     if allow { stdx::Faults::allowed(host::clock::seed()) } else { stdx::Faults::none() }
 }
@@ -140,7 +140,7 @@ fn options(arguments: &Arguments) -> anyhow::Result<ServeOptions> {
     Ok(options)
 }
 
-/// Used by `adamant up --foreground`.
+/// Starts a server, for `adamant up --foreground`.
 pub(crate) fn start(places: &[Place], options: &ServeOptions) -> anyhow::Result<Server> {
     let server = Server::start(places, options)?;
     server.wait_serving(SERVING_PATIENCE);

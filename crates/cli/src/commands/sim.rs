@@ -15,25 +15,25 @@ pub(crate) struct Arguments {
     /// Run this seed only
     #[arg(long)]
     pub seed: Option<u64>,
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 100)]
     pub runs: u64,
-    /// The first of them; at random if it is not given
+    /// The first seed; random if not given
     #[arg(long)]
     pub first: Option<u64>,
     /// Stop after this many minutes
     #[arg(long)]
     pub minutes: Option<u64>,
-    /// It is a failure if the time is over before all seeds have run
+    /// Fail if the time is over before all seeds have run
     #[arg(long, requires = "minutes")]
     pub complete: bool,
-    /// How many seeds run at once; the number of processors by default
+    /// Number of seeds that run at once; by default the number of processors
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Say at the end which operations and which marked places the seeds reached; it is a failure if they did not reach one
+    /// Print at the end which operations and coverage marks the seeds reached; fail if they missed one
     #[arg(long)]
     pub coverage: bool,
-    /// A named scenario; 'list' lists them, 'canary' must fail
+    /// Named scenario; 'list' lists them, 'canary' must fail
     #[arg(long)]
     pub scenario: Option<String>,
 }

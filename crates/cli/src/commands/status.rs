@@ -1,4 +1,4 @@
-//! `adamant status`: what runs on this machine.
+//! `adamant status`: the targets and mounts of this machine.
 
 pub(crate) mod dead;
 mod show;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::audience;
 use crate::output;
 
-/// Targets, clients, recovery and space of what runs on this machine
+/// Show targets, clients, recovery and space of the targets and mounts on this machine
 ///
 /// Example: adamant status --watch
 #[derive(Args)]
@@ -24,19 +24,19 @@ pub(crate) struct Arguments {
     /// Only the file system of this directory
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Again every two seconds
+    /// Repeat every two seconds
     #[arg(long)]
     pub watch: bool,
-    /// As JSON
+    /// Print as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// A running process of ours.
+/// A running process of Adamant.
 pub(crate) struct Process {
     /// Its admin socket.
     pub socket: PathBuf,
-    /// What it says of itself.
+    /// Its description.
     pub description: Description,
     /// `server` or `mount`.
     pub role: String,
@@ -52,7 +52,7 @@ impl Process {
         })
     }
 
-    /// Whether a mount is, or shall be, at `place`.
+    /// Whether a mount is, or is to be, at `place`.
     pub(crate) fn is_at(&self, place: &Path) -> bool {
         self.description.places.iter().any(|own| Path::new(own) == place)
     }
@@ -71,7 +71,7 @@ impl Process {
         names
     }
 
-    /// The targets that a mount knows, and the state of its connection to each, `FULL` if requests pass.
+    /// The targets that a mount knows, and the state of its connection to each; `FULL` means that requests can be sent.
     pub(crate) fn connections(&self) -> Vec<(String, String)> {
         let row = |text: &str, key: &str| {
             text.lines().find_map(|line| line.trim().strip_prefix(key).map(|value| value.trim().to_owned()))
@@ -80,19 +80,19 @@ impl Process {
         imports.iter().filter_map(|(_, text)| Some((row(text, "target:")?, row(text, "state:")?))).collect()
     }
 
-    /// Whether a mount looks for its MGS at one of these addresses.
+    /// Whether a mount uses one of these addresses for its MGS.
     pub(crate) fn is_mounted_from(&self, nids: &[String]) -> bool {
         let imports = self.params("mgc.*.import");
         let addresses = imports.iter().flat_map(|(_, text)| mgs_addresses(text));
         addresses.into_iter().any(|address| nids.iter().any(|nid| nid == address))
     }
 
-    /// Whether it is there for programs. A mount that was taken away may still write back what they have written.
+    /// Whether it is available to programs. A mount that was unmounted may still write back their data.
     pub(crate) fn is_up(&self) -> bool {
         self.description.devices.iter().all(|device| device.state == "UP")
     }
 
-    /// Parameters of it that match.
+    /// Its parameters that match a pattern.
     pub(crate) fn params(&self, pattern: &str) -> Vec<(String, String)> {
         let request = Request::GetParam { pattern: pattern.to_owned() };
         match admin::ask_within(&self.socket, &request, audience::PATIENCE) {
@@ -108,7 +108,7 @@ fn mgs_addresses(import: &str) -> Vec<&str> {
     list.map_or(Vec::new(), |list| list.trim_end_matches(']').split(',').map(str::trim).collect())
 }
 
-/// What a process said of itself; one that hangs is left out, with a warning.
+/// The description that a process gave; a process that hangs is left out, with a warning.
 fn described(socket: PathBuf, answer: io::Result<Response>) -> Option<Process> {
     match answer {
         Ok(Response::Description(description)) => Some(Process { socket, role: description.role.clone(), description }),
@@ -123,7 +123,7 @@ fn described(socket: PathBuf, answer: io::Result<Response>) -> Option<Process> {
 /// How long a server that was just started may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// All processes that run, in the order of their sockets; those that hang are left out, with a warning.
+/// All running processes, in the order of their sockets; those that hang are left out, with a warning.
 pub(crate) fn processes() -> Vec<Process> {
     let answers = admin::ask_all(&admin::sockets(), &Request::Describe, audience::PATIENCE);
     let mut all: Vec<Process> = answers.filter_map(|(socket, answer)| described(socket, answer)).collect();
@@ -131,7 +131,7 @@ pub(crate) fn processes() -> Vec<Process> {
     all
 }
 
-/// A child of this process, as soon as it says what it is; `None` if it has ended, or says nothing for long.
+/// A child of this process, once it describes itself; `None` if it has ended, or does not answer for long.
 pub(crate) fn child(pid: u32) -> Option<Process> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -149,8 +149,8 @@ fn is_running(pid: u32) -> bool {
     pid.is_some_and(|pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
 }
 
-/// The process that is meant. Of several mounts one that is up, and the newest: where a mount was taken away and made again, the
-/// old one's process may still write back. Nobody waits for a process that would not be chosen.
+/// The newest process that `is_meant`, and among mounts first those that are up: if a file system was unmounted and mounted
+/// again, the process of the old mount may still write back. Does not wait for a process that would not be chosen.
 pub(crate) fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
     let sockets = admin::sockets();
     // A socket is as old as its process.

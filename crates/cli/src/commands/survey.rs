@@ -1,4 +1,4 @@
-//! `mds-survey`: load straight into metadata targets that run on this machine.
+//! `mds-survey`: generates load inside the metadata targets that run on this machine.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Greatest number of threads; the least is doubled until it exceeds this (thrhi; 32)
     #[arg(long, value_name = "N")]
     thrhi: Option<u32>,
-    /// Directories; fewer threads than directories are not tried (dir_count; thrlo)
+    /// Number of directories; numbers of threads below it are left out (dir_count; thrlo)
     #[arg(long, value_name = "N")]
     dir_count: Option<u32>,
     /// Files of all threads together, on each target (file_count; 100000)
@@ -40,28 +40,29 @@ pub(crate) struct Arguments {
     /// The number in the name of the first file (start_number; 2)
     #[arg(long, value_name = "N")]
     start_number: Option<u64>,
-    /// Metadata targets by name, with spaces between (targets; all of this machine)
+    /// Metadata targets by name, separated by spaces (targets; all of this machine)
     #[arg(long, value_name = "NAMES")]
     targets: Option<String>,
-    /// Write the lines to PREFIX.summary and each test's seconds to PREFIX.detail (rslt; with the variable rslt_loc, a
-    /// directory, alone: mds_survey_, the time and the node's name in there; with neither no files)
+    /// Write the lines to PREFIX.summary and the seconds of each test to PREFIX.detail (rslt; with only the variable
+    /// rslt_loc, a directory: a name in it from mds_survey_, the time and the name of the node; with neither no files)
     #[arg(long, value_name = "PREFIX")]
     rslt: Option<PathBuf>,
-    /// Stripes of each file (stripe_count; 0). Nothing is made on object targets before a file is written, so all numbers cost the same
+    /// Stripes of each file (stripe_count; 0). Objects are made only when a file is first written, so all numbers cost the
+    /// same
     #[arg(long, value_name = "N")]
     stripe_count: Option<u32>,
-    /// The layer that is tested (layer; mdd). There is one
+    /// The tested layer (layer; mdd). There is only one
     #[arg(long, value_name = "LAYER")]
     layer: Option<String>,
-    /// Requests that each thread has outstanding
+    /// Outstanding requests of each thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     outstanding: u32,
-    /// The figures as JSON
+    /// Print the figures as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// An option, or its variable, or what it is by default.
+/// The value of an option, or of its variable, or the default.
 fn setting<T: std::str::FromStr>(given: Option<T>, variable: &str, default: T) -> anyhow::Result<T> {
     match (given, std::env::var(variable)) {
         (Some(given), _) => Ok(given),
@@ -160,7 +161,7 @@ fn write(prefix: &std::path::Path, ending: &str, bytes: &[u8]) -> anyhow::Result
     std::fs::write(&path, bytes).with_context(|| format!("cannot write '{}'", path.display()))
 }
 
-/// Standard output, and a copy.
+/// Writes to standard output, and keeps a copy.
 struct Tee {
     copy: Vec<u8>,
     quiet: bool,

@@ -1,4 +1,4 @@
-//! `adamant sync`: what sync(1) cannot do, since Linux does not tell FUSE file systems of it.
+//! `adamant sync`: does for a mount what sync(1) cannot, because Linux does not pass sync on to FUSE file systems.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use fuse::ioctl;
 
-/// Make everything durable that was done through a mount
+/// Make all changes durable that were made through a mount
 ///
 /// Example: adamant sync /mnt
 #[derive(Args)]
@@ -20,13 +20,13 @@ pub(crate) struct Arguments {
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for path in &arguments.paths {
-        let shown = path.display();
+        let name = path.display();
         ioctl::sync(path)
             .map_err(|error| match error.raw_os_error() {
-                Some(25) => anyhow::anyhow!("'{shown}' is not on an Adamant mount; use sync -f"),
+                Some(25) => anyhow::anyhow!("'{name}' is not on an Adamant mount; use sync -f"),
                 _ => anyhow::Error::new(error),
             })
-            .with_context(|| format!("cannot make durable what was done through the mount of '{shown}'"))?;
+            .with_context(|| format!("cannot make durable what was done through the mount of '{name}'"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

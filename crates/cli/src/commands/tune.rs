@@ -1,4 +1,4 @@
-//! `adamant tune`: shows what a target is, and changes a stopped one.
+//! `adamant tune`: shows the settings of a target, and changes those of an offline one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,31 +10,31 @@ use proto::{Nid, TargetKind, TargetName};
 use crate::misuse::Misuse;
 use crate::output::say;
 
-/// Show the identity, features and parameters of a target, also of one that is served, or change one that is not
+/// Show the identity, features and parameters of a target, even while it is served, or change one that is not served
 ///
 /// Example: adamant tune --print /srv/mdt0; adamant tune --param mdt.dom_stripesize=0 /srv/mdt0
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Print, and change nothing whatever else is said
+    /// Print only, and ignore options that would change something
     #[arg(long)]
     pub print: bool,
-    /// PATH=VALUE: a parameter that the target sets at each start; without a value: no more
+    /// PATH=VALUE: a parameter that the target sets at each start; an empty value drops the parameter
     #[arg(long = "param", value_name = "PATH=VALUE")]
     pub params: Vec<String>,
-    /// Forget the parameters that were given so before
+    /// Drop the parameters that were given earlier
     #[arg(long)]
     pub erase_params: bool,
-    /// Register anew at the next start. On the MGT: forget all targets and persistent parameters; then every target
-    /// of the file system needs it, too
+    /// Register anew at the next start. On the MGT: forget all targets and persistent parameters; then every target of the
+    /// file system needs this option, too
     #[arg(long)]
     pub writeconf: bool,
-    /// Where the MGS is, from the next start on; several for one that has several addresses
+    /// Address of the MGS from the next start on; can be given several times for an MGS with several addresses
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
-    /// As JSON
+    /// Print as JSON
     #[arg(long)]
     pub json: bool,
-    /// The directory
+    /// Directory of the target
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
 }
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
         match place::persistent_params(&arguments.target) {
             Ok(kept) => rows.push(("persistent", kept.join("; "))),
-            // The rest is worth knowing all the more.
+            // The other settings are then all the more useful.
             Err(error) => eprintln!(
                 "warning: cannot read the persistent parameters: {error}; while it is served, ask: lctl get_param -P '**'"
             ),

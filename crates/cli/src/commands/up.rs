@@ -18,24 +18,24 @@ use crate::output::say;
 pub(crate) use home::Home;
 use status::Process;
 
-/// A whole file system in one command: format if new, serve, mount
+/// Start a whole file system in one command: format if new, serve, mount
 ///
 /// Example: adamant up --dir ./adamant-data --mount ./mnt
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where the targets live
+    /// Directory of the targets
     #[arg(long, default_value = "./adamant-data")]
     pub dir: PathBuf,
-    /// Where to mount
+    /// Mount point
     #[arg(long, default_value = "./mnt")]
     pub mount: PathBuf,
-    /// Name of the file system; by default the one that the directory holds, or adamant
+    /// Name of the file system; by default that of the file system in the directory, or adamant
     #[arg(long)]
     pub fsname: Option<String>,
-    /// Metadata targets; this version serves one
+    /// Number of metadata targets; this version serves one
     #[arg(long, default_value_t = 1)]
     pub mdts: u32,
-    /// Object targets
+    /// Number of object targets
     #[arg(long, default_value_t = 2)]
     pub osts: u32,
     /// Serve and mount in this process until Ctrl-C
@@ -46,10 +46,10 @@ pub(crate) struct Arguments {
     pub allow_faults: bool,
 }
 
-/// How long a mount that is there already may take to have all its connections back.
+/// How long an existing mount may take to restore all its connections.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What `up` works on.
+/// The state of `up`.
 struct Plan {
     arguments: Arguments,
     home: Home,
@@ -119,7 +119,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the mount point. One that is left over from a mount whose process died cannot even be looked at before it is freed.
+/// Makes the mount point. If a mount whose process died is left there, the directory cannot even be read before it is
+/// unmounted.
 fn free_mount_point(mount: &Path) -> anyhow::Result<()> {
     if status::dead::is_dead(mount) {
         mount::take_away(mount, true).with_context(|| {
@@ -129,7 +130,7 @@ fn free_mount_point(mount: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(mount).with_context(|| format!("cannot create '{}'", mount.display()))
 }
 
-/// Waits until a mount that is there has all its connections.
+/// Waits until an existing mount has all its connections.
 fn await_connections(process: &Process, patience: Duration) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
@@ -167,7 +168,7 @@ impl Plan {
         format!("{} down --dir {}", own_name(), shell_word(&self.home.dir().display().to_string()))
     }
 
-    /// Makes the targets that are not there. Gives their names.
+    /// Formats the targets that do not exist. Returns their names.
     fn make(&mut self, wanted: &[home::Wanted]) -> anyhow::Result<Vec<String>> {
         let mut made = Vec::new();
         for target in wanted {
@@ -201,7 +202,7 @@ impl Plan {
         words.extend(targets.iter().map(|target| target.display().to_string()));
         let log = self.home.dir().join("server.log");
         let pid = daemon::start(&words, &log, "")?;
-        // A target that is refused by the MGS, perhaps, ends by itself.
+        // A target may stop by itself at once, for example if the MGS refuses it.
         let process = status::child(pid);
         let stopped = match &process {
             None => vec!["the server".to_owned()],
@@ -251,7 +252,7 @@ impl Plan {
     }
 }
 
-/// The last line of a log that says what failed.
+/// The last line of a log that reports an error.
 fn last_error(log: &str) -> String {
     let lines = || log.lines().rev().filter(|line| !line.trim().is_empty());
     let line =
@@ -259,7 +260,7 @@ fn last_error(log: &str) -> String {
     line.unwrap_or("it does not say why").trim().to_owned()
 }
 
-/// How a shell calls this program: by its name if that finds it, by its path otherwise.
+/// How a shell can call this program: by its name if that is in the path, otherwise by its path.
 pub(crate) fn own_name() -> String {
     let Ok(own) = std::env::current_exe() else { return "adamant".to_owned() };
     let found = std::env::var_os("PATH").is_some_and(|path| {
@@ -271,7 +272,7 @@ pub(crate) fn own_name() -> String {
     if found { "adamant".to_owned() } else { shell_word(&own.display().to_string()) }
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -287,8 +288,8 @@ mod tests {
 
     #[test]
     fn words_are_what_a_shell_reads() {
-        for (word, shown) in [("/a/b-c.d", "/a/b-c.d"), ("a b", "'a b'"), ("it's", "'it'\\''s'"), ("", "''")] {
-            assert_eq!(shell_word(word), shown);
+        for (word, quoted) in [("/a/b-c.d", "/a/b-c.d"), ("a b", "'a b'"), ("it's", "'it'\\''s'"), ("", "''")] {
+            assert_eq!(shell_word(word), quoted);
         }
     }
 

@@ -1,14 +1,14 @@
-//! `lctl activate`, `lctl deactivate`: whether new files may lie on an object target.
+//! `lctl activate`, `lctl deactivate`: whether new files may be placed on an object target.
 
 use anyhow::bail;
 
 use crate::misuse::misuse;
 
-/// The setting that takes an object target out or back, for each metadata target that has it. `device`: the name of the
-/// object target, or of the device with which a metadata target talks to it.
+/// The setting that deactivates or activates an object target on each metadata target that uses it. `device`: the name of
+/// the object target, or of the device through which a metadata target talks to it.
 ///
 /// # Errors
-/// A sentence.
+/// What is wrong, as a sentence.
 pub(super) fn setting(device: Option<&str>, active: bool) -> anyhow::Result<String> {
     let verb = if active { "activate" } else { "deactivate" };
     let Some(device) = device else {

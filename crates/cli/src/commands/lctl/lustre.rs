@@ -1,9 +1,9 @@
-//! What Lustre's `lctl` and its parameters have and this version lacks.
+//! Verbs and parameters of Lustre's `lctl` that this version lacks.
 
 use proto::params::{self, Named};
 use stdx::wildcard;
 
-/// Verbs; one that ends in `*` stands for all that begin so.
+/// Verbs; one that ends in `*` stands for all verbs with that prefix.
 pub(super) const VERBS: &[&str] = &[
     "=",
     "add_*",
@@ -68,10 +68,10 @@ pub(super) const VERBS: &[&str] = &[
     "writeconf",
 ];
 
-/// Kinds of devices that this version lacks whole.
+/// Kinds of devices that this version lacks altogether.
 const KINDS: &[&str] = &["lqe", "lwp", "mdd", "mds", "nodemap", "nrs", "ost", "qmt", "qsd", "sec", "sptlrpc"];
 
-/// Names of parameters, with blanks between them, by the kind of device; without one: of a process.
+/// Names of parameters, separated by blanks, by the kind of device; without a kind: parameters of a process.
 const NAMES: &[(&str, &str)] = &[
     (
         "",
@@ -169,7 +169,7 @@ const NAMES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Whether Lustre has parameters of such a name, and this version none.
+/// Whether Lustre has parameters of such a name, and this version has none.
 pub(super) fn has_param(pattern: &str) -> bool {
     if params::named(pattern) != Named::Nothing {
         return false;

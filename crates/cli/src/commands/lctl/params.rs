@@ -1,7 +1,7 @@
 //! `get_param`, `list_param` and `set_param` of running processes.
 //!
-//! Parameters form a tree: kinds, devices, and what a device has. Processes answer for its leaves alone; what is above them is
-//! taken from their names.
+//! Parameters form a tree: kinds, devices, and the parameters of a device. Processes answer only for the leaves; the levels
+//! above are derived from their names.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -15,24 +15,24 @@ use crate::audience::Audience;
 use crate::misuse::misuse;
 use crate::output::say;
 
-/// No such parameter, as Lustre's tool says it.
+/// The exit status for a parameter that does not exist, as in Lustre's tool.
 pub(super) const NOT_FOUND: u8 = 2;
 
-/// Which names to show of the parameters that match, and how.
+/// Which of the matching names to print, and how.
 #[derive(Args)]
-pub(super) struct Shown {
-    /// A slash behind directories, and an equals sign behind what can be set
+pub(super) struct Selection {
+    /// Print a slash after directories, and an equals sign after what can be set
     #[arg(short = 'F')]
     classify: bool,
-    /// Only directories: kinds, devices, what has parameters below it
+    /// Print only directories: kinds, devices, and names with parameters below them
     #[arg(short = 'D')]
     pub directories: bool,
-    /// With all below
+    /// Include everything below
     #[arg(short = 'R')]
     recursive: bool,
 }
 
-/// The parameters that match a pattern, of each process.
+/// The parameters that match a pattern, for each process.
 fn collect_each(audience: &mut Audience, pattern: &str) -> Vec<(String, Vec<(String, String)>)> {
     let request = Request::GetParam { pattern: pattern.to_owned() };
     let answers = audience.ask_each(&request).into_iter();
@@ -44,7 +44,7 @@ fn collect_each(audience: &mut Audience, pattern: &str) -> Vec<(String, Vec<(Str
         .collect()
 }
 
-/// All of them, sorted. What several processes have in common is there once.
+/// The parameters of all processes, sorted. Those that several processes have in common appear once.
 fn together(each: Vec<(String, Vec<(String, String)>)>) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = each.into_iter().flat_map(|(_, params)| params).collect();
     found.sort();
@@ -57,7 +57,7 @@ pub(super) fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, St
     together(collect_each(audience, pattern))
 }
 
-/// Whose the values are of parameters that have no device and in which processes differ.
+/// Notes on parameters without a device in which processes differ: which process has which value.
 fn differences(each: &[(String, Vec<(String, String)>)]) -> Vec<String> {
     let mut owners: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for (process, params) in each {
@@ -77,24 +77,24 @@ fn differences(each: &[(String, Vec<(String, String)>)]) -> Vec<String> {
         .collect()
 }
 
-/// Why nothing matches, and the exit status for it.
+/// Reports why nothing matches, and returns the exit status for it.
 pub(super) fn not_found(verb: &str, pattern: &str) -> u8 {
     let what = if lustre::has_param(pattern) { "not in this version; see limits" } else { "No such file or directory" };
     eprintln!("error: {verb}: param_path '{pattern}': {what}");
     NOT_FOUND
 }
 
-/// The pattern of all that is below what a pattern matches.
+/// The pattern for everything below the matches of a pattern.
 fn below(pattern: &str) -> String {
     format!("{pattern}.**")
 }
 
-/// How deep in the tree a pattern looks.
+/// The depth in the tree at which a pattern matches; `None` if any.
 fn depth(pattern: &str) -> Option<usize> {
     (!pattern.contains("**")).then(|| pattern.split(['.', '/']).count())
 }
 
-/// What a pattern lists of the leaves at and below it: each name, and whether it is a directory.
+/// The names that a pattern lists from the leaves at and below it, and whether each is a directory.
 fn listed(leaves: &[String], pattern: &str, recursive: bool) -> BTreeMap<String, bool> {
     let mut all = BTreeMap::new();
     for leaf in leaves {
@@ -109,18 +109,18 @@ fn listed(leaves: &[String], pattern: &str, recursive: bool) -> BTreeMap<String,
     all
 }
 
-/// `get_param`: values, without their names if only `values` are wanted.
-pub(super) fn get(audience: &mut Audience, patterns: &[String], values: bool, shown: &Shown) -> ExitCode {
+/// `get_param`: prints parameters, without their names if only `values` are wanted.
+pub(super) fn get(audience: &mut Audience, patterns: &[String], values: bool, selection: &Selection) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
         let mut each = collect_each(audience, pattern);
-        if shown.recursive {
+        if selection.recursive {
             each.extend(collect_each(audience, &below(pattern)));
         }
         differences(&each).iter().for_each(|note| eprintln!("note: {note}"));
         let found = together(each);
         if found.is_empty() {
-            code = if !shown.recursive && !collect(audience, &below(pattern)).is_empty() {
+            code = if !selection.recursive && !collect(audience, &below(pattern)).is_empty() {
                 eprintln!("error: get_param: param_path '{pattern}': Is a directory; -R shows all below, -N the names");
                 NOT_FOUND
             } else {
@@ -129,7 +129,7 @@ pub(super) fn get(audience: &mut Audience, patterns: &[String], values: bool, sh
         }
         for (name, value) in found {
             let value = value.trim_end_matches('\n');
-            let class = if shown.classify { class_of(&name, false) } else { "" };
+            let class = if selection.classify { class_of(&name, false) } else { "" };
             match values {
                 true => say!("{value}"),
                 false if value.contains('\n') => say!("{name}{class}=\n{value}"),
@@ -140,7 +140,7 @@ pub(super) fn get(audience: &mut Audience, patterns: &[String], values: bool, sh
     ExitCode::from(code)
 }
 
-/// What Lustre's tools put behind a name: a slash for a directory, an equals sign for what can be set.
+/// The suffix of a name in Lustre's tools: a slash for a directory, an equals sign for a parameter that can be set.
 fn class_of(name: &str, is_directory: bool) -> &'static str {
     match is_directory {
         true => "/",
@@ -149,8 +149,8 @@ fn class_of(name: &str, is_directory: bool) -> &'static str {
     }
 }
 
-/// `list_param`, and `get_param -N`: names.
-pub(super) fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &str) -> ExitCode {
+/// `list_param`, and `get_param -N`: prints names.
+pub(super) fn list(audience: &mut Audience, patterns: &[String], selection: &Selection, verb: &str) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
         let mut each = collect_each(audience, pattern);
@@ -159,18 +159,18 @@ pub(super) fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, 
         if leaves.is_empty() {
             code = not_found(verb, pattern);
         }
-        for (name, is_directory) in listed(&leaves, pattern, shown.recursive) {
-            if shown.directories && !is_directory {
+        for (name, is_directory) in listed(&leaves, pattern, selection.recursive) {
+            if selection.directories && !is_directory {
                 continue;
             }
-            let class = if shown.classify { class_of(&name, is_directory) } else { "" };
+            let class = if selection.classify { class_of(&name, is_directory) } else { "" };
             say!("{name}{class}");
         }
     }
     ExitCode::from(code)
 }
 
-/// `set_param`, until the processes end.
+/// `set_param`, for as long as the processes run.
 pub(super) fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow::Result<u8> {
     let mut code = 0;
     for setting in settings {
@@ -189,7 +189,8 @@ pub(super) fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> 
                     }
                 }
                 Response::Failed(2, _) => {}
-                // Each process has faults and clients of its own: those that have none do not matter if another does.
+                // Each process has its own faults and clients: those without them do not matter if another process has
+                // them.
                 Response::Failed(number, message)
                     if host::faults::is_one(pattern) || number == proto::Errno::ENXIO.raw() =>
                 {
@@ -212,7 +213,7 @@ pub(super) fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> 
             _ => {}
         }
     }
-    // Nobody knows what it would have answered.
+    // The answer of the process that was left out is not known.
     if code == 0 && audience.is_incomplete() {
         code = 1;
     }
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(together(vec![server, mount]).len(), 5);
     }
 
-    /// A process that answers everything with success, and one that hangs.
+    /// A process that answers everything with success, and another that hangs.
     #[test]
     fn a_process_that_hangs_is_named_and_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What an MGS keeps for the servers and clients of its file systems: `set_param -P`, `conf_param`, `get_param -P`.
+//! Settings that an MGS keeps for the servers and clients of its file systems: `set_param -P`, `conf_param`, `get_param
+//! -P`.
 
 use anyhow::{anyhow, bail};
 use host::ask;
@@ -26,14 +27,14 @@ pub(super) fn mgs_here() -> anyhow::Result<Vec<Nid>> {
     Ok(places)
 }
 
-/// The file systems that the MGSes here know.
+/// The file systems that the MGSes of this node know.
 fn file_systems() -> Vec<String> {
     let known = collect(&mut Audience::all(), "mgs.*.live.*");
     known.into_iter().filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned())).collect()
 }
 
-/// Whether a pattern is about a file system: its device begins with that name, or may. A parameter of a process has no device: it is
-/// set in those of all file systems.
+/// Whether a pattern concerns a file system: its device starts with the file system's name, or may. A parameter of a
+/// process has no device and is set for all file systems.
 fn is_about(pattern: &str, fsname: &str) -> bool {
     let device_at = if pattern.starts_with("ldlm.") { 2 } else { 1 };
     match pattern.split('.').nth(device_at) {
@@ -55,7 +56,7 @@ pub(super) fn set(settings: &[String], delete: bool, quiet: bool) -> anyhow::Res
     Ok(code)
 }
 
-/// `conf_param`: the same by its older words.
+/// `conf_param`: the same with the older paths.
 pub(super) fn conf_param(settings: &[String], delete: bool) -> anyhow::Result<u8> {
     let places = mgs_here()?;
     let mut code = 0;
@@ -80,8 +81,8 @@ fn parse(setting: &str, delete: bool) -> anyhow::Result<(&str, &str)> {
     }
 }
 
-/// The file system and the pattern that a path of `conf_param` means: `demo-OST0001.osc.active`, `demo.llite.max_cached_mb`,
-/// `demo.sys.timeout`.
+/// The file system and the pattern that a path of `conf_param` stands for: `demo-OST0001.osc.active`,
+/// `demo.llite.max_cached_mb`, `demo.sys.timeout`.
 fn of_conf_param(path: &str) -> Option<(String, String)> {
     let mut parts = path.splitn(3, '.');
     let (device, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -91,12 +92,12 @@ fn of_conf_param(path: &str) -> Option<(String, String)> {
     }
     let pattern = match (kind, name) {
         ("sys", _) => name.to_owned(),
-        // New files avoid an object target by what its metadata targets know of it.
+        // Metadata targets decide by their own devices whether new files avoid an object target.
         ("osc", "active") => format!("osp.{device}-osc-MDT*.active"),
         ("osc" | "mdc", _) => format!("{kind}.{device}-{kind}*.{name}"),
         ("ost", _) => format!("obdfilter.{device}.{name}"),
         ("lod", _) => format!("lod.{device}-mdtlov.{name}"),
-        // Without the mount's instance: that names the devices of all mounts, also of version 0.1.0.
+        // Without the instance of a mount, the name matches the devices of all mounts, including those of version 0.1.0.
         ("llite" | "lov" | "lmv", _) => format!("{kind}.{fsname}.{name}"),
         _ => format!("{kind}.{device}.{name}"),
     };
@@ -113,7 +114,7 @@ fn refusal(pattern: &str) -> Option<&'static str> {
     }
 }
 
-/// Has the MGSes keep a setting of these file systems, or keep it no longer.
+/// Has the MGSes keep a setting for these file systems, or drop it.
 fn keep(
     places: &[Nid],
     fsnames: &[&String],
@@ -121,7 +122,7 @@ fn keep(
     delete: bool,
     quiet: bool,
 ) -> anyhow::Result<u8> {
-    // What an older version took can be removed.
+    // A setting that an older version accepted can still be removed.
     if let Some(refusal) = refusal(pattern).filter(|_| !delete) {
         eprintln!("error: set_param: setting {pattern}={value}: {refusal}");
         return Ok(NOT_FOUND);
@@ -133,7 +134,7 @@ fn keep(
         let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsSetParam, &request);
         match Errno::from_status(answer?.header.status) {
             Ok(()) => (found, kept) = (true, true),
-            // Another MGS has this file system, or it was not set.
+            // Another MGS has this file system, or the setting was not set.
             Err(Errno::ENOENT) => {}
             Err(errno) => {
                 found = true;
@@ -156,7 +157,7 @@ fn keep(
     Ok(code)
 }
 
-/// `get_param -P`: what is kept, of the file systems and with the names that match.
+/// `get_param -P`: prints the settings that are kept for the matching file systems and names.
 pub(super) fn show(patterns: &[String], values: bool, names: bool) -> anyhow::Result<u8> {
     let places = mgs_here()?;
     let mut kept: Vec<Param> = Vec::new();
@@ -184,7 +185,7 @@ pub(super) fn show(patterns: &[String], values: bool, names: bool) -> anyhow::Re
     for pattern in patterns {
         let mut found = false;
         for Param { path, value } in &kept {
-            // What is kept may be a pattern itself; it is shown under its own name.
+            // A kept setting may be a pattern itself; it is printed under its own name.
             if path != pattern && !wildcard::matches(pattern, path) {
                 continue;
             }

@@ -14,11 +14,11 @@ use super::persistent::mgs_here;
 use crate::audience::Audience;
 use crate::output::say;
 
-/// Longest wait until the metadata targets of this node know of a change.
+/// The longest wait until the metadata targets of this node follow a change.
 const FOLLOWED: Duration = Duration::from_secs(10);
-/// Pause between two looks.
+/// The pause between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Most targets that one argument can name.
+/// The most targets that one argument can name.
 const TARGETS_MAX: u32 = 4096;
 
 /// A pool of a file system, `FSNAME.POOL`.
@@ -49,7 +49,7 @@ impl FromStr for Name {
     }
 }
 
-/// Indexes that an argument names: `3`, `OST0003`, `demo-OST0003`, `demo-OST0003_UUID`, `demo-OST[0-2,a]`.
+/// The indexes that an argument names: `3`, `OST0003`, `demo-OST0003`, `demo-OST0003_UUID`, `demo-OST[0-2,a]`.
 fn indexes(fsname: &str, text: &str) -> anyhow::Result<Vec<u32>> {
     let bad = || anyhow!("'{text}' names no object targets of '{fsname}'; examples: {fsname}-OST0001, OST[0-3], 1");
     if let Ok(index) = text.parse() {
@@ -82,7 +82,7 @@ fn target(fsname: &str, index: u32) -> String {
     TargetName { fsname: fsname.to_owned(), kind: TargetKind::Ost, index: TargetIndex(index) }.to_string()
 }
 
-/// Has the MGS make, change or remove a pool, and waits until the metadata targets of this node know.
+/// Has the MGS make, change or remove a pool, and waits until the metadata targets of this node follow.
 pub(super) fn change(kind: SetPoolKind, name: &Name, targets: &[String]) -> anyhow::Result<ExitCode> {
     let Name { fsname, pool } = name;
     let places = mgs_here()?;
@@ -118,19 +118,19 @@ pub(super) fn change(kind: SetPoolKind, name: &Name, targets: &[String]) -> anyh
     bail!("the MGS here knows no file system '{fsname}'")
 }
 
-/// Waits until the servers and mounts of this node that know the pools of the file system know the change.
+/// Waits until the servers and mounts of this node that know the pools of the file system follow the change.
 fn follow(kind: SetPoolKind, name: &Name, targets: &[String]) {
     let Name { fsname, pool } = name;
     let start = Instant::now();
     let mut all = Audience::all();
-    // The beginnings of the names of parameters of those who are to know.
+    // The prefixes of the parameter names of the devices that should follow.
     let lod = collect(&mut all, &format!("lod.{fsname}-MDT*.numobd"));
     let lov = collect(&mut all, &format!("lov.{fsname}.numobd"));
     let devices: Vec<String> =
         lod.into_iter().chain(lov).filter_map(|(path, _)| Some(path.strip_suffix("numobd")?.to_owned())).collect();
-    let follows = |shown: &[(String, String)], device: &str| {
+    let follows = |listed: &[(String, String)], device: &str| {
         let path = format!("{device}pools.{pool}");
-        let found = shown.iter().find(|(name, _)| *name == path).map(|(_, members)| members);
+        let found = listed.iter().find(|(name, _)| *name == path).map(|(_, members)| members);
         let has = |ost: &String| found.is_some_and(|members| members.contains(ost.as_str()));
         match kind {
             SetPoolKind::New => found.is_some(),
@@ -140,8 +140,8 @@ fn follow(kind: SetPoolKind, name: &Name, targets: &[String]) {
         }
     };
     while start.elapsed() < FOLLOWED {
-        let shown = collect(&mut all, &format!("*.{fsname}*.pools.*"));
-        if devices.iter().all(|device| follows(&shown, device)) {
+        let listed = collect(&mut all, &format!("*.{fsname}*.pools.*"));
+        if devices.iter().all(|device| follows(&listed, device)) {
             return;
         }
         std::thread::sleep(LOOK_EVERY);
@@ -149,15 +149,15 @@ fn follow(kind: SetPoolKind, name: &Name, targets: &[String]) {
     eprintln!("lctl: not all targets and mounts of this node follow yet");
 }
 
-/// Whether a device is a metadata target or a mount of a file system: `demo-MDT0000-mdtlov`, `demo-clilov-ffff9a3c0e4b8800`, or `demo`
-/// of a mount of version 0.1.0.
+/// Whether a device is a metadata target or a mount of a file system: `demo-MDT0000-mdtlov`,
+/// `demo-clilov-ffff9a3c0e4b8800`, or `demo` for a mount of version 0.1.0.
 fn knows_pools(device: &str, fsname: &str) -> bool {
     device
         .strip_prefix(fsname)
         .is_some_and(|rest| rest.is_empty() || ["-MDT", "-clilov-"].iter().any(|kind| rest.starts_with(kind)))
 }
 
-/// `pool_list`, as the metadata targets and mounts here know the pools.
+/// `pool_list`: prints the pools as the metadata targets and mounts of this node know them.
 pub(super) fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
     let (fsname, pool) = match wanted.split_once('.') {
         Some(_) => {
@@ -170,18 +170,18 @@ pub(super) fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<Exit
     if knows.is_empty() && collect(audience, &format!("lov.{fsname}.numobd")).is_empty() {
         bail!("no metadata target and no mount of file system '{fsname}' runs here; they know its pools");
     }
-    let mut shown = collect(audience, &format!("*.{fsname}*.pools.*"));
-    shown.retain(|(path, _)| path.split('.').nth(1).is_some_and(|device| knows_pools(device, &fsname)));
+    let mut listed = collect(audience, &format!("*.{fsname}*.pools.*"));
+    listed.retain(|(path, _)| path.split('.').nth(1).is_some_and(|device| knows_pools(device, &fsname)));
     let name_of = |path: &str| path.rsplit_once('.').map(|(_, name)| name.to_owned());
     match pool {
         Some(pool) => {
-            let found = shown.iter().find(|(path, _)| name_of(path).as_ref() == Some(&pool));
+            let found = listed.iter().find(|(path, _)| name_of(path).as_ref() == Some(&pool));
             let Some((_, members)) = found else { bail!("there is no pool '{fsname}.{pool}'") };
             say!("Pool: {fsname}.{pool}");
             members.lines().for_each(|line| say!("{line}"));
         }
         None => {
-            let mut names: Vec<String> = shown.iter().filter_map(|(path, _)| name_of(path)).collect();
+            let mut names: Vec<String> = listed.iter().filter_map(|(path, _)| name_of(path)).collect();
             names.sort();
             names.dedup();
             say!("Pools from {fsname}:");

@@ -1,4 +1,4 @@
-//! `lfs setstripe`, `lfs getstripe`: where the data of files lies.
+//! `lfs setstripe`, `lfs getstripe`: the layout of files.
 
 use std::fmt::Display;
 use std::fs;
@@ -15,15 +15,15 @@ use super::space::spaces;
 use super::{ask, explain, pools};
 use crate::output::{parse_size, say};
 
-/// Most stripes of a file.
+/// The most stripes of a file.
 const STRIPE_COUNT_MAX: i32 = 2000;
-/// What a file gets if nobody said otherwise, in bytes.
+/// The stripe size of a file without a setting, in bytes.
 const STRIPE_SIZE_DEFAULT: u32 = 1 << 20;
 
-/// The form of a layout.
+/// The options for a layout.
 #[derive(Args)]
 pub(super) struct Shape {
-    /// Stripes; -1 is one on each target that can be used; more than there are targets is the same
+    /// Number of stripes; -1, or more than there are targets, is one on each usable target
     #[arg(short = 'c', long = "stripe-count", default_value_t = 0, allow_negative_numbers = true)]
     count: i32,
     /// Bytes per stripe, a multiple of 64k
@@ -40,12 +40,12 @@ pub(super) struct Shape {
     pool: Option<String>,
 }
 
-/// What `lfs setstripe` takes.
+/// The arguments of `lfs setstripe`.
 #[derive(Args)]
 pub(crate) struct Set {
     #[command(flatten)]
     shape: Shape,
-    /// Delete the layout of a directory: its new files get the usual one
+    /// Delete the layout of a directory, so that its new files get the default
     #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list", "pool"])]
     delete: bool,
     /// Directories, files without data, or new files
@@ -53,7 +53,7 @@ pub(crate) struct Set {
     paths: Vec<PathBuf>,
 }
 
-/// `lfs setstripe`.
+/// Runs `lfs setstripe`.
 pub(super) fn set(wish: &Set) -> anyhow::Result<()> {
     let layout = wish.shape.layout()?;
     for path in &wish.paths {
@@ -63,12 +63,12 @@ pub(super) fn set(wish: &Set) -> anyhow::Result<()> {
 }
 
 impl Shape {
-    /// Whether the data shall go to all targets, whatever its pool is.
+    /// Whether the data should leave the pool of the file, for all targets.
     pub(super) fn leaves_pool(&self) -> bool {
         self.pool.as_deref().is_some_and(|pool| parse_pool(pool).is_ok_and(|name| name.is_empty()))
     }
 
-    /// The wish of the options.
+    /// The layout that the options ask for.
     pub(super) fn layout(&self) -> anyhow::Result<Layout> {
         if !self.size.is_multiple_of(65536) {
             bail!("a stripe size of {} bytes is not a multiple of 65536", self.size);
@@ -95,7 +95,7 @@ impl Shape {
     }
 }
 
-/// `fast`, `demo.fast`; of no pool: `none`.
+/// Parses `fast`, `demo.fast`, or `none` for no pool.
 fn parse_pool(text: &str) -> anyhow::Result<String> {
     let pool = text.split_once('.').map_or(text, |(_, pool)| pool);
     match pool {
@@ -105,7 +105,7 @@ fn parse_pool(text: &str) -> anyhow::Result<String> {
     }
 }
 
-/// `0,2`, `1-3`.
+/// Parses `0,2`, `1-3`.
 fn parse_list(text: &str) -> anyhow::Result<Vec<u32>> {
     let bad = || anyhow!("'{text}' is not a list of targets; examples: 0,2 or 1-3");
     let mut list: Vec<u32> = Vec::new();
@@ -127,13 +127,13 @@ fn parse_list(text: &str) -> anyhow::Result<Vec<u32>> {
 }
 
 fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
-    let shown = path.display();
+    let name = path.display();
     if delete && !path.is_dir() {
-        bail!("'{shown}' is no directory: only the layout of a directory can be deleted");
+        bail!("'{name}' is no directory: only the layout of a directory can be deleted");
     }
     let new = !path.exists();
     if new {
-        fs::File::create_new(path).with_context(|| format!("cannot create '{shown}'"))?;
+        fs::File::create_new(path).with_context(|| format!("cannot create '{name}'"))?;
     }
     let (verb, wish) = match layout.pool.is_empty() {
         true => (Verb::SetLayout, ioctl::wish(layout)),
@@ -141,15 +141,15 @@ fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
     };
     let result = ioctl::ask(path, verb, &wish).map_err(|error| refused(path, layout, &error));
     if result.is_err() && new {
-        // It was made for this.
+        // The file was made for this layout.
         let _ = fs::remove_file(path);
     }
     result.map(|_| ())
 }
 
-/// Why a layout could not be set.
+/// The message for a layout that could not be set.
 pub(super) fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
-    let shown = path.display();
+    let name = path.display();
     let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
     match error.raw_os_error() {
         // EINVAL
@@ -157,14 +157,14 @@ pub(super) fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow
             let pool = &layout.pool;
             let members = match pools::members_on(path, pool) {
                 Ok(members) => members,
-                Err(error) => return error.context(format!("'{shown}'")),
+                Err(error) => return error.context(format!("'{name}'")),
             };
             if members.is_empty() {
-                return anyhow!("'{shown}': pool '{pool}' has no OSTs; add some with: lctl pool_add");
+                return anyhow!("'{name}': pool '{pool}' has no OSTs; add some with: lctl pool_add");
             }
             let is_out = |ost: &&u32| !members.iter().any(|name| name.ends_with(&format!("-OST{ost:04x}")));
             match named.iter().find(is_out) {
-                Some(ost) => anyhow!("'{shown}': OST{ost:04x} is not in pool '{pool}'; see: lfs pool_list"),
+                Some(ost) => anyhow!("'{name}': OST{ost:04x} is not in pool '{pool}'; see: lfs pool_list"),
                 None => explain(path, error),
             }
         }
@@ -173,43 +173,43 @@ pub(super) fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow
             let known: Vec<String> = spaces(path).into_iter().flatten().map(|target| target.name).collect();
             let missing = named.iter().find(|ost| !known.iter().any(|name| name.ends_with(&format!("-OST{ost:04x}"))));
             match missing {
-                Some(ost) => anyhow!("'{shown}': there is no OST{ost:04x} in this file system; see: lfs osts"),
+                Some(ost) => anyhow!("'{name}': there is no OST{ost:04x} in this file system; see: lfs osts"),
                 None if error.raw_os_error() == Some(6) => anyhow!(
-                    "'{shown}': OST{:04x} takes no new objects now: it is away, full or deactivated; see: lfs df",
+                    "'{name}': OST{:04x} takes no new objects now: it is away, full or deactivated; see: lfs df",
                     named[0]
                 ),
                 None => explain(path, error),
             }
         }
         // EEXIST
-        Some(17) => anyhow!("'{shown}' has data already: a layout can be set only before the first write"),
+        Some(17) => anyhow!("'{name}' has data already: a layout can be set only before the first write"),
         // EOPNOTSUPP
-        Some(95) => anyhow!("'{shown}': its server is of an older version and knows no lists of targets or no pools"),
+        Some(95) => anyhow!("'{name}': its server is of an older version and knows no lists of targets or no pools"),
         _ => explain(path, error),
     }
 }
 
-/// What `lfs getstripe` takes.
+/// The arguments of `lfs getstripe`.
 #[derive(Args)]
 pub(crate) struct Get {
     #[command(flatten)]
     only: Only,
-    /// With all directories below
+    /// Include all directories below
     #[arg(short = 'r', long = "recursive")]
     recursive: bool,
-    /// Only a directory's own layout, not its files
+    /// Print only a directory's own layout, not those of its files
     #[arg(short = 'd', long = "directory")]
     directory: bool,
-    /// More of each file
+    /// Print more about each file
     #[arg(short = 'v', long = "verbose")]
     verbose: bool,
-    /// Only the targets of each file
+    /// Print only the targets of each file
     #[arg(short = 'q', long = "quiet")]
     quiet: bool,
-    /// As YAML
+    /// Print as YAML
     #[arg(short = 'y', long = "yaml")]
     yaml: bool,
-    /// As JSON, an object on each line
+    /// Print as JSON, one object on each line
     #[arg(long)]
     json: bool,
     /// Paths
@@ -217,48 +217,48 @@ pub(crate) struct Get {
     paths: Vec<PathBuf>,
 }
 
-/// One figure alone.
+/// Prints a single figure.
 #[derive(Args)]
 #[group(multiple = false)]
 struct Only {
-    /// Only the stripe count
+    /// Print only the stripe count
     #[arg(short = 'c', long = "stripe-count")]
     count: bool,
-    /// Only the stripe size
+    /// Print only the stripe size
     #[arg(short = 'S', long = "stripe-size")]
     size: bool,
-    /// Only the first target
+    /// Print only the index of the first target
     #[arg(short = 'i', long = "stripe-index")]
     index: bool,
-    /// Only the pool
+    /// Print only the pool
     #[arg(short = 'p', long = "pool")]
     pool: bool,
-    /// Only the metadata target
+    /// Print only the index of the metadata target
     #[arg(short = 'm', long = "mdt-index")]
     mdt: bool,
-    /// Only the generation of the layout
+    /// Print only the generation of the layout
     #[arg(short = 'g', long = "generation")]
     generation: bool,
 }
 
-/// A file's layout, or that of a directory for new files, with what it means where nothing was set.
-pub(super) struct Shown {
+/// The layout of a file, or that of a directory for its new files, with defaults in place of what was not set.
+pub(super) struct LayoutView {
     path: PathBuf,
     layout: Layout,
     directory: bool,
 }
 
-impl Shown {
-    /// One whose path does not matter.
-    pub(super) fn new(layout: Layout, directory: bool) -> Shown {
-        Shown { path: PathBuf::new(), layout, directory }
+impl LayoutView {
+    /// A layout whose path does not matter.
+    pub(super) fn new(layout: Layout, directory: bool) -> LayoutView {
+        LayoutView { path: PathBuf::new(), layout, directory }
     }
 
-    fn of(path: &Path, directory: bool) -> anyhow::Result<Shown> {
+    fn of(path: &Path, directory: bool) -> anyhow::Result<LayoutView> {
         let bytes = ask(path, Verb::GetLayout, &[])?;
         let layout =
             Layout::decode(&bytes[..]).context("the mount gave a layout that this program does not understand")?;
-        Ok(Shown { path: path.to_owned(), layout, directory })
+        Ok(LayoutView { path: path.to_owned(), layout, directory })
     }
 
     pub(super) fn layout(&self) -> &Layout {
@@ -279,7 +279,7 @@ impl Shown {
 
     pub(super) fn first(&self) -> i32 {
         match self.directory {
-            // In one that was never set, 0 means any.
+            // In a layout that was never set, 0 means any.
             true if self.layout.generation == 0 => -1,
             true => self.layout.want_first,
             false => self.layout.osts.first().map_or(-1, |ost| *ost as i32),
@@ -294,14 +294,14 @@ impl Shown {
         Ok(String::from_utf8_lossy(&ask(&self.path, Verb::PathToFid, &[])?).into_owned())
     }
 
-    /// The one figure that was asked for.
+    /// The single figure that was asked for.
     fn only(&self, only: &Only) -> Option<String> {
         match () {
             () if only.count => Some(self.count().to_string()),
             () if only.size => Some(self.size().to_string()),
             () if only.index => Some(self.first().to_string()),
             () if only.pool => Some(self.layout.pool.clone()),
-            // There is one metadata target.
+            // There is only one metadata target.
             () if only.mdt => Some("0".to_owned()),
             () if only.generation => Some(self.layout.generation.to_string()),
             () => None,
@@ -316,7 +316,7 @@ impl Shown {
         })
     }
 
-    /// In Lustre's form: a directory on one line, a file on several.
+    /// Prints in Lustre's form: a directory on one line, a file on several.
     fn print(&self, get: &Get) -> anyhow::Result<()> {
         say!("{}", self.path.display());
         if self.directory {
@@ -349,7 +349,7 @@ impl Shown {
     }
 
     fn print_objects(&self, get: &Get) -> anyhow::Result<()> {
-        // A file that lies on its metadata target has none yet.
+        // A file on its metadata target has no objects yet.
         if self.layout.resident {
             return Ok(());
         }
@@ -381,7 +381,7 @@ fn joined(osts: &[u32]) -> String {
     osts.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// `lfs getstripe`. Gives whether all could be told.
+/// Runs `lfs getstripe`. Returns whether all layouts could be printed.
 pub(super) fn get(get: &Get) -> anyhow::Result<bool> {
     let mut fine = true;
     let many = get.paths.len() > 1;
@@ -394,8 +394,8 @@ pub(super) fn get(get: &Get) -> anyhow::Result<bool> {
     Ok(fine)
 }
 
-/// What lies in a directory, and below its directories if that was asked for; one that fails does not keep the others from it.
-/// Other things than files and directories have no layout.
+/// Prints the layouts in a directory, and below it if the options say so; an error does not stop the others. Only files and
+/// directories have layouts.
 fn below(directory: &Path, get: &Get) -> bool {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -430,12 +430,12 @@ fn below(directory: &Path, get: &Get) -> bool {
 }
 
 fn show(path: &Path, get: &Get, many: bool) -> anyhow::Result<()> {
-    let shown = Shown::of(path, path.is_dir())?;
-    match shown.only(&get.only) {
+    let view = LayoutView::of(path, path.is_dir())?;
+    match view.only(&get.only) {
         Some(value) if many => say!("{}: {value}", path.display()),
         Some(value) => say!("{value}"),
-        None if get.json => say!("{}", shown.json()),
-        None => shown.print(get)?,
+        None if get.json => say!("{}", view.json()),
+        None => view.print(get)?,
     }
     Ok(())
 }
@@ -455,13 +455,13 @@ mod tests {
 
     #[test]
     fn a_directory_without_a_layout_shows_what_its_files_get() {
-        let shown = Shown { path: PathBuf::from("d"), layout: Layout::default(), directory: true };
-        assert_eq!((shown.count(), shown.size(), shown.first()), (1, 1 << 20, -1));
+        let view = LayoutView { path: PathBuf::from("d"), layout: Layout::default(), directory: true };
+        assert_eq!((view.count(), view.size(), view.first()), (1, 1 << 20, -1));
         let layout = Layout { want_count: -1, want_first: 0, generation: 1, ..Layout::default() };
-        let shown = Shown { layout, ..shown };
-        assert_eq!((shown.count(), shown.size(), shown.first()), (-1, 1 << 20, 0));
+        let view = LayoutView { layout, ..view };
+        assert_eq!((view.count(), view.size(), view.first()), (-1, 1 << 20, 0));
         let layout = Layout { resident: true, osts: vec![2, 0], stripe_size: 65536, ..Layout::default() };
-        let shown = Shown { path: PathBuf::from("f"), layout, directory: false };
-        assert_eq!((shown.count(), shown.size(), shown.first(), shown.pattern()), (2, 65536, 2, "mdt"));
+        let view = LayoutView { path: PathBuf::from("f"), layout, directory: false };
+        assert_eq!((view.count(), view.size(), view.first(), view.pattern()), (2, 65536, 2, "mdt"));
     }
 }

@@ -1,4 +1,4 @@
-//! `lfs migrate`: the data of files moves to other object targets.
+//! `lfs migrate`: moves the data of files to other object targets.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -16,25 +16,25 @@ use proto::msg::{Layout, Pool};
 use super::layout::{Shape, refused};
 use crate::output::say;
 
-/// What `lfs migrate` takes. What is not said stays as it is.
+/// The arguments of `lfs migrate`. Layout options that are not given keep their values.
 #[derive(Args)]
 pub(crate) struct Migrate {
     #[command(flatten)]
     shape: Shape,
-    /// Names on the standard input end with a zero byte, as `lfs find -print0` writes them
+    /// Names on standard input end with a zero byte, as `lfs find -print0` writes them
     #[arg(short = '0', long = "null")]
     null: bool,
     /// Print the name of each file that was moved
     #[arg(short = 'v', long = "verbose")]
     verbose: bool,
-    /// Files that are moved at the same time
+    /// Number of files to move at the same time
     #[arg(long = "jobs", value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// Files; without any, their names are read from the standard input, one a line
+    /// Files; without any, their names are read from standard input, one per line
     files: Vec<PathBuf>,
 }
 
-/// `lfs migrate`. A file that fails does not keep the others from it.
+/// Runs `lfs migrate`. A file that fails does not stop the others.
 pub(super) fn run(wish: &Migrate) -> anyhow::Result<ExitCode> {
     let mut layout = wish.shape.layout()?;
     if wish.shape.leaves_pool() {
@@ -79,14 +79,14 @@ fn next<T>(all: &Mutex<Box<dyn Iterator<Item = T> + Send>>) -> Option<T> {
 }
 
 fn move_one(path: &Path, layout: &Layout) -> anyhow::Result<()> {
-    let shown = path.display();
+    let name = path.display();
     ioctl::ask(path, Verb::Migrate, &ioctl::wish_in_pool(layout)).map(drop).map_err(|error| match error.raw_os_error() {
         // EBUSY
-        Some(16) => anyhow!("'{shown}' was written all the time, or is being moved already; try again"),
+        Some(16) => anyhow!("'{name}' was written all the time, or is being moved already; try again"),
         // EINVAL
-        Some(22) if !path.is_file() => anyhow!("'{shown}' is not a file"),
+        Some(22) if !path.is_file() => anyhow!("'{name}' is not a file"),
         // EOPNOTSUPP
-        Some(95) => anyhow!("'{shown}': its server, or a client that is mounted, is of a version that cannot move data; unmount or upgrade it"),
+        Some(95) => anyhow!("'{name}': its server, or a client that is mounted, is of a version that cannot move data; unmount or upgrade it"),
         _ => refused(path, layout, &error),
     })
 }

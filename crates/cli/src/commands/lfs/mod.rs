@@ -1,4 +1,4 @@
-//! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
+//! `lfs`: information about files and targets. Verbs with a path ask the mount that the path is in.
 
 pub(crate) mod find;
 mod layout;
@@ -25,38 +25,38 @@ use space::{Shape, spaces};
 /// The verbs.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Space of each target; example: lfs df -h /mnt
+    /// Print the space of each target; example: lfs df -h /mnt
     #[command(disable_help_flag = true)]
     Df {
         /// Print help
         #[arg(long, action = clap::ArgAction::Help)]
         help: Option<bool>,
-        /// Sizes for people
+        /// Print sizes with units
         #[arg(short = 'h', long = "human")]
         human: bool,
-        /// Inodes instead of bytes
+        /// Print inodes instead of bytes
         #[arg(short, long)]
         inodes: bool,
-        /// Targets that are away, too; they are always told of
+        /// Include unreachable targets, which are reported in any case
         #[arg(short, long)]
         verbose: bool,
-        /// Of the object targets only those of this pool: POOL or FSNAME.POOL
+        /// Of the object targets, print only those of this pool: POOL or FSNAME.POOL
         #[arg(short = 'p', long, value_name = "POOL")]
         pool: Option<String>,
-        /// As JSON
+        /// Print as JSON
         #[arg(long)]
         json: bool,
-        /// Any path on the mount; all mounts if none is given
+        /// Any path on the mount; without one, all mounts
         path: Option<PathBuf>,
     },
-    /// FID of a path; example: lfs path2fid /mnt/file
+    /// Print the FID of a path; example: lfs path2fid /mnt/file
     #[command(name = "path2fid")]
     PathToFid {
         /// Paths
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Paths of a FID; example: lfs fid2path /mnt 0x200000401:0x1:0x0
+    /// Print the paths of a FID; example: lfs fid2path /mnt 0x200000401:0x1:0x0
     #[command(name = "fid2path")]
     FidToPath {
         /// The mount point, or the name of the file system
@@ -65,48 +65,49 @@ pub(crate) enum Command {
         #[arg(required = true)]
         fids: Vec<Fid>,
     },
-    /// Set the layout of a directory's new files, or make a file with one; example: lfs setstripe -c 2 -S 4M /mnt/dir
+    /// Set the layout for a directory's new files, or make a file with a layout; example: lfs setstripe -c 2 -S 4M /mnt/dir
     Setstripe(layout::Set),
-    /// The layout of files, and of a directory's new files; example: lfs getstripe /mnt/file
+    /// Print the layout of files, or the one for a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
-    /// The pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
+    /// List the pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
     #[command(name = "pool_list")]
     PoolList {
         /// A path on the mount, FSNAME or FSNAME.POOL
         what: String,
     },
-    /// Names with certain attributes and layouts, in no order; all tests must hold; example: lfs find /mnt -type f --ost 1 ! -mtime -30
+    /// Find names by attributes and layout, in no particular order; all tests must match; example: lfs find /mnt -type f
+    /// --ost 1 ! -mtime -30
     Find(find::Find),
-    /// Move the data of files to other object targets, also while they are used; example: lfs migrate -o 1-3 /mnt/file
+    /// Move the data of files to other object targets, even while they are in use; example: lfs migrate -o 1-3 /mnt/file
     Migrate(migrate::Migrate),
-    /// Metadata targets of a mount
+    /// List the metadata targets of a mount
     Mdts {
-        /// As JSON
+        /// Print as JSON
         #[arg(long)]
         json: bool,
-        /// Any path on it; all mounts if none is given
+        /// Any path on the mount; without one, all mounts
         path: Option<PathBuf>,
     },
-    /// Object targets of a mount
+    /// List the object targets of a mount
     Osts {
-        /// As JSON
+        /// Print as JSON
         #[arg(long)]
         json: bool,
-        /// Any path on it; all mounts if none is given
+        /// Any path on the mount; without one, all mounts
         path: Option<PathBuf>,
     },
-    /// Whether the servers answer; example: lfs check servers
+    /// Check whether the servers answer; example: lfs check servers
     Check {
         /// servers, mds, osts or all
         what: String,
-        /// Any path on a mount; all mounts if none is given
+        /// Any path on the mount; without one, all mounts
         path: Option<PathBuf>,
     },
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }
 
-/// Lustre's options that this version lacks, of verbs that it has.
+/// Options of Lustre's that this version lacks, for verbs that it has.
 const LACKING_OPTIONS: [(&str, &[&str]); 6] = [
     ("df", &["-l", "--lazy"]),
     (
@@ -308,21 +309,21 @@ fn ask(path: &Path, verb: Verb, input: &[u8]) -> anyhow::Result<Vec<u8>> {
     ioctl::ask(path, verb, input).map_err(|error| explain(path, &error))
 }
 
-/// The paths of a FID, NUL after each.
+/// The paths of a FID, each followed by a NUL.
 fn paths_of(mount: &Path, fid: Fid) -> anyhow::Result<Vec<u8>> {
-    let shown = mount.display();
+    let mount_point = mount.display();
     ioctl::ask(mount, Verb::FidToPath, fid.to_string().as_bytes()).map_err(|error| match error.raw_os_error() {
         // ENOENT, ESTALE
-        Some(2 | 116) => anyhow!("no object of '{shown}' has the FID {fid}: No such file or directory"),
+        Some(2 | 116) => anyhow!("no object of '{mount_point}' has the FID {fid}: No such file or directory"),
         _ => explain(mount, &error).context(format!("cannot find the path of {fid}")),
     })
 }
 
 fn explain(path: &Path, error: &io::Error) -> anyhow::Error {
-    let shown = path.display();
+    let name = path.display();
     match error.raw_os_error() {
-        Some(25) => anyhow!("'{shown}' is not on an Adamant mount"),
-        _ => anyhow!("'{shown}': {error}"),
+        Some(25) => anyhow!("'{name}' is not on an Adamant mount"),
+        _ => anyhow!("'{name}': {error}"),
     }
 }
 
@@ -337,7 +338,7 @@ fn mounts_of(path: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Prints what there is to say of each mount that [`each`] would take, as one array.
+/// Prints the descriptions of the mounts that [`each`] would take, as one array.
 fn each_json(
     path: Option<&Path>,
     describe: impl Fn(&Path) -> anyhow::Result<serde_json::Value>,
@@ -351,7 +352,7 @@ fn each_json(
     Ok(code)
 }
 
-/// Does something with the mount of a path or, without one, with each that is here: one that fails does not keep the others from it.
+/// Runs `act` on the mount of a path or, without one, on each mount of this machine; an error does not stop the others.
 fn each(path: Option<&Path>, act: impl Fn(&Path) -> anyhow::Result<bool>) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for mount in mounts_of(path)? {

@@ -8,13 +8,13 @@ use fuse::ioctl::{self, Verb};
 use super::{ask, explain, find_mount};
 use crate::output::say;
 
-/// The name of the file system that a path lies in.
+/// The name of the file system that a path is in.
 fn fsname(path: &Path) -> anyhow::Result<String> {
     let text = ask(path, Verb::Identity, &[])?;
     Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned())
 }
 
-/// Indexes of the object targets of a pool, as the mount of `path` knows it.
+/// The indexes of the object targets in a pool, as the mount of `path` knows it.
 pub(super) fn members(path: &Path, fsname: &str, pool: &str) -> anyhow::Result<Vec<u32>> {
     let text = ioctl::ask(path, Verb::Pools, pool.as_bytes()).map_err(|error| match error.raw_os_error() {
         // ENOENT
@@ -27,7 +27,7 @@ pub(super) fn members(path: &Path, fsname: &str, pool: &str) -> anyhow::Result<V
     Ok(runs.flatten().collect())
 }
 
-/// The names of the object targets of a pool, given as POOL or FSNAME.POOL, of the mount of `path`.
+/// The names of the object targets in a pool, given as POOL or FSNAME.POOL, on the mount of `path`.
 pub(super) fn members_on(path: &Path, pool: &str) -> anyhow::Result<Vec<String>> {
     let fsname = fsname(path)?;
     let pool = match pool.split_once('.') {
@@ -39,7 +39,7 @@ pub(super) fn members_on(path: &Path, pool: &str) -> anyhow::Result<Vec<String>>
     Ok(members.into_iter().map(|ost| format!("{fsname}-OST{ost:04x}")).collect())
 }
 
-/// `lfs pool_list`.
+/// Runs `lfs pool_list`.
 pub(super) fn list(what: &str) -> anyhow::Result<()> {
     let is_path = what.contains('/') || Path::new(what).exists();
     let (name, pool) = match what.split_once('.') {

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::{ask, pools};
 use crate::output::{human, say};
 
-/// What is known of a target's space: total, free and available bytes, objects, free objects, the number of its disk (0: a disk of its
-/// own, or a mount of an earlier version that does not say); or an error number.
+/// The space of a target: total, free and available bytes, objects, free objects, the number of its disk (0: a disk of its
+/// own, or a mount of an older version, which does not say); or an errno.
 pub(super) struct TargetSpace {
     /// Its name.
     pub name: String,
-    /// See there.
+    /// The figures, or the errno.
     pub figures: Result<Vec<u64>, i32>,
 }
 
@@ -25,7 +25,7 @@ impl TargetSpace {
     }
 }
 
-/// The targets of the mount that a path lies in.
+/// The targets of the mount that a path is in.
 pub(super) fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
     let text = ask(path, Verb::TargetSpace, &[])?;
     let text = String::from_utf8_lossy(&text);
@@ -44,10 +44,10 @@ pub(super) fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
         .collect())
 }
 
-/// How `lfs df` shows it.
+/// The form of the output of `lfs df`.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// Numbers for people.
+    /// Numbers with units.
     pub human: bool,
     /// Inodes instead of bytes.
     pub inodes: bool,
@@ -65,7 +65,7 @@ impl Shape {
     fn show(self, value: u64) -> String {
         match (self.inodes, self.human) {
             (true, true) if value < 1000 => value.to_string(),
-            // Thousands of inodes, not of their 1024th parts.
+            // Inodes are counted in thousands, not in units of 1024.
             (true, true) => people_count(value),
             (true, false) => value.to_string(),
             (false, true) => human(value),
@@ -80,7 +80,7 @@ impl Shape {
     }
 }
 
-/// A number of things as people read it: `1.5M`.
+/// A count with a unit: `1.5M`.
 fn people_count(count: u64) -> String {
     let mut value = count as f64;
     for unit in ["", "K", "M", "G", "T"] {
@@ -92,14 +92,14 @@ fn people_count(count: u64) -> String {
     format!("{value:.1}P")
 }
 
-/// The mount point that a path lies under.
+/// The mount point above a path.
 fn mount_point(path: &Path) -> anyhow::Result<PathBuf> {
     let full = path.canonicalize().with_context(|| format!("'{}'", path.display()))?;
     let mounts = fuse::mounts().into_iter().map(|mount| mount.place).filter(|place| full.starts_with(place));
     Ok(mounts.max_by_key(|place| place.as_os_str().len()).unwrap_or(full))
 }
 
-/// `lfs df`. Gives whether all was well.
+/// Runs `lfs df`. Returns whether all targets answered.
 pub(super) fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool> {
     let mut targets = spaces(path)?;
     if let Some(pool) = pool {
@@ -135,7 +135,7 @@ pub(super) fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Resul
     Ok(true)
 }
 
-/// What `--json` says of a mount: of the targets of a pool, or of one kind (`MDT`, `OST`).
+/// The output of `--json` for a mount: the targets of a pool, or of one kind (`MDT`, `OST`).
 pub(super) fn json(path: &Path, pool: Option<&str>, kind: Option<&str>) -> anyhow::Result<Value> {
     let mut targets = spaces(path)?;
     if let Some(pool) = pool {
@@ -163,11 +163,11 @@ pub(super) fn json(path: &Path, pool: Option<&str>, kind: Option<&str>) -> anyho
     Ok(json!({ "mount": mount_point(path)?, "targets": described }))
 }
 
-/// The summary of several targets: all, used, left. A disk that several of them share is counted once, as `df` does.
+/// The sum over several targets: all, used, left. A disk that several of them share is counted once, as in `df`.
 #[derive(Default)]
 struct Sum {
     own: [u64; 3],
-    /// Of each disk, with what its targets have promised to clients in place of what is left.
+    /// The figures of each disk; what is left excludes what its targets have granted to clients.
     disks: BTreeMap<u64, [u64; 3]>,
 }
 

@@ -1,4 +1,4 @@
-//! What to mount and how: the source and the mount options.
+//! The source and the options of a mount.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use proto::connect::TAG_MAX;
 
 use crate::commands::serve;
 
-/// What to mount and how.
+/// A source and options.
 pub(crate) struct MountRequest {
     pub(super) options: Options,
     pub(super) settings: MountSettings,
-    /// Change a mount that there is.
+    /// Whether to change an existing mount.
     pub(super) remount: bool,
-    /// The options that are settled when a mount begins, as they were written.
+    /// The options that are fixed at mount time, as they were written.
     pub(super) settled: Vec<String>,
 }
 
 impl MountRequest {
-    /// Reads a source and mount options.
+    /// Parses a source and mount options.
     pub(crate) fn parse(source: &str, words: &[String], sloppy: bool) -> anyhow::Result<MountRequest> {
         let Source { mgs, fsname, subtree } = parse_source(source)?;
         let root = rustix::process::geteuid().is_root();
@@ -81,13 +81,14 @@ impl MountRequest {
                 "ro" => (settings.read_only, options.read_only) = (true, true),
                 "rw" => (settings.read_only, options.read_only) = (false, false),
                 "remount" => remount = true,
-                // The kernel's own, which mount(8) repeats when it changes a mount.
+                // The kernel's own options, which mount(8) repeats when it changes a mount.
                 "user_id" | "group_id" | "default_permissions" | "blksize" | "max_read" => {}
                 "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser" | "owner"
                 | "group" => {}
                 "async" | "silent" | "loud" | "nolazytime" => {}
-                // Of Lustre's, what is so in any case: locks of files count on all clients, users have extended attributes and access
-                // lists, `statfs` does not wait for targets that are away, and a mount tries until its servers are there.
+                // Options of Lustre's that always apply: file locks count on all clients, users have extended attributes
+                // and access lists, `statfs` does not wait for unreachable targets, and a mount tries until its servers
+                // answer.
                 "flock" | "localflock" | "noflock" | "user_xattr" | "acl" | "lazystatfs" | "user_fid2path"
                 | "retry" => {}
                 "nouser_xattr" | "noacl" | "nolazystatfs" | "nouser_fid2path" | "32bitapi" => {
@@ -143,14 +144,14 @@ impl MountRequest {
         Ok(MountRequest { options, settings, remount, settled })
     }
 
-    /// The same with another table of faults: that of the process, if it serves, too.
+    /// Replaces the table of faults, with that of the process if it also serves.
     pub(crate) fn with_faults(mut self, faults: stdx::Faults) -> MountRequest {
         self.options.faults = faults;
         self
     }
 }
 
-/// Whether an option is settled when a mount begins: a client or its session with the kernel is made with it.
+/// Whether an option is fixed at mount time, because the client or its session with the kernel depends on it.
 fn is_settled(key: &str) -> bool {
     let all = [
         "soft",
@@ -174,7 +175,7 @@ fn is_settled(key: &str) -> bool {
     all.contains(&key)
 }
 
-/// Why an option of Lustre's cannot be had.
+/// Why an option of Lustre's is not supported.
 fn why_not(key: &str) -> &'static str {
     match key {
         "nouser_xattr" => "users always have extended attributes",
@@ -185,18 +186,18 @@ fn why_not(key: &str) -> &'static str {
     }
 }
 
-/// What to mount.
+/// The source of a mount.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Source {
-    /// Where the MGS is.
+    /// The addresses of the MGS.
     pub mgs: Vec<Nid>,
     /// The file system.
     pub fsname: String,
-    /// The directory in it, name by name; none for all of it.
+    /// The directory in it, as a list of names; empty for the root.
     pub subtree: Vec<String>,
 }
 
-/// `NID[:NID...]:/FSNAME[/DIRECTORY]` into its parts.
+/// Splits `NID[:NID...]:/FSNAME[/DIRECTORY]` into its parts.
 pub(crate) fn parse_source(source: &str) -> anyhow::Result<Source> {
     let bad = || {
         anyhow::anyhow!(
@@ -215,7 +216,7 @@ pub(crate) fn parse_source(source: &str) -> anyhow::Result<Source> {
     let mut list = Vec::new();
     let mut rest = nids;
     while !rest.is_empty() {
-        // A NID is host:port or unix:path, so it ends at its second colon; an address in brackets has its own.
+        // A NID is host:port or unix:path, so it ends at its second colon, not counting those within brackets.
         let from = if rest.starts_with('[') { rest.find(']').ok_or_else(bad)? } else { 0 };
         let first = from + rest[from..].find(':').ok_or_else(bad)?;
         let end = rest[first + 1..].find(':').map_or(rest.len(), |at| first + 1 + at);

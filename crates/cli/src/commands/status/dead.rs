@@ -1,4 +1,4 @@
-//! Mounts whose process has died: every use of them fails, and nothing ends them but an unmount.
+//! Mounts whose process has died: every use of them fails until they are unmounted.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -8,17 +8,18 @@ use super::Process;
 
 /// A mount without a process.
 pub(crate) struct DeadMount {
-    /// What was mounted, `127.0.0.1:7988:/demo`.
+    /// The source of the mount, such as `127.0.0.1:7988:/demo`.
     pub source: String,
-    /// Where.
+    /// The mount point.
     pub place: PathBuf,
 }
 
-/// How long a mount that is not known to be dead may take to show that it is not.
+/// How long to wait for the check of a mount; one that hangs counts as alive.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl DeadMount {
-    /// Those of this machine that are `meant`. Mounts of processes that run are not asked: that could keep them busy.
+    /// The dead mounts of this machine that are `meant`. Mounts of running processes are not checked, because that could
+    /// keep them busy.
     pub(crate) fn all(running: &[Process], meant: impl Fn(&DeadMount) -> bool) -> Vec<DeadMount> {
         let known = |place: &Path| running.iter().any(|process| process.role == "mount" && process.is_at(place));
         let listed = fuse::mounts().into_iter().filter(|mount| !known(&mount.place));
@@ -26,7 +27,7 @@ impl DeadMount {
         let (sender, answers) = mpsc::channel();
         for mount in listed.filter(meant) {
             let sender = sender.clone();
-            // One that hangs, of another user perhaps, keeps this thread and nothing else.
+            // A mount that hangs, perhaps of another user, blocks only this thread.
             std::thread::spawn(move || {
                 if is_dead(&mount.place) {
                     let _ = sender.send(mount);
@@ -53,7 +54,7 @@ impl DeadMount {
     }
 }
 
-/// Whether what is mounted here has lost its process.
+/// Whether the mount at a place has lost its process.
 pub(crate) fn is_dead(place: &Path) -> bool {
     rustix::fs::statfs(place).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
 }

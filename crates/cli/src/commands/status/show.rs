@@ -1,4 +1,4 @@
-//! What `adamant status` shows: a row for each target and mount, and a line for each that lacks something.
+//! The output of `adamant status`: a row for each target and mount, and a line for each problem.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use super::{Arguments, Process, processes as all_processes};
 use crate::commands::up;
 use crate::output::{self, human, say};
 
-/// Requests that targets had answered when they were shown last.
+/// The request counts of targets at the last output.
 #[derive(Default)]
 pub(super) struct Pace {
     last: BTreeMap<String, (Instant, u64)>,
 }
 
 impl Pace {
-    /// Requests in a second since the last time.
+    /// The requests per second since the last output.
     fn of(&mut self, name: &str, count: u64) -> Option<f64> {
         let now = Instant::now();
         let (then, before) = self.last.insert(name.to_owned(), (now, count))?;
@@ -30,22 +30,22 @@ impl Pace {
 #[derive(Default)]
 struct Row {
     name: String,
-    /// `UP`, or what it is instead.
+    /// `UP`, or another state.
     state: String,
     recovery: Option<String>,
     clients: Option<u64>,
-    /// Bytes: all, and what may still be written.
+    /// Bytes: total, and available.
     space: Option<(u64, u64)>,
-    /// Requests that it has answered, and how many in a second.
+    /// Answered requests, and their rate per second.
     requests: Option<u64>,
     rate: Option<f64>,
     pid: Option<u32>,
     place: String,
-    /// What it lacks, in sentences.
+    /// Its problems, as sentences.
     lacks: Vec<String>,
 }
 
-/// Shows what runs; whether anything does.
+/// Prints the targets and mounts. Returns whether there are any.
 pub(super) fn print(arguments: &Arguments, pace: &mut Pace) -> anyhow::Result<bool> {
     let rows = rows(arguments, pace)?;
     if arguments.json {
@@ -77,14 +77,14 @@ fn rows(arguments: &Arguments, pace: &mut Pace) -> anyhow::Result<Vec<Row>> {
         dead = home.dead_mounts(&mounts);
         processes = servers.into_iter().chain(mounts).collect();
         if !processes.is_empty() || !dead.is_empty() {
-            let shown_log = home.dir().join("server.log").display().to_string();
+            let log = home.dir().join("server.log").display().to_string();
             let served: Vec<String> = processes.iter().flat_map(Process::names).collect();
             let absent = home.known().into_iter().filter(|(name, _)| !served.contains(name));
             rows.extend(absent.map(|(name, place)| Row {
                 name,
                 state: "DOWN".to_owned(),
                 place: place.display().to_string(),
-                lacks: vec![format!("it is not served; {shown_log} says why")],
+                lacks: vec![format!("it is not served; {log} says why")],
                 ..Row::default()
             }));
         }
@@ -97,9 +97,9 @@ fn rows(arguments: &Arguments, pace: &mut Pace) -> anyhow::Result<Vec<Row>> {
             "mount" => of_mount(process, device),
             _ => of_target(process, device, pace),
         };
-        // What a mount talks to is told in its own row.
-        let shown = |device: &&host::admin::Device| process.role != "mount" || device.kind == "client";
-        rows.extend(process.description.devices.iter().filter(shown).map(of_process));
+        // The connections of a mount are reported in its own row.
+        let has_row = |device: &&host::admin::Device| process.role != "mount" || device.kind == "client";
+        rows.extend(process.description.devices.iter().filter(has_row).map(of_process));
     }
     rows.extend(dead.into_iter().map(|mount| {
         let place = mount.place.display().to_string();
@@ -116,7 +116,7 @@ fn of_target(process: &Process, device: &host::admin::Device, pace: &mut Pace) -
     let one = |leaf: &str| process.params(&format!("*.{name}.{leaf}")).pop().map(|(_, value)| value);
     let recovery = one("recovery_status");
     let status = |text: &String| text.lines().find_map(|line| line.strip_prefix("status: ").map(str::to_owned));
-    // The space for data of an object target counts, not that of its store.
+    // For an object target the space for data counts, not that of its store.
     let kbytes = process.params(&format!("*.{name}.kbytes*"));
     let is_data = |path: &str| path.starts_with("obdfilter.");
     let of_data = kbytes.iter().any(|(path, _)| is_data(path));
@@ -143,7 +143,7 @@ fn of_target(process: &Process, device: &host::admin::Device, pace: &mut Pace) -
     }
 }
 
-/// All requests that a `stats` parameter counts.
+/// The sum of all requests in a `stats` parameter.
 fn samples(text: &str) -> u64 {
     let count = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
         [_, count, "samples", unit, ..] if unit != "[bytes]" => count.parse::<u64>().ok(),
@@ -175,7 +175,7 @@ fn of_mount(process: &Process, device: &host::admin::Device) -> Row {
     }
 }
 
-/// The state of a mount with connections that are not `FULL`: an attempt to connect goes on and off.
+/// The state of a mount with connections that are not `FULL`, which alternate between connecting and waiting.
 fn state_of(lost: &[(String, String)]) -> &'static str {
     let recovers = |state: &str| state.starts_with("REPLAY") || state == "RECOVER";
     if lost.iter().all(|(_, state)| recovers(state)) { "RECOVER" } else { "DISCONN" }

@@ -1,8 +1,8 @@
 //! The directory in which `adamant up` keeps a file system: its targets, and a list of them.
 //!
-//! The list is a file `targets`, and grows with each target that was made. So a target whose folder is not there (its disk is not
-//! mounted, or it was moved) is missed, and nothing is made in its place. Directories of older versions have no list: there
-//! a folder is missed when one that is made after it is there.
+//! The list is a file `targets`, to which each new target is added. So if the folder of a target is missing (its disk is
+//! not mounted, or it was moved), that is an error, and no new target is made in its place. Directories of older versions
+//! have no list: in these, a folder is missing if one that is made after it exists.
 
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,17 +16,17 @@ use proto::{Nid, TargetKind};
 use crate::commands::status::dead::DeadMount;
 use crate::commands::status::{self, Process};
 
-/// See the module.
+/// The directory of a file system.
 pub(crate) struct Home {
     dir: PathBuf,
     list: List,
 }
 
-/// What the file `targets` says.
+/// The contents of the file `targets`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct List {
     fsname: Option<String>,
-    /// Name and folder of each target, in the order in which they were made.
+    /// The name and folder of each target, in the order in which they were made.
     targets: Vec<(String, String)>,
 }
 
@@ -35,11 +35,11 @@ struct List {
 pub(crate) struct Wanted {
     /// Its folder.
     pub folder: String,
-    /// What it is.
+    /// Its kind.
     pub kind: TargetKind,
-    /// Which of its kind.
+    /// Its index among the targets of its kind.
     pub index: u32,
-    /// Its folder holds something.
+    /// Whether its folder exists and is not empty.
     pub there: bool,
 }
 
@@ -47,7 +47,7 @@ const LIST: &str = "targets";
 const HEAD: &str = "# The targets of this file system, kept by 'adamant up': one that is not in its folder is missed, not made anew.\n";
 
 impl Home {
-    /// The file system of a directory, which need not be there.
+    /// The file system in a directory, which need not exist.
     pub(crate) fn new(dir: &Path) -> anyhow::Result<Home> {
         let dir = std::path::absolute(dir)?;
         let file = dir.join(LIST);
@@ -64,7 +64,7 @@ impl Home {
         &self.dir
     }
 
-    /// Where its servers listen: a Unix socket with a short name that follows from the directory.
+    /// The address of its servers: a Unix socket with a short name that is derived from the directory.
     pub(crate) fn listen(&self) -> Nid {
         let mut hasher = DefaultHasher::new();
         self.dir.hash(&mut hasher);
@@ -89,12 +89,13 @@ impl Home {
         DeadMount::all(running, |mount| mount.is_mounted_from(&nid))
     }
 
-    /// Its targets as the list has them: name and folder.
+    /// The listed targets: name and folder.
     pub(crate) fn known(&self) -> Vec<(String, PathBuf)> {
         self.list.targets.iter().map(|(name, folder)| (name.clone(), self.dir.join(folder))).collect()
     }
 
-    /// The name of the file system, if it has one. `server` serves it: what it holds open cannot be read.
+    /// The name of the file system, if it has one. If `server` serves it, the name comes from there, because an open store
+    /// cannot be read.
     pub(crate) fn fsname(&self, server: Option<&Process>) -> Option<String> {
         let served = || server.and_then(|server| server.fsnames().into_iter().next());
         let stored = || {
@@ -105,10 +106,10 @@ impl Home {
         self.list.fsname.clone().or_else(served).or_else(stored)
     }
 
-    /// The targets that a file system of so many object targets has, or more if it has more.
+    /// The targets of a file system with `osts` object targets, or with more if it has more.
     ///
     /// # Errors
-    /// One that was there is not: which.
+    /// The targets that existed and are missing.
     pub(crate) fn wanted(&self, osts: u32) -> anyhow::Result<Vec<Wanted>> {
         let is_there = |folder: &str| is_filled(&self.dir.join(folder));
         let known = self.list.targets.iter().map(|(_, folder)| folder.clone());
@@ -140,7 +141,7 @@ impl Home {
         Ok(wanted)
     }
 
-    /// A target was made, or found.
+    /// Adds a target, which was made or found, to the list.
     pub(crate) fn remember(&mut self, fsname: &str, name: &str, folder: &str) -> anyhow::Result<()> {
         if self.list.targets.iter().any(|(_, known)| known == folder) && self.list.fsname.is_some() {
             return Ok(());
@@ -182,7 +183,7 @@ impl List {
     }
 }
 
-/// Whether a folder is there and holds something: the empty place of a disk that is not mounted does not.
+/// Whether a folder exists and is not empty: the mount point of a disk that is not mounted is empty.
 fn is_filled(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!((home.fsname(None).as_deref(), home.known().len()), (Some("d"), 4));
         assert!(home.wanted(1).unwrap().iter().all(|target| target.there), "it keeps what it has");
         assert_eq!(home.wanted(3).unwrap().iter().filter(|target| !target.there).count(), 1, "and may grow");
-        // Not there, and there but empty, as the place of a disk is.
+        // One folder is missing and one is empty, like the mount point of a disk.
         std::fs::remove_dir_all(dir.join("ost1")).unwrap();
         std::fs::remove_dir_all(dir.join("mdt0")).unwrap();
         std::fs::create_dir(dir.join("mdt0")).unwrap();
@@ -235,7 +236,7 @@ mod tests {
             make(root.path(), there);
             assert!(missed(root.path(), 2).contains(lacks), "{there:?}");
         }
-        // `up` was ended while it made them.
+        // `up` was interrupted while it made the targets.
         let root = tempfile::tempdir().unwrap();
         make(root.path(), &["mgt"]);
         assert_eq!(Home::new(root.path()).unwrap().wanted(2).unwrap().iter().filter(|target| !target.there).count(), 3);

@@ -1,4 +1,4 @@
-//! A name that the walk has met, and what can be learned of it.
+//! A name that the walk has found, and its attributes and layout.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,32 +11,32 @@ use proto::msg::Layout;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 use rustix::io::Errno;
 
-use super::condition::{Attributes, Facts, Trouble, shown};
-use crate::commands::lfs::layout::Shown;
+use super::condition::{Attributes, Facts, Trouble, view_of};
+use crate::commands::lfs::layout::LayoutView;
 
-/// See the module.
+/// A name that the walk has found.
 pub(super) struct Candidate<'a> {
     /// The directory that `place` is looked up in.
     pub at: BorrowedFd<'a>,
     /// Its name there.
     pub place: &'a OsStr,
-    /// How `--name` sees it.
+    /// The name that `--name` matches.
     pub name: &'a [u8],
-    /// Its path as it is printed.
+    /// The path to print.
     pub path: &'a [u8],
     pub depth: usize,
-    /// Its inode number, as the directory said it; 0: it was not listed.
+    /// The inode number from the directory; 0 if the name was not listed.
     pub number: u64,
-    /// What the directory said, if it said so.
+    /// The kind from the directory, if it says so.
     pub kind: Option<FileType>,
-    /// Attributes that the client has will do, even if they are old.
+    /// Whether cached attributes of the client are enough, even if they are old.
     pub lazy: bool,
     pub attributes: Option<Attributes>,
-    pub shown: Option<Shown>,
+    pub view: Option<LayoutView>,
 }
 
 impl Candidate<'_> {
-    /// The FID of a file or directory, as text; nothing for what cannot be opened to be asked.
+    /// The FID of a file or directory, as text; `None` for other kinds, which cannot be opened to ask.
     ///
     /// # Errors
     /// See [`Trouble`].
@@ -52,7 +52,7 @@ impl Candidate<'_> {
 }
 
 impl Candidate<'_> {
-    /// A file whose data is lost cannot be opened, but its directory can be.
+    /// Asks the file itself or, because a file whose data is lost cannot be opened, its directory.
     fn layout_bytes(&self) -> io::Result<Vec<u8>> {
         let answer = ioctl::ask_at(self.at, self.place, Verb::GetLayout, &[]);
         let is_lost = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::IO) && self.number != 0;
@@ -90,21 +90,21 @@ impl Facts for Candidate<'_> {
         self.attributes.as_ref().ok_or(Trouble::Gone)
     }
 
-    fn layout(&mut self) -> Result<&Shown, Trouble> {
-        if self.shown.is_none() {
+    fn layout(&mut self) -> Result<&LayoutView, Trouble> {
+        if self.view.is_none() {
             let kind = self.kind()?;
             let bytes = self.layout_bytes().map_err(of_layout)?;
             let layout = Layout::decode(&bytes[..]).map_err(|error| Trouble::Failed(io::Error::other(error)))?;
-            self.shown = Some(shown(layout, kind));
+            self.view = Some(view_of(layout, kind));
         }
-        self.shown.as_ref().ok_or(Trouble::Gone)
+        self.view.as_ref().ok_or(Trouble::Gone)
     }
 }
 
 /// Asks the kernel for the attributes of a name.
 ///
 /// # Errors
-/// As statx(2).
+/// As for statx(2).
 pub(super) fn stat(at: BorrowedFd<'_>, place: &OsStr, lazy: bool, flags: AtFlags) -> Result<Attributes, Errno> {
     let sync = if lazy { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -128,7 +128,7 @@ fn attributes(found: &Statx) -> Attributes {
     }
 }
 
-/// What an error about a name in a directory that was just listed means. `ESTALE`: removed while it was looked up.
+/// The meaning of an error about a name in a directory that was just listed. `ESTALE`: it was removed during the lookup.
 pub(super) fn of_name(error: Errno) -> Trouble {
     match error {
         Errno::NOENT | Errno::STALE => Trouble::Gone,
@@ -136,7 +136,7 @@ pub(super) fn of_name(error: Errno) -> Trouble {
     }
 }
 
-/// The same of what only a mount of ours answers. `ELOOP`: it became a symbolic link meanwhile.
+/// The same for requests that only an Adamant mount answers. `ELOOP`: the name became a symbolic link in the meantime.
 fn of_layout(error: io::Error) -> Trouble {
     match Errno::from_io_error(&error) {
         Some(Errno::NOTTY | Errno::OPNOTSUPP) => Trouble::Foreign,

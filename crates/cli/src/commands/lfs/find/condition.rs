@@ -1,4 +1,4 @@
-//! The tests of `lfs find` as values, in the order of what they cost.
+//! The tests of `lfs find` as values, in the order of their cost.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use rustix::fs::FileType;
 use super::glob::Glob;
 use super::mode::Permissions;
 use super::number::Range;
-use crate::commands::lfs::layout::Shown;
+use crate::commands::lfs::layout::LayoutView;
 
 /// A point of time: seconds since 1970 and nanoseconds.
 pub(super) type Moment = (i64, u32);
 
-/// Which of a file's times.
+/// One of a file's times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stamp {
     Access,
@@ -22,7 +22,7 @@ pub(super) enum Stamp {
     Modification,
 }
 
-/// What stat knows.
+/// The attributes from stat.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     pub kind: FileType,
@@ -31,17 +31,17 @@ pub(super) struct Attributes {
     pub uid: u32,
     pub gid: u32,
     pub size: u64,
-    /// Of 512 bytes.
+    /// Blocks of 512 bytes.
     pub blocks: u64,
     pub access: Moment,
     pub change: Moment,
     pub modification: Moment,
-    /// Not known on every file system.
+    /// Not every file system knows it.
     pub birth: Option<Moment>,
 }
 
 impl Attributes {
-    /// One of the times.
+    /// Returns one of the times.
     pub(super) fn time(&self, stamp: Stamp) -> Option<Moment> {
         match stamp {
             Stamp::Access => Some(self.access),
@@ -52,48 +52,48 @@ impl Attributes {
     }
 }
 
-/// Why something is not known of a name.
+/// Why a fact about a name is not known.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It was removed meanwhile.
+    /// The name was removed in the meantime.
     Gone,
-    /// It lies on another file system, where files have no layouts.
+    /// It is on another file system, whose files have no layouts.
     Foreign,
-    /// Anything else.
+    /// Any other error.
     Failed(io::Error),
 }
 
-/// What tests ask of a name. Each fact is looked up when a test needs it.
+/// The facts that tests need about a name. Each is looked up when a test needs it.
 pub(super) trait Facts {
     /// The last part of its path.
     fn name(&self) -> &[u8];
-    /// How far below the path that the command was given.
+    /// The depth below the path that was given to the command.
     fn depth(&self) -> usize;
-    /// What it is.
+    /// The kind.
     ///
     /// # Errors
     /// See [`Trouble`].
     fn kind(&mut self) -> Result<FileType, Trouble>;
-    /// What stat knows.
+    /// The attributes from stat.
     ///
     /// # Errors
     /// See [`Trouble`].
     fn attributes(&mut self) -> Result<&Attributes, Trouble>;
-    /// Its layout; only files and directories are asked.
+    /// The layout; only for files and directories.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn layout(&mut self) -> Result<&Shown, Trouble>;
+    fn layout(&mut self) -> Result<&LayoutView, Trouble>;
 }
 
 /// A kind of layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pattern {
-    /// The data lies on the metadata target.
+    /// The data is on the metadata target.
     Mdt,
-    /// On object targets.
+    /// The data is on object targets.
     Raid0,
-    /// In an archive: no file of ours does.
+    /// The data is in an archive, which this version does not have.
     Released,
 }
 
@@ -106,7 +106,7 @@ pub(super) enum Test {
     Age(Stamp, Range),
     Newer(Stamp, Moment),
     Size(Range),
-    /// Of bytes in blocks.
+    /// The space taken, in bytes.
     Blocks(Range),
     Links(Range),
     User(u32),
@@ -120,14 +120,14 @@ pub(super) enum Test {
     Pool(String),
 }
 
-/// What a test must know.
+/// The facts that a test needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Cost {
-    /// What the directory says.
+    /// Those in the directory entry.
     Entry,
-    /// What stat knows.
+    /// Those from stat.
     Attributes,
-    /// The layout.
+    /// Those in the layout.
     Layout,
 }
 
@@ -157,7 +157,7 @@ impl Test {
             Test::User(uid) => facts.attributes()?.uid == *uid,
             Test::Group(gid) => facts.attributes()?.gid == *gid,
             Test::Permissions(permissions) => permissions.hold(facts.attributes()?.mode),
-            // There is one metadata target.
+            // There is only one metadata target.
             Test::Mdt(targets) => targets.contains(&0),
             Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) | Test::Pool(_) => {
                 match facts.kind()? {
@@ -169,20 +169,21 @@ impl Test {
         })
     }
 
-    fn holds_of_file(&self, shown: &Shown) -> bool {
-        let resident = shown.layout().resident;
+    fn holds_of_file(&self, view: &LayoutView) -> bool {
+        let resident = view.layout().resident;
         match self {
-            // While the data lies on the metadata target there are no objects.
-            Test::Osts(osts) => !resident && shown.layout().osts.iter().any(|ost| osts.contains(ost)),
+            // A file whose data is on the metadata target has no objects.
+            Test::Osts(osts) => !resident && view.layout().osts.iter().any(|ost| osts.contains(ost)),
             Test::Pattern(pattern) => *pattern == if resident { Pattern::Mdt } else { Pattern::Raid0 },
-            Test::StripeCount(range) => range.holds_size(shown.count().try_into().unwrap_or(0)),
-            Test::StripeSize(range) => range.holds_size(shown.size().into()),
-            Test::Pool(pool) => shown.layout().pool == *pool,
+            Test::StripeCount(range) => range.holds_size(view.count().try_into().unwrap_or(0)),
+            Test::StripeSize(range) => range.holds_size(view.size().into()),
+            Test::Pool(pool) => view.layout().pool == *pool,
             _ => false,
         }
     }
 
-    /// A directory has no objects, but the layout of its new files; a count of all targets (-1) is no number to compare.
+    /// A directory has no objects, only the layout for its new files; a count of -1 (all targets) is not a number to
+    /// compare with.
     fn holds_of_directory(&self, facts: &mut impl Facts) -> Result<bool, Trouble> {
         Ok(match self {
             Test::StripeCount(range) => {
@@ -195,14 +196,14 @@ impl Test {
     }
 }
 
-/// A test, or its opposite.
+/// A test, or its negation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Condition {
     pub test: Test,
     pub not: bool,
 }
 
-/// All that must hold: the cheap tests first, so that what costs a request is asked of few.
+/// Conditions that must all hold. Cheap tests run first, so that few names need those that cost a request.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Conditions {
     all: Vec<Condition>,
@@ -210,16 +211,16 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Ages are counted back from `now`, in seconds since 1970.
+    /// Ages are relative to `now`, in seconds since 1970.
     pub(super) fn new(mut all: Vec<Condition>, now: i64) -> Conditions {
         all.sort_by_key(|condition| condition.test.cost());
         Conditions { all, now }
     }
 
-    /// Whether they all hold.
+    /// Whether all conditions hold.
     ///
     /// # Errors
-    /// A fact that could not be had.
+    /// A fact that could not be obtained.
     pub(super) fn hold(&self, facts: &mut impl Facts) -> Result<bool, Trouble> {
         for Condition { test, not } in &self.all {
             if test.holds(facts, self.now)? == *not {
@@ -231,19 +232,19 @@ impl Conditions {
 }
 
 /// A layout as `lfs getstripe` shows it.
-pub(super) fn shown(layout: Layout, kind: FileType) -> Shown {
-    Shown::new(layout, kind == FileType::Directory)
+pub(super) fn view_of(layout: Layout, kind: FileType) -> LayoutView {
+    LayoutView::new(layout, kind == FileType::Directory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A name of which all is known, and how far the tests asked.
+    /// A name about which all facts are known, which records how far the tests asked.
     struct Known {
         name: &'static str,
         attributes: Attributes,
-        layout: Shown,
+        layout: LayoutView,
         asked: Option<Cost>,
     }
 
@@ -262,7 +263,7 @@ mod tests {
             self.asked = self.asked.max(Some(Cost::Attributes));
             Ok(&self.attributes)
         }
-        fn layout(&mut self) -> Result<&Shown, Trouble> {
+        fn layout(&mut self) -> Result<&LayoutView, Trouble> {
             self.asked = self.asked.max(Some(Cost::Layout));
             Ok(&self.layout)
         }
@@ -284,7 +285,7 @@ mod tests {
             modification: (NOW - 3000, 0),
             birth: None,
         };
-        Known { name: "film.mpg", attributes, layout: shown(layout, kind), asked: None }
+        Known { name: "film.mpg", attributes, layout: view_of(layout, kind), asked: None }
     }
 
     fn file() -> Known {

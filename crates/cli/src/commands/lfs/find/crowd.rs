@@ -1,34 +1,34 @@
-//! Threads that share work which finds more work, as a walk through directories does.
+//! A pool of threads for work that creates more work, such as a walk through directories.
 //!
-//! Each thread has a stack of its own and takes what it pushed last, so a walk goes deep first and its stacks stay small. Only when
-//! others are idle does it give something away, and then the oldest, behind which the most is to be found. So the shared queue
-//! never holds more than there are threads.
+//! Each thread has its own stack and takes what it pushed last, so a walk goes deep first and stacks stay small. Only when
+//! other threads are idle does a thread share work, and then its oldest, which is likely to lead to the most. So the shared
+//! queue never holds more items than there are threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// What the threads share.
+/// The state that the threads share.
 pub(super) struct Crowd<W> {
     shared: Mutex<VecDeque<W>>,
     wake: Condvar,
     threads: usize,
-    /// Threads that wait for work, less what lies in the queue for them.
-    hungry: AtomicUsize,
+    /// The number of threads that wait for work, minus the items in the queue.
+    unserved: AtomicUsize,
     idle: AtomicUsize,
     ended: AtomicBool,
 }
 
-/// One thread's work.
+/// The work of one thread.
 pub(super) struct Stack<'a, W> {
     crowd: &'a Crowd<W>,
     own: VecDeque<W>,
 }
 
 impl<W: Send> Crowd<W> {
-    /// Does `work` and all that it leads to, with so many threads. `worker` makes what each thread needs, `act` does one piece
-    /// and pushes what it finds, `rest` is called when a thread has nothing to do.
+    /// Runs `work` and everything that follows from it on `threads` threads. `worker` makes the state of a thread, `act`
+    /// runs one item and pushes the items that it finds, `rest` is called when a thread has nothing to do.
     pub(super) fn run<S>(
         threads: usize,
         work: impl IntoIterator<Item = W>,
@@ -41,7 +41,7 @@ impl<W: Send> Crowd<W> {
             shared: Mutex::new(work.into_iter().collect()),
             wake: Condvar::new(),
             threads,
-            hungry: AtomicUsize::new(0),
+            unserved: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
         };
@@ -69,7 +69,7 @@ impl<W: Send> Crowd<W> {
         });
     }
 
-    /// Work from the queue, once there is some; nothing when all threads ask for it and there is none.
+    /// The next item of the queue, once there is one; `None` when all threads wait and the queue is empty.
     fn next(&self) -> Option<W> {
         let mut shared = self.shared.lock();
         self.idle.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl<W: Send> Crowd<W> {
             }
             if let Some(work) = shared.pop_front() {
                 self.idle.fetch_sub(1, Ordering::Relaxed);
-                self.count_hungry(shared.len());
+                self.count_unserved(shared.len());
                 return Some(work);
             }
             if self.idle.load(Ordering::Relaxed) == self.threads {
@@ -87,33 +87,33 @@ impl<W: Send> Crowd<W> {
                 self.wake.notify_all();
                 return None;
             }
-            self.count_hungry(0);
+            self.count_unserved(0);
             self.wake.wait(&mut shared);
         }
     }
 
-    fn count_hungry(&self, waiting: usize) {
-        self.hungry.store(self.idle.load(Ordering::Relaxed).saturating_sub(waiting), Ordering::Relaxed);
+    fn count_unserved(&self, waiting: usize) {
+        self.unserved.store(self.idle.load(Ordering::Relaxed).saturating_sub(waiting), Ordering::Relaxed);
     }
 }
 
 impl<W> Stack<'_, W> {
-    /// More work.
+    /// Adds work.
     pub(super) fn push(&mut self, work: W) {
         self.own.push_back(work);
         self.share();
     }
 
-    /// Ends the work of all.
+    /// Stops all threads.
     pub(super) fn end(&self) {
         let _shared = self.crowd.shared.lock();
         self.crowd.ended.store(true, Ordering::Relaxed);
         self.crowd.wake.notify_all();
     }
 
-    /// Gives the oldest work away if somebody waits for it.
+    /// Shares the oldest item if another thread waits for work.
     fn share(&mut self) {
-        if self.crowd.hungry.load(Ordering::Relaxed) == 0 {
+        if self.crowd.unserved.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut shared = self.crowd.shared.lock();
@@ -123,7 +123,7 @@ impl<W> Stack<'_, W> {
             shared.push_back(work);
             self.crowd.wake.notify_one();
         }
-        self.crowd.hungry.store(idle.saturating_sub(shared.len()), Ordering::Relaxed);
+        self.crowd.unserved.store(idle.saturating_sub(shared.len()), Ordering::Relaxed);
     }
 }
 
@@ -131,7 +131,7 @@ impl<W> Stack<'_, W> {
 mod tests {
     use super::*;
 
-    /// The pieces that a walk over a tree of numbers sees: each number has so many smaller ones below it.
+    /// The number of items in a walk over a tree of numbers, in which each number has smaller ones below it.
     fn count(threads: usize, roots: &[u32], stop_after: usize) -> (usize, usize) {
         let (seen, rests) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Crowd::run(
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn all_work_is_done_once_by_any_number_of_threads() {
         for threads in [1, 2, 7, 16] {
-            // A number n stands for 2^n pieces.
+            // Number n leads to 2^n items.
             assert_eq!(count(threads, &[12, 3, 0], usize::MAX).0, 4096 + 8 + 1, "{threads}");
             let (seen, rests) = count(threads, &[], usize::MAX);
             assert_eq!((seen, rests), (0, threads));

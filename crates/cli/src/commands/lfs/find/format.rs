@@ -1,4 +1,4 @@
-//! `--printf FORMAT`: what is printed of each name.
+//! `--printf FORMAT`: the output for each name.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 use super::candidate::Candidate;
 use super::condition::{Facts, Moment, Stamp, Trouble};
 
-/// A format, read.
+/// A parsed format.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Format(Vec<Piece>);
 
@@ -18,7 +18,7 @@ pub(super) struct Format(Vec<Piece>);
 enum Piece {
     Text(Vec<u8>),
     Path,
-    /// One of stat's figures, by its letter.
+    /// A figure from stat, by its letter.
     Figure(char),
     /// A time, as text or in seconds since 1970.
     Time(Stamp, bool),
@@ -29,7 +29,7 @@ enum Piece {
 
 impl Format {
     /// # Errors
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub(super) fn parse(text: &str) -> anyhow::Result<Format> {
         let mut pieces = Vec::new();
         let mut plain = Vec::new();
@@ -57,7 +57,7 @@ impl Format {
         Ok(Format(pieces))
     }
 
-    /// Appends what is printed of a name. Of a name of which something cannot be had, nothing is printed.
+    /// Appends the output for a name. If a fact is missing, nothing is printed for the name.
     ///
     /// # Errors
     /// See [`Trouble`].
@@ -132,19 +132,19 @@ impl Piece {
             Piece::Fid => name.fid()?.unwrap_or_default(),
             Piece::Layout(letter) => match name.kind()? {
                 FileType::RegularFile | FileType::Directory => {
-                    let shown = name.layout()?;
+                    let view = name.layout()?;
                     match letter {
-                        'c' => shown.count().to_string(),
-                        'i' => shown.first().to_string(),
-                        'S' => shown.size().to_string(),
-                        _ if shown.layout().resident => String::new(),
-                        _ => shown.layout().osts.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+                        'c' => view.count().to_string(),
+                        'i' => view.first().to_string(),
+                        'S' => view.size().to_string(),
+                        _ if view.layout().resident => String::new(),
+                        _ => view.layout().osts.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
                     }
                 }
                 _ => String::new(),
             },
         };
-        // A vector takes all that is written to it.
+        // Writing to a vector cannot fail.
         let _ = out.write_all(text.as_bytes());
         Ok(())
     }
@@ -174,7 +174,7 @@ fn figure(letter: char, name: &mut Candidate<'_>) -> Result<String, Trouble> {
     })
 }
 
-/// As ctime(3) shows it, by local time.
+/// The time as ctime(3) prints it, in local time.
 fn readable_time(time: Moment) -> String {
     match Timestamp::from_second(time.0) {
         Ok(stamp) => stamp.to_zoned(TimeZone::system()).strftime("%a %b %e %H:%M:%S %Y").to_string(),
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn times_read_as_ctime_writes_them() {
-        let shown = readable_time((0, 0));
-        assert!(shown.contains(" 19") && shown.len() == 24, "{shown}");
+        let text = readable_time((0, 0));
+        assert!(text.contains(" 19") && text.len() == 24, "{text}");
         assert_eq!(readable_time((i64::MAX, 0)), i64::MAX.to_string());
     }
 }

@@ -1,11 +1,11 @@
-//! Patterns of names, as in glob(7): `*`, `?`, `[a-z]`, `[!x]`, `[[:digit:]]`, a backslash before what is meant as it stands.
+//! Patterns for names, as in glob(7): `*`, `?`, `[a-z]`, `[!x]`, `[[:digit:]]`, and a backslash to quote a character.
 //!
-//! Matching never costs more than pattern times name, whatever the pattern.
+//! The cost of a match is at most the length of the pattern times that of the name, whatever the pattern.
 
-/// A byte that is no UTF-8 becomes a unit of its own, above all characters.
+/// A byte that is not UTF-8 becomes a unit above all characters.
 const STRAY: u32 = 0x11_0000;
 
-/// A pattern, read.
+/// A parsed pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Glob(Vec<Token>);
 
@@ -20,26 +20,26 @@ enum Token {
 type Class = fn(&char) -> bool;
 
 impl Glob {
-    /// Every pattern means something: a bracket without its end is a bracket.
+    /// Parses a pattern. Every text is one: a bracket that is not closed stands for itself.
     pub(super) fn parse(pattern: &[u8]) -> Glob {
         let pattern = units(pattern);
         let (mut tokens, mut rest) = (Vec::new(), &pattern[..]);
-        while let Some((&unit, behind)) = rest.split_first() {
-            rest = behind;
+        while let Some((&unit, tail)) = rest.split_first() {
+            rest = tail;
             tokens.push(match char::from_u32(unit) {
                 Some('*') if tokens.last() == Some(&Token::Run) => continue,
                 Some('*') => Token::Run,
                 Some('?') => Token::One,
                 Some('\\') => match rest.split_first() {
-                    Some((&meant, behind)) => {
-                        rest = behind;
+                    Some((&meant, tail)) => {
+                        rest = tail;
                         Token::Unit(meant)
                     }
                     None => Token::Unit(unit),
                 },
                 Some('[') => match set(rest) {
-                    Some((token, behind)) => {
-                        rest = behind;
+                    Some((token, tail)) => {
+                        rest = tail;
                         token
                     }
                     None => Token::Unit(unit),
@@ -54,7 +54,7 @@ impl Glob {
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         let name = units(name);
         let (mut at, mut token) = (0, 0);
-        // Where the last run stands, and where what follows it was tried last.
+        // The position of the last `*`, and where its remainder was tried last.
         let mut run: Option<(usize, usize)> = None;
         loop {
             match self.0.get(token) {
@@ -96,45 +96,45 @@ impl Token {
     }
 }
 
-/// The set behind a bracket, and what stands behind it; nothing if it has no end.
+/// Parses the set after a bracket, and returns it with the rest; `None` if it is not closed.
 fn set(mut rest: &[u32]) -> Option<(Token, &[u32])> {
     let is = |unit: Option<&u32>, wanted: char| unit == Some(&u32::from(wanted));
     let not = is(rest.first(), '!') || is(rest.first(), '^');
     rest = rest.get(usize::from(not)..)?;
     let (mut ranges, mut classes, mut first) = (Vec::new(), Vec::new(), true);
     loop {
-        let (&unit, behind) = rest.split_first()?;
-        // A closing bracket that comes first is one of the set.
+        let (&unit, tail) = rest.split_first()?;
+        // A closing bracket in first position belongs to the set.
         if unit == u32::from(']') && !first {
-            return Some((Token::Set { not, ranges, classes }, behind));
+            return Some((Token::Set { not, ranges, classes }, tail));
         }
         first = false;
         if unit == u32::from('[')
-            && let Some((class, behind)) = class(behind)
+            && let Some((class, tail)) = class(tail)
         {
             classes.push(class);
-            rest = behind;
+            rest = tail;
             continue;
         }
-        let (low, behind) = if unit == u32::from('\\') { (*behind.first()?, &behind[1..]) } else { (unit, behind) };
-        match behind {
+        let (low, tail) = if unit == u32::from('\\') { (*tail.first()?, &tail[1..]) } else { (unit, tail) };
+        match tail {
             [dash, high, after @ ..] if *dash == u32::from('-') && *high != u32::from(']') => {
                 ranges.push((low, *high));
                 rest = after;
             }
             _ => {
                 ranges.push((low, low));
-                rest = behind;
+                rest = tail;
             }
         }
     }
 }
 
-/// `:digit:]`.
+/// Parses a class such as `:digit:]`.
 fn class(rest: &[u32]) -> Option<(Class, &[u32])> {
-    let behind = rest.strip_prefix(&[u32::from(':')])?;
-    let length = behind.iter().position(|unit| *unit == u32::from(':'))?;
-    let name: String = behind[..length].iter().filter_map(|unit| char::from_u32(*unit)).collect();
+    let tail = rest.strip_prefix(&[u32::from(':')])?;
+    let length = tail.iter().position(|unit| *unit == u32::from(':'))?;
+    let name: String = tail[..length].iter().filter_map(|unit| char::from_u32(*unit)).collect();
     let class: Class = match name.as_str() {
         "alnum" => |c| c.is_alphanumeric(),
         "alpha" => |c| c.is_alphabetic(),
@@ -150,10 +150,10 @@ fn class(rest: &[u32]) -> Option<(Class, &[u32])> {
         "xdigit" => char::is_ascii_hexdigit,
         _ => return None,
     };
-    behind[length + 1..].strip_prefix(&[u32::from(']')]).map(|after| (class, after))
+    tail[length + 1..].strip_prefix(&[u32::from(']')]).map(|after| (class, after))
 }
 
-/// The characters of a name, and the bytes that are none.
+/// The characters of a name, and the bytes that are not UTF-8.
 fn units(name: &[u8]) -> Vec<u32> {
     let mut units = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! `lfs find`: names with certain attributes and layouts, by many threads.
+//! `lfs find`: searches for names by attributes and layouts, with many threads.
 
 mod candidate;
 mod condition;
@@ -30,7 +30,7 @@ use format::Format;
 use walk::{Visit, walk};
 pub(crate) use words::plain;
 
-/// What `lfs find` takes.
+/// The arguments of `lfs find`.
 pub(crate) struct Find(ArgMatches);
 
 impl FromArgMatches for Find {
@@ -54,7 +54,7 @@ impl Args for Find {
     }
 }
 
-/// What is printed of a name.
+/// What to print for a name.
 enum Output {
     Line,
     Zero,
@@ -88,7 +88,7 @@ impl Visit for Search {
             return Ok(());
         }
         match &self.output {
-            // A name must not drive a terminal.
+            // A name must not send control characters to a terminal.
             Output::Line if self.terminal => {
                 out.extend_from_slice(output::one_line(&String::from_utf8_lossy(name.path)).as_bytes());
                 out.push(b'\n');
@@ -143,7 +143,7 @@ pub(crate) fn run(find: &Find) -> anyhow::Result<ExitCode> {
     Ok(if walk(&search, &paths, settings.threads) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Whether the paths lie in the file system that a target was named with; those elsewhere fail when they are searched.
+/// Checks that the paths are in the file system by whose name a target was given; other paths fail during the search.
 fn belongs(paths: &[PathBuf], fsname: &str) -> anyhow::Result<()> {
     for path in paths {
         let Ok(identity) = ioctl::ask(path, Verb::Identity, &[]) else { continue };
@@ -156,10 +156,10 @@ fn belongs(paths: &[PathBuf], fsname: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A directory is open for each level that is searched.
+/// Raises the limit of descriptors, because a directory is open for each level of the search.
 fn raise_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    // With the limit as it is the deepest directories may not be readable; that is told of then.
+    // If this fails, the deepest directories may not be readable, which is reported then.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 

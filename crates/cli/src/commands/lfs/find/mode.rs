@@ -2,20 +2,20 @@
 
 use anyhow::anyhow;
 
-/// Which permissions are wanted.
+/// The wanted permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Permissions {
     /// Exactly these.
     Exactly(u32),
     /// All of these.
     All(u32),
-    /// One of these; if none is named, any will do.
+    /// One of these; if none is named, any mode matches.
     Any(u32),
 }
 
 impl Permissions {
     /// # Errors
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub(super) fn parse(text: &str) -> anyhow::Result<Permissions> {
         let (kind, mode): (fn(u32) -> Permissions, &str) = match text.split_at_checked(1) {
             Some(("-", mode)) => (Permissions::All, mode),
@@ -30,7 +30,7 @@ impl Permissions {
         mode.split(',').try_fold(0, clause).map(kind).ok_or_else(bad)
     }
 
-    /// Whether a file's mode is so.
+    /// Whether the mode of a file matches.
     pub(super) fn hold(self, mode: u32) -> bool {
         let mode = mode & 0o7777;
         match self {
@@ -64,7 +64,8 @@ fn clause(mode: u32, clause: &str) -> Option<u32> {
         bits |= match letter {
             'r' => 0o444 & whose,
             'w' => 0o222 & whose,
-            // `X` is for directories and what is executable already: of a mode that starts empty, as `x`.
+            // `X` is for directories and for files that are executable already; because the mode starts empty, it means
+            // `x`.
             'x' | 'X' => 0o111 & whose,
             's' => 0o6000 & special,
             't' => 0o1000 & special,

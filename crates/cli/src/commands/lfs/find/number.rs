@@ -1,4 +1,4 @@
-//! Numbers of tests: `[+-]N` with units, and how a value compares with them.
+//! The numbers in tests: `[+-]N` with units, and the comparison with a value.
 
 use std::cmp::Ordering;
 
@@ -17,17 +17,17 @@ impl Range {
     /// `[+-]N`.
     ///
     /// # Errors
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub(super) fn plain(text: &str) -> anyhow::Result<Range> {
         let (side, number) = side(text);
         let value = digits(number).ok_or_else(|| anyhow!("'{text}' is not a number; expected N, +N or -N"))?;
         Ok(Range { side, value, unit: 1 })
     }
 
-    /// `[+-]N[bkMGTPE]`, with a unit for a number without one; `b` is a block of 512 bytes.
+    /// `[+-]N[bkMGTPE]`; `unit` is for a number without one; `b` is a block of 512 bytes.
     ///
     /// # Errors
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub(super) fn size(text: &str, unit: u64) -> anyhow::Result<Range> {
         let bad = || anyhow!("'{text}' is not a size; expected [+-]N with an optional b, k, M, G, T, P or E");
         let (side, number) = side(text);
@@ -52,10 +52,10 @@ impl Range {
         Ok(Range { side, value, unit })
     }
 
-    /// `[+-]N[smhdwy]` with several units one after the other (`8h20m`), with a unit for a number without one. In seconds.
+    /// `[+-]N[smhdwy]`, in seconds; several units may follow each other (`8h20m`), and `unit` is for a number without one.
     ///
     /// # Errors
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub(super) fn age(text: &str, unit: u64) -> anyhow::Result<Range> {
         let bad = || anyhow!("'{text}' is not an age; expected [+-]N with an optional s, m, h, d, w or y, as in 8h20m");
         let (side, mut rest) = side(text);
@@ -67,7 +67,7 @@ impl Range {
             let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             let number: u64 = digits(&rest[..end]).ok_or_else(bad)?;
             let seconds = match rest[end..].chars().next() {
-                // Only a number that stands alone has no unit.
+                // Only a number that stands alone may lack a unit.
                 None if smallest.is_none() => unit,
                 Some('s') => 1,
                 Some('m') => 60,
@@ -84,7 +84,8 @@ impl Range {
         Ok(Range { side, value, unit: smallest.unwrap_or(unit) })
     }
 
-    /// Whether a size (or a count) is in it: sizes are rounded up to the unit, so 1M is what takes a mebibyte and no more.
+    /// Whether a size (or a count) is in the range. Sizes are rounded up to the unit, so 1M matches files of up to one
+    /// mebibyte.
     pub(super) fn holds_size(self, size: u64) -> bool {
         match self.side {
             Ordering::Equal => size <= self.value && self.value - size < self.unit,
@@ -92,8 +93,8 @@ impl Range {
         }
     }
 
-    /// Whether an age in seconds is in it: ages are rounded down, so 3d is from three to four days. What is of the future is
-    /// younger than all else.
+    /// Whether an age in seconds is in the range. Ages are rounded down, so 3d matches from three to four days. A time in
+    /// the future counts as younger than everything else.
     pub(super) fn holds_age(self, age: i64) -> bool {
         match (u64::try_from(age), self.side) {
             (Ok(age), Ordering::Equal) => age >= self.value && age - self.value < self.unit,

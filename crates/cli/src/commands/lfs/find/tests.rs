@@ -1,4 +1,4 @@
-//! Whole searches, beside a plain walk with std.
+//! Whole searches, compared with a plain walk with std.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -69,7 +69,7 @@ fn search(root: &Path, all: &[Condition], depth_max: usize, threads: usize) -> F
     Found { fine, paths, complaints: kept.complaints.into_inner().unwrap() }
 }
 
-/// The same by std alone.
+/// The same search with std alone.
 fn reference(path: &Path, all: &[Condition], depth: usize, depth_max: usize, found: &mut Vec<String>) {
     let meta = fs::symlink_metadata(path).unwrap();
     let holds = |test: &Test| match test {
@@ -96,7 +96,7 @@ fn reference(path: &Path, all: &[Condition], depth: usize, depth_max: usize, fou
     }
 }
 
-/// A tree that has all kinds of names that need no rights to be made.
+/// A tree with all kinds of names that can be made without privileges.
 fn tree(root: &Path) {
     for (at, directory) in ["a", "a/b", "a/b/c", "d.x", "d.x/empty"].into_iter().enumerate() {
         fs::create_dir(root.join(directory)).unwrap();
@@ -169,7 +169,7 @@ fn large_directories_are_read_by_several_threads_and_each_name_once() {
 }
 
 #[test]
-fn what_is_not_there_or_too_deep_is_told_of_and_the_rest_is_found() {
+fn what_is_not_there_or_too_deep_is_reported_and_the_rest_is_found() {
     let found = search(Path::new("/no/such/path"), &[], usize::MAX, 2);
     assert!(!found.fine && found.paths.is_empty() && found.complaints[0].starts_with("/no/such/path: "));
 

@@ -1,8 +1,10 @@
-//! The walk of `lfs find`: all names below some paths, each with its facts, by many threads in no order.
+//! The walk of `lfs find`: visits all names below some paths, with their facts, with many threads and in no particular
+//! order.
 //!
-//! A directory is read piece by piece, and each piece is finished before the next one is read, unless another thread is idle and
-//! reads on meanwhile. So memory does not grow with the size of directories; it grows with their depth, which the longest path
-//! bounds. Attributes come with the listing (the mount answers with them); what is not of the kernel's cache is asked by name.
+//! A directory is read in pieces, and each piece is finished before the next one is read, unless another thread is idle and
+//! continues the listing. So memory grows with the depth of directories, which the longest path bounds, and not with their
+//! size. Attributes come with the listing (the mount answers with them); facts that are not in the kernel's cache are
+//! requested by name.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -20,40 +22,40 @@ use super::candidate::{Candidate, of_name, stat};
 use super::condition::{Facts, Trouble};
 use super::crowd::{Crowd, Stack};
 
-/// Bytes of a listing that are read at once.
+/// The bytes of a listing that are read at once.
 const PIECE: usize = 32 << 10;
-/// Longest path that the kernel takes, in bytes.
+/// The longest path that the kernel accepts, in bytes.
 const PATH_MAX: usize = 4095;
 
-/// What is done with each name, and how far the walk goes.
+/// The action for each name, and the limits of the walk.
 pub(super) trait Visit: Sync {
-    /// Levels below the paths.
+    /// The most levels below the paths.
     fn depth_max(&self) -> usize;
     /// See [`Candidate::lazy`].
     fn lazy(&self) -> bool;
-    /// Bytes of output that a thread gathers before it prints them.
+    /// The bytes of output that a thread collects before it prints them.
     fn gather(&self) -> usize;
-    /// Appends to `out` what is printed of a name.
+    /// Appends the output for a name to `out`.
     ///
     /// # Errors
-    /// What could not be learned.
+    /// A fact that could not be obtained.
     fn visit(&self, name: &mut Candidate<'_>, out: &mut Vec<u8>) -> Result<(), Trouble>;
-    /// Prints what was appended. False if nobody reads it: the walk ends.
+    /// Prints the output. False if the reader is gone, which ends the walk.
     fn print(&self, bytes: &[u8]) -> bool;
-    /// Tells of what failed.
+    /// Reports an error.
     fn complain(&self, path: &[u8], error: &io::Error);
 }
 
-/// A directory that is open.
+/// An open directory.
 struct Directory {
     handle: OwnedFd,
     path: Vec<u8>,
     depth: usize,
 }
 
-/// Work of the walk.
+/// An item of work.
 enum Work {
-    /// A path that was given, whose depth is 0.
+    /// A path from the command line, at depth 0.
     Start(PathBuf),
     /// A directory that was found.
     Enter { path: Vec<u8>, depth: usize },
@@ -76,7 +78,7 @@ struct Walk<'a, V> {
     foreign: AtomicBool,
 }
 
-/// Visits all names. False if something failed that was told of.
+/// Visits all names. False if an error was reported.
 pub(super) fn walk<V: Visit>(visit: &V, paths: &[PathBuf], threads: usize) -> bool {
     let walk = Walk { visit, failed: AtomicBool::new(false), foreign: AtomicBool::new(false) };
     Crowd::run(
@@ -100,7 +102,7 @@ impl<V: Visit> Walk<'_, V> {
             Work::Start(path) => self.start(out, stack, &path),
             Work::Enter { path, depth } => match open(&path, true) {
                 Ok(handle) => stack.push(Work::Read(Arc::new(Directory { handle, path, depth }))),
-                // It was removed, or something else took its name.
+                // It was removed, or another kind of object took its name.
                 Err(Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => self.trouble(&path, of_name(error)),
             },
@@ -120,7 +122,7 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// A path that was given: a symbolic link is followed there, as `opendir` does.
+    /// Visits a path from the command line. If it is a symbolic link it is followed, as `opendir` does.
     fn start(&self, out: &mut Vec<u8>, stack: &mut Stack<'_, Work>, path: &std::path::Path) {
         let bytes = path.as_os_str().as_bytes();
         let (lazy, place) = (self.visit.lazy(), path.as_os_str());
@@ -133,7 +135,7 @@ impl<V: Visit> Walk<'_, V> {
         let whole = bytes.len() - bytes.iter().rev().take_while(|byte| **byte == b'/').count();
         let name = bytes[..whole].rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty());
         let kind = attributes.kind;
-        // A link that was followed is asked by where it leads to.
+        // For a link that was followed, requests use the path that it leads to.
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let mut candidate = Candidate {
             at: CWD,
@@ -145,7 +147,7 @@ impl<V: Visit> Walk<'_, V> {
             kind: Some(kind),
             lazy,
             attributes: Some(attributes),
-            shown: None,
+            view: None,
         };
         if let Err(trouble) = self.visit.visit(&mut candidate, out) {
             self.trouble(bytes, trouble);
@@ -177,7 +179,7 @@ impl<V: Visit> Walk<'_, V> {
             kind: *kind,
             lazy: self.visit.lazy(),
             attributes: None,
-            shown: None,
+            view: None,
         };
         let seen = self.visit.visit(&mut candidate, out);
         let enter = depth < self.visit.depth_max() && matches!(candidate.kind(), Ok(FileType::Directory));
@@ -192,7 +194,7 @@ impl<V: Visit> Walk<'_, V> {
     fn trouble(&self, path: &[u8], trouble: Trouble) {
         let error = match trouble {
             Trouble::Gone => return,
-            // One line, however many files lie there.
+            // One line, however many files are there.
             Trouble::Foreign if self.foreign.swap(true, Ordering::Relaxed) => return,
             Trouble::Foreign => io::Error::other("not on an Adamant mount: its files have no layouts and FIDs"),
             Trouble::Failed(error) => error,
@@ -235,7 +237,7 @@ fn read(directory: &Directory) -> Result<Vec<Listed>, Errno> {
                 break;
             }
         }
-        // A piece with nothing but the directory itself and its parent is not the end.
+        // A piece with only the directory itself and its parent is not the end.
         if !met || !names.is_empty() {
             return Ok(names);
         }

@@ -1,4 +1,4 @@
-//! The words of `lfs find`: options with one dash or two, `!` before a test, and what each of them becomes.
+//! The options of `lfs find`: with one dash or two, with `!` before a test; and the tests that they stand for.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -58,40 +58,34 @@ const TESTS: [Word; 30] = [
         &["anewer", "cnewer"],
         None,
         "FILE",
-        "Changed after FILE was; --newerXY compares the times X and Y of a, b, c and m, and Y may be t for a date",
+        "Changed after FILE; --newerXY compares time X with time Y of FILE (a, b, c or m), or with the date FILE if Y is t",
     ),
     word("uid", &[], Some('u'), "UID", "The owner, as a number"),
     word("user", &[], Some('U'), "NAME", "The owner"),
     word("gid", &[], Some('g'), "GID", "The group, as a number"),
     word("group", &[], Some('G'), "NAME", "The group"),
     word("perm", &[], None, "[-/]MODE", "The permissions: exactly these, all of these (-), one of these (/)"),
-    word("links", &[], None, "[+-]N", "How many names the file has"),
-    word("mindepth", &[], None, "N", "So many levels below the paths, or more"),
+    word("links", &[], None, "[+-]N", "The number of links"),
+    word("mindepth", &[], None, "N", "At least N levels below the paths"),
     word("mdt", &["mdt-index"], Some('m'), "INDEX,...", "On one of these metadata targets"),
     word("ost", &["obd"], Some('O'), "OST,...", "Has data on one of these object targets: names or indices"),
-    word("stripe-index", &[], Some('i'), "INDEX,...", "The same, with indices"),
+    word("stripe-index", &[], Some('i'), "INDEX,...", "As --ost, with indices only"),
     word("stripe-count", &[], Some('c'), "[+-]N", "Stripes of a file, or of a directory's new files"),
     word("stripe-size", &[], Some('S'), "[+-]N[kMG]", "Bytes in a stripe of a file, or of a directory's new files"),
     word("layout", &[], Some('L'), "KIND", "The kind of the layout: mdt, raid0 or released"),
     word("pool", &[], None, "POOL", "The pool of a file, or of a directory's new files: POOL or FSNAME.POOL"),
-    word("maxdepth", &[], Some('D'), "N", "No more than N levels below the paths"),
+    word("maxdepth", &[], Some('D'), "N", "At most N levels below the paths"),
     word(
         "printf",
         &[],
         None,
         "FORMAT",
-        "Print this of each: %p %s %b %k %m %n %U %G %y, %a %c %t %w and %A@ ..., %LF %Lc %LS %Li %Lo",
+        "Print this for each name: %p %s %b %k %m %n %U %G %y, %a %c %t %w and %A@ ..., %LF %Lc %LS %Li %Lo",
     ),
-    word(
-        "threads",
-        &["thread-count"],
-        None,
-        "N",
-        "Threads that search; 4 to 16, by the processors, if nothing is said",
-    ),
+    word("threads", &["thread-count"], None, "N", "Number of threads; by default 4 to 16, depending on the processors"),
 ];
 
-/// The options of these are no tests.
+/// Options that are not tests.
 const SETTINGS: [&str; 3] = ["maxdepth", "printf", "threads"];
 
 /// Options of Lustre that this version lacks.
@@ -123,12 +117,12 @@ const LACKING: [(&str, Option<char>); 25] = [
     ("xattr-match", None),
 ];
 
-/// `am` of `--neweram` and so on.
+/// The letters of `--newerXY`.
 fn pairs() -> impl Iterator<Item = String> {
     "abBcm".chars().flat_map(|of| "abBcmt".chars().map(move |than| format!("newer{of}{than}")))
 }
 
-/// The options, for clap: they also make the help, the man page and the completions.
+/// The options for clap, which also makes the help, the man page and the completions from them.
 pub(super) fn arguments() -> Vec<Arg> {
     let valued = |name: String, help: &'static str| {
         Arg::new(name.clone())
@@ -142,7 +136,7 @@ pub(super) fn arguments() -> Vec<Arg> {
     let mut all = vec![
         Arg::new("not")
             .long("not")
-            .help("Turns the next test round; '!' is the same")
+            .help("Negate the next test; '!' is the same")
             .action(ArgAction::Append)
             .num_args(0..=1)
             .require_equals(true)
@@ -164,11 +158,11 @@ pub(super) fn arguments() -> Vec<Arg> {
             None => arg,
         }
     }));
+    all.push(flag("print", "Print the path of each name on a line (the default)").short('P').short_alias('p'));
     all.push(
-        flag("print", "Print the path of each, a line each; so it is if nothing is said").short('P').short_alias('p'),
+        flag("print0", "Print the path of each name, followed by a zero byte").short('0').conflicts_with("printf"),
     );
-    all.push(flag("print0", "Print the path of each, and a zero byte").short('0').conflicts_with("printf"));
-    all.push(flag("lazy", "Attributes that this client has will do, even if they are old").short('l'));
+    all.push(flag("lazy", "Use attributes that this client has cached, even if they are old").short('l'));
     all.push(
         Arg::new("paths")
             .help("Where to search")
@@ -180,8 +174,8 @@ pub(super) fn arguments() -> Vec<Arg> {
     all
 }
 
-/// The words of `lfs find` as clap takes them, if `find` stands at `at`: `!` becomes `--not`, `-name` becomes `--name`. What is the
-/// value of an option stays as it is.
+/// The words of `lfs find` in the form that clap takes, if `find` is the word at `at`: `!` becomes `--not`, `-name` becomes
+/// `--name`. Values of options stay as they are.
 pub(crate) fn plain(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if words.get(at).is_none_or(|word| word != "find") {
         return words;
@@ -216,7 +210,7 @@ pub(crate) fn plain(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     plain
 }
 
-/// Whether an option of this long name, `=` and all, takes the word behind it.
+/// Whether a long option, which includes any `=`, takes the next word as its value.
 fn is_valued(name: &[u8]) -> bool {
     TESTS.iter().any(|word| names(word).any(|long| long.as_bytes() == name))
         || pairs().any(|pair| pair.as_bytes() == name)
@@ -225,7 +219,7 @@ fn is_valued(name: &[u8]) -> bool {
 fn is_long(name: &[u8]) -> bool {
     let name = name.split(|byte| *byte == b'=').next().unwrap_or_default();
     is_valued(name)
-        // A word that is mistyped is named whole, rather than taken as a short option with a strange value.
+        // A mistyped word is reported whole, rather than taken as a short option with a strange value.
         || (name.len() > 2 && name.iter().all(u8::is_ascii_lowercase))
         || [&b"not"[..], b"print", b"print0", b"lazy", b"help"].contains(&name)
         || LACKING.iter().any(|(long, _)| long.as_bytes() == name)
@@ -235,15 +229,15 @@ fn names(word: &Word) -> impl Iterator<Item = &'static str> {
     std::iter::once(word.long).chain(word.aliases.iter().copied())
 }
 
-/// An option that this version lacks, if one was given.
+/// The option that this version lacks, if one was given.
 pub(super) fn lacking(matches: &ArgMatches) -> Option<&'static str> {
     LACKING.iter().map(|(name, _)| *name).find(|name| matches.contains_id(name))
 }
 
-/// The tests in the order in which they were given, each with whether it is turned round.
+/// The tests in the order in which they were given, each with whether it is negated.
 ///
 /// # Errors
-/// A sentence.
+/// What is wrong, as a sentence.
 pub(super) fn conditions(matches: &ArgMatches) -> anyhow::Result<Vec<Condition>> {
     let mut given: Vec<(usize, Option<(String, OsString)>)> = Vec::new();
     given.extend(matches.indices_of("not").into_iter().flatten().map(|at| (at, None)));
@@ -328,7 +322,7 @@ fn depth(text: &str) -> anyhow::Result<usize> {
     text.parse().map_err(|_| anyhow!("'{text}' is not a number of levels"))
 }
 
-/// A name comes first: a user may be called 42.
+/// The text is looked up as a name first, because a user may be called 42.
 fn user(text: &str) -> anyhow::Result<u32> {
     match nix::unistd::User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
@@ -343,7 +337,7 @@ fn group(text: &str) -> anyhow::Result<u32> {
     }
 }
 
-/// `demo-OST0001`, `OST0001_UUID`, `1`, several with commas between them.
+/// The indexes in a list of targets: `demo-OST0001`, `OST0001_UUID`, `1`, separated by commas.
 fn targets(text: &str, kind: &str) -> anyhow::Result<Vec<u32>> {
     let target = |part: &str| {
         let name = part.strip_suffix("_UUID").unwrap_or(part);
@@ -360,7 +354,7 @@ fn targets(text: &str, kind: &str) -> anyhow::Result<Vec<u32>> {
     text.split(',').map(target).collect()
 }
 
-/// The file systems that targets were named with: `demo` of `demo-OST0001`.
+/// The file systems in the names of targets: `demo` for `demo-OST0001`.
 pub(super) fn file_systems(matches: &ArgMatches) -> Vec<String> {
     let values = ["ost", "mdt"].into_iter().flat_map(|name| matches.get_many::<OsString>(name).into_iter().flatten());
     let mut found: Vec<String> = values
@@ -402,7 +396,7 @@ fn newer(pair: &str, reference: &Path) -> anyhow::Result<Test> {
     Ok(Test::Newer(stamp(of), moment))
 }
 
-/// A date and a time, one of them, or seconds since 1970. What is not said of a time is 0, of a date today's.
+/// Parses a date and a time, one of them, or seconds since 1970. Missing parts of a time are 0; a missing date is today's.
 fn date(text: &str, now: &Zoned) -> Option<Moment> {
     if let Ok(seconds) = text.strip_prefix('@').unwrap_or(text).parse::<i64>() {
         return Some((seconds, 0));
@@ -418,17 +412,17 @@ fn date(text: &str, now: &Zoned) -> Option<Moment> {
     Some((stamp.as_second(), 0))
 }
 
-/// How far, how, and with how many threads.
+/// The depth, the output and the number of threads.
 pub(super) struct Settings {
     pub depth_max: usize,
     pub threads: usize,
     pub format: Option<Format>,
 }
 
-/// What was said beside the tests.
+/// The settings that were given beside the tests.
 ///
 /// # Errors
-/// A sentence.
+/// What is wrong, as a sentence.
 pub(super) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     let last = |name: &str| match matches.get_many::<OsString>(name).and_then(Iterator::last) {
         Some(value) => match value.to_str() {

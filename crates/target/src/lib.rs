@@ -36,8 +36,6 @@ mod sharing;
 mod stats;
 mod status;
 mod stopped;
-#[cfg(test)]
-mod tests;
 mod upstream;
 
 pub use api::{ConnId, DataId, DataOp, DataResult, DataSpace, Effect, Event, LogLevel, Peer};

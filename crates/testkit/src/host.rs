@@ -71,12 +71,15 @@ pub struct Host<M> {
     pub machine: Option<M>,
     pub engine: MemEngine,
     pub data: MemData,
-    /// Groups are kept in `groups` until the test commits them, and data operations in `operations`.
+    /// Groups are kept in `groups` until the test commits them.
     pub by_hand: bool,
     pub groups: VecDeque<Group>,
-    pub operations: Vec<(DataId, DataOp)>,
-    /// Data operations wait in `operations` for [`Host::data_turn`].
+    /// Data operations are kept in `operations`, for [`Host::data_turn`] or for the test.
     pub slow_data: bool,
+    pub operations: Vec<(DataId, DataOp)>,
+    /// What media have done is kept in `done` until the test tells the machine of it. A group is durable from then on.
+    pub late: bool,
+    pub done: VecDeque<Event>,
     /// The machine never hears of operations on this file.
     pub stalled: Option<u64>,
     /// What the target is told to have free; `None`: what the store has.
@@ -101,8 +104,10 @@ impl<M: Machine> Host<M> {
             data: MemData::new(),
             by_hand: false,
             groups: VecDeque::new(),
-            operations: Vec::new(),
             slow_data: false,
+            operations: Vec::new(),
+            late: false,
+            done: VecDeque::new(),
             stalled: None,
             space: None,
             loads: 0,
@@ -144,11 +149,15 @@ impl<M: Machine> Host<M> {
         self.machine = None;
         self.in_flight.clear();
         self.groups.clear();
+        self.done.clear();
         self.stalled = None;
     }
 
     /// The machine hears of an event.
     pub fn tell(&mut self, now: Instant, event: Event) {
+        if let (true, Event::Committed { group }) = (self.late, &event) {
+            self.engine.make_durable(*group);
+        }
         if let Some(machine) = &mut self.machine {
             machine.handle(now, event);
             if self.prompt && machine.deadline().is_some_and(|at| at <= now) {
@@ -169,14 +178,17 @@ impl<M: Machine> Host<M> {
                 Effect::Load(load) => {
                     self.loads += 1;
                     let done = load.run(&self.engine);
-                    self.tell(now, Event::Loaded(done));
+                    self.medium_did(now, Event::Loaded(done));
                 }
                 Effect::Commit(group) if self.by_hand => self.groups.push_back(group),
                 Effect::Commit(group) => {
                     self.engine.begin_commit(group.number(), group.seal()).expect("room in the store");
-                    self.in_flight.push_back(group.number());
+                    match self.late {
+                        true => self.done.push_back(Event::Committed { group: group.number() }),
+                        false => self.in_flight.push_back(group.number()),
+                    }
                 }
-                Effect::Data { id, op } if self.by_hand || self.slow_data => self.operations.push((id, op)),
+                Effect::Data { id, op } if self.slow_data => self.operations.push((id, op)),
                 Effect::Data { id, op } => self.operate(now, id, &op),
                 other => return Some(other),
             }
@@ -186,8 +198,12 @@ impl<M: Machine> Host<M> {
     fn operate(&mut self, now: Instant, id: DataId, op: &DataOp) {
         let result = self.run_data(op);
         if !self.stalled.is_some_and(|file| op.files().contains(&file)) {
-            self.tell(now, Event::DataDone { id, result });
+            self.medium_did(now, Event::DataDone { id, result });
         }
+    }
+
+    fn medium_did(&mut self, now: Instant, event: Event) {
+        if self.late { self.done.push_back(event) } else { self.tell(now, event) }
     }
 
     fn run_data(&mut self, op: &DataOp) -> DataResult {

@@ -54,6 +54,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("proto", &["testkit"]),
     ("dlm", &["testkit"]),
     ("schema", &["testkit"]),
+    ("target", &["testkit"]),
     ("mgt", &["testkit"]),
     ("mdt", &["testkit"]),
     ("ost", &["testkit"]),

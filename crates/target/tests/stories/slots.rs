@@ -10,7 +10,7 @@ use store::{Engine, Key};
 
 use super::ledger::{APPEND, Ask, Ledger};
 use super::story::{Story, engine, ledger, options};
-use crate::{Options, Service, StopReason, UnfitStore};
+use target::{Options, Service, StopReason, UnfitStore};
 
 impl<S: Service> Story<S> {
     /// Connects with several slots; gives the session's handle.
@@ -33,7 +33,7 @@ impl<S: Service> Story<S> {
 
     /// Records of a kind that are on the medium.
     fn on_medium<R: Record>(&self) -> Vec<(R::Id, R)> {
-        let found = self.engine.scan(&R::all(), 1000).unwrap();
+        let found = self.host.engine.scan(&R::all(), 1000).unwrap();
         let one = |(key, sealed): &(Key, store::Value)| {
             let body = schema::formats().open(key, sealed).unwrap();
             (R::parse_key(key).unwrap(), R::decode_record(&body).unwrap())
@@ -51,12 +51,12 @@ fn the_feature_is_on_the_medium_before_the_first_client_is_served() {
     let mut s = ledger();
     s.connect(1, 1);
     assert_eq!(s.incompat(), 0, "a client with single slots needs no feature");
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.connect_with(2, 2, false, features::MULTI_MOD_RPCS);
     assert!(s.try_reply(2).is_none());
     s.commit();
     assert_eq!(s.reply(2).header.status, 0);
-    assert_eq!(s.incompat(), crate::format_features::MULTI_RPCS);
+    assert_eq!(s.incompat(), target::format_features::MULTI_RPCS);
     let generations: Vec<u32> = s.on_medium::<ClientRec>().iter().map(|(_, record)| record.generation).collect();
     assert_eq!(generations, [0, 1]);
 }
@@ -96,7 +96,7 @@ fn the_feature_goes_when_no_client_needs_it_and_the_target_was_started_once_more
     let back = s.connect_as(1, 9, false);
     assert_eq!(back.header.status, -Errno::EBUSY.raw());
     s.pass(31_000);
-    assert!(s.t.is_serving());
+    assert!(s.t().is_serving());
     assert_eq!(s.incompat(), 0);
 }
 
@@ -104,7 +104,7 @@ fn the_feature_goes_when_no_client_needs_it_and_the_target_was_started_once_more
 fn a_reply_lies_with_its_change_and_is_given_again_after_a_restart() {
     let mut s = ledger();
     let export = s.connect_multi(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     let xids: Vec<Xid> = (1..=4).map(|tag| s.append_in(1, export, 5, tag)).collect();
     let firsts: Vec<Frame> = (0..4).map(|_| s.reply(1)).collect();
     s.pass(1_001);
@@ -174,9 +174,9 @@ fn the_offer_is_a_parameter_with_two_names() {
     let mut s = ledger();
     assert_eq!(s.param("mdt.*.max_mod_rpcs_in_flight"), "8");
     for (value, want) in [("0", Err(Errno::ERANGE)), ("513", Err(Errno::ERANGE)), ("x", Err(Errno::EINVAL))] {
-        assert_eq!(s.t.set_param(s.now, "mdt.fs-MDT0000.max_mod_rpcs_in_flight", value), want);
+        assert_eq!(s.set_param("mdt.fs-MDT0000.max_mod_rpcs_in_flight", value), want);
     }
-    assert_eq!(s.t.set_param(s.now, "mdt.fs-MDT0000.max_mod_rpcs_per_client", "13"), Ok(()));
+    assert_eq!(s.set_param("mdt.fs-MDT0000.max_mod_rpcs_per_client", "13"), Ok(()));
     assert_eq!(s.param("mdt.*.max_mod_rpcs_in_flight"), "13");
     s.connect_with(1, 1, false, features::MULTI_MOD_RPCS);
     assert_eq!(s.reply(1).decode::<ConnectRep>().unwrap().max_mod_rpcs, 13);

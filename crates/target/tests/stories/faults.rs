@@ -10,7 +10,7 @@ use stdx::{Faults, Site};
 
 use super::ledger::{APPEND, Ask, Ledger, READ};
 use super::story::{Story, engine, ledger, options};
-use crate::{ConnId, Event, Options, Peer, StopReason};
+use target::{ConnId, Event, Options, Peer, StopReason};
 
 fn armed(site: Site, flags: u32) -> (Story<Ledger>, Faults) {
     let faults = Faults::allowed(1);
@@ -26,7 +26,7 @@ impl Story<Ledger> {
         self.event(Event::Accepted { conn: ConnId(conn), peer: Peer::default() });
         let body = ConnectReq {
             client_uuid: client.to_be_bytes().to_vec().into(),
-            target: self.t.name().to_string(),
+            target: self.t().name().to_string(),
             version: PROTOCOL_VERSION,
             ..ConnectReq::default()
         };
@@ -191,7 +191,7 @@ fn a_gap_in_the_replays_is_accepted_at_its_site() {
         let mut s = ledger();
         let (first, second) = (s.connect(1, 1), s.connect(2, 2));
         s.pass(2_000);
-        s.by_hand = true;
+        s.host.by_hand = true;
         s.append(1, first, 5);
         let missing = s.reply(1).header.transno;
         s.append(2, second, 6);
@@ -267,7 +267,7 @@ fn a_site_is_about_its_own_requests() {
 #[test]
 fn a_target_without_a_table_loses_nothing() {
     let mut s = ledger();
-    s.t.faults().set_loc(u32::from(sites::MDS_ALL_REQUEST_NET.0));
+    s.t().faults().set_loc(u32::from(sites::MDS_ALL_REQUEST_NET.0));
     let export = s.connect(1, 1);
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.status, 0);
@@ -361,7 +361,7 @@ fn a_replay_that_is_lost_is_missed_by_those_that_follow() {
     let mut s = ledger();
     let export = s.connect(1, 1);
     s.pass(2_000);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, export, 5);
     let transno = s.reply(1).header.transno;
     let mut s = s.restart(Ledger::default(), options);

@@ -7,7 +7,7 @@ use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Bytes, Errno, Fid, Opcode, TargetKind, Transno};
 use store::{Key, Value};
 
-use crate::{Cx, Executed, Reply, Request, Service, ShareKey, Stop};
+use target::{Cx, Executed, Reply, Request, Service, ShareKey, Stop};
 
 pub(super) const APPEND: u8 = 1;
 pub(super) const CREATE: u8 = 2;
@@ -19,6 +19,9 @@ pub(super) const READ: u8 = 6;
 pub(super) const IN_PART: u8 = 7;
 /// The handle of an open that was answered with the transno `handle`, or 0.
 pub(super) const HANDLE: u8 = 8;
+
+/// Whether the store is known to be no older copy.
+pub(super) const SETTLED: u8 = 9;
 
 /// The body of all requests but locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -152,6 +155,7 @@ impl Service for Ledger {
                 Ok(reply(position))
             }
             HANDLE => Ok(reply(cx.open_handle(Fid::ROOT, false, Some(Transno(ask.handle))).unwrap_or(0))),
+            SETTLED => Ok(reply(u64::from(cx.store_is_settled()))),
             USE => match self.find(cx.export(), ask.handle) {
                 Some(_) => Ok(Reply::empty()),
                 None => Err(Errno::ESTALE.into()),

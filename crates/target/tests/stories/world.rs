@@ -12,9 +12,10 @@ use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId
 use rpc::{Link, Slot};
 use stdx::{Instant, Rng};
 use store::{CommitPolicy, Engine, MemEngine};
+use testkit::host::Host;
 
 use super::ledger::{APPEND, Ask, CLOSE, CREATE, Ledger, OPEN, READ, USE, entries};
-use crate::{ConnId, DataOp, DataResult, Effect, Event, Format, Options, Peer, Target};
+use target::{ConnId, Effect, Event, Format, Options, Peer, Target};
 
 /// What goes wrong, in thousandths.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,6 @@ enum Ev {
     ServerSees(u64, ConnId),
     ClientSees(usize, Link),
     Server(u64, Event),
-    Durable(u64, u64),
     ServerTick(u64, Instant),
     ClientTick(usize, Instant),
     Restart,
@@ -113,8 +113,7 @@ pub(super) struct World {
     faults: Faults,
     events: BTreeMap<(Instant, u64), Ev>,
     seq: u64,
-    engine: MemEngine,
-    pub server: Option<Target<Ledger>>,
+    pub host: Host<Target<Ledger>>,
     /// Counts lives of the server, so that its past is not told to it.
     life: u64,
     server_tick: Instant,
@@ -145,7 +144,7 @@ impl World {
             name_key: None,
             replaces: false,
         };
-        let mut batch = crate::format(&format);
+        let mut batch = target::format(&format);
         let header = schema::Header {
             name: "t-MDT0000".into(),
             uuid: vec![7; 16].into(),
@@ -161,8 +160,7 @@ impl World {
             faults,
             events: BTreeMap::new(),
             seq: 0,
-            engine,
-            server: None,
+            host: Host::new(engine),
             life: 0,
             server_tick: Instant::FAR,
             next_conn: 1,
@@ -175,6 +173,7 @@ impl World {
             offer,
             order: 0,
         };
+        world.host.late = true;
         world.start_server();
         for i in 0..count {
             // Some clients are of an older version.
@@ -233,14 +232,14 @@ impl World {
             seed: self.life,
             ..Options::default()
         };
-        let last_group = self.engine.last_group().unwrap();
-        self.server = Some(Target::new(Ledger::default(), options, last_group, self.now));
+        let last_group = self.host.engine.last_group().unwrap();
+        self.host.machine = Some(Target::new(Ledger::default(), options, last_group, self.now));
         self.server_tick = Instant::FAR;
         self.drain_server();
     }
 
     pub(super) fn stop_server(&mut self) {
-        self.server = None;
+        self.host.machine = None;
         self.life += 1;
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in all {
@@ -250,7 +249,7 @@ impl World {
 
     /// The server dies, and comes back a little later.
     pub(super) fn crash(&mut self) {
-        if self.server.is_none() {
+        if self.host.machine.is_none() {
             return;
         }
         self.crashes += 1;
@@ -259,7 +258,7 @@ impl World {
         }
         self.stop_server();
         let mut rng = self.rng.fork();
-        self.engine.crash(&mut rng);
+        self.host.kill(&mut rng);
         let down = self.rng.range(10, 300_000);
         self.after(down, Ev::Restart);
     }
@@ -281,9 +280,12 @@ impl World {
 
     fn drain_server(&mut self) {
         loop {
-            let Some(server) = &mut self.server else { return };
-            let Some(effect) = server.poll() else { break };
-            let life = self.life;
+            if self.host.machine.is_none() {
+                return;
+            }
+            let effect = self.host.poll(self.now);
+            self.media_take_their_time();
+            let Some(effect) = effect else { break };
             match effect {
                 Effect::Send { conn, frame } => {
                     if self.hit(self.faults.lose) {
@@ -308,24 +310,6 @@ impl World {
                     }
                 }
                 Effect::Hangup { conn } => self.cut(conn),
-                Effect::Load(load) => {
-                    let done = load.run(&self.engine);
-                    let late = self.rng.range(1, 500);
-                    self.after(late, Ev::Server(life, Event::Loaded(done)));
-                }
-                Effect::Commit(group) => {
-                    let number = group.number();
-                    self.engine.begin_commit(number, group.seal()).unwrap();
-                    let late = self.rng.range(100, 60_000);
-                    self.after(late, Ev::Durable(life, number));
-                }
-                Effect::Data { id, op } => {
-                    let result = match op {
-                        DataOp::Sync { .. } => DataResult::Done,
-                        _ => DataResult::Size(Some((0, 0))),
-                    };
-                    self.after(10, Ev::Server(life, Event::DataDone { id, result }));
-                }
                 Effect::Stop { reason } => {
                     assert_eq!(reason, None, "the target stopped by itself");
                     self.stop_server();
@@ -340,9 +324,10 @@ impl World {
                     assert!(!line.contains("bug"), "{line}");
                 }
                 Effect::Serving { .. } | Effect::Dial { .. } => {}
+                other => unreachable!("the host does it: {other:?}"),
             }
         }
-        if let Some(at) = self.server.as_ref().and_then(Target::deadline)
+        if let Some(at) = self.host.deadline()
             && at < self.server_tick
         {
             self.server_tick = at.max(self.now);
@@ -351,10 +336,21 @@ impl World {
         }
     }
 
+    /// What was read, written and synced is told a while later.
+    fn media_take_their_time(&mut self) {
+        while let Some(event) = self.host.done.pop_front() {
+            let micros = match event {
+                Event::Committed { .. } => self.rng.range(100, 60_000),
+                Event::Loaded(_) => self.rng.range(1, 500),
+                _ => 10,
+            };
+            self.after(micros, Ev::Server(self.life, event));
+        }
+    }
+
     fn tell_server(&mut self, event: Event) {
-        let now = self.now;
-        if let Some(server) = &mut self.server {
-            server.handle(now, event);
+        if self.host.machine.is_some() {
+            self.host.tell(self.now, event);
             self.drain_server();
         }
     }
@@ -628,7 +624,7 @@ impl World {
                 for (i, c) in self.clients.iter().enumerate() {
                     eprintln!("client {i}: {:?} waits for {:?}", c.import.status(), c.doing);
                 }
-                if let Some(server) = &self.server {
+                if let Some(server) = &self.host.machine {
                     eprintln!("{:?}", server.get_params("mdt.*.recovery_status"));
                 }
                 panic!("no end in sight");
@@ -655,7 +651,7 @@ impl World {
         let now = self.now;
         match ev {
             Ev::ToServer(conn, frame) => {
-                if self.server.is_none() || !self.conns.contains_key(&conn) {
+                if self.host.machine.is_none() || !self.conns.contains_key(&conn) {
                     return;
                 }
                 if self.trace {
@@ -670,7 +666,7 @@ impl World {
                     return;
                 }
                 if self.hit(self.faults.shutdown) {
-                    if let Some(server) = &mut self.server {
+                    if let Some(server) = &mut self.host.machine {
                         server.shutdown(now);
                     }
                     self.drain_server();
@@ -690,7 +686,7 @@ impl World {
                 self.drain_client(i);
             }
             Ev::Dial(i, link) => {
-                if self.server.is_some() {
+                if self.host.machine.is_some() {
                     let conn = ConnId(self.next_conn);
                     self.next_conn += 1;
                     self.conns.insert(conn, Conn { client: i, link, up: true, to_server: now, to_client: now });
@@ -714,12 +710,6 @@ impl World {
             Ev::Server(life, event) => {
                 if life == self.life {
                     self.tell_server(event);
-                }
-            }
-            Ev::Durable(life, group) => {
-                if life == self.life {
-                    self.engine.make_durable(group);
-                    self.tell_server(Event::Committed { group });
                 }
             }
             Ev::ServerTick(life, at) => {
@@ -755,7 +745,7 @@ impl World {
         self.quiet = true;
         self.run_for(Duration::from_secs(5));
         let list = |key| {
-            let sealed = self.engine.get(&Ask::list(key)).unwrap();
+            let sealed = self.host.engine.get(&Ask::list(key)).unwrap();
             sealed.map_or(Vec::new(), |sealed| entries(&schema::formats().open(&Ask::list(key), &sealed).unwrap()))
         };
         let mut lists: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
@@ -801,12 +791,12 @@ impl World {
                 }
             }
         }
-        let sealed = self.engine.get(&Ask::total()).unwrap();
+        let sealed = self.host.engine.get(&Ask::total()).unwrap();
         let total = sealed.map_or(0, |sealed| {
             u64::from_le_bytes(schema::formats().open(&Ask::total(), &sealed).unwrap()[..].try_into().unwrap())
         });
         assert_eq!(total, lists.values().map(|list| list.len() as u64).sum::<u64>(), "changes are whole");
-        if let Some(server) = &self.server
+        if let Some(server) = &self.host.machine
             && !evicted
         {
             let open: usize = self.clients.iter().map(|c| c.open.len()).sum();

@@ -4,9 +4,9 @@ use prost::Message;
 use proto::msg::{ConnectRep, ConnectReq, RegisterRep, RegisterReq};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, Transno, Xid};
 
-use super::ledger::Ledger;
+use super::ledger::{Ask, Ledger, SETTLED};
 use super::story::{Story, engine, options};
-use crate::{ConnId, Event, Options, Peer};
+use target::{ConnId, Event, Options, Peer};
 
 fn with_mgs() -> Options {
     Options { mgs: vec![Nid::Unix("mgs".into())], ..options() }
@@ -30,7 +30,7 @@ fn connects(s: &mut Story<Ledger>, conn: u64, client: u128, store: &[u8], seen: 
     s.event(Event::Accepted { conn: ConnId(conn), peer: Peer::default() });
     let body = ConnectReq {
         client_uuid: client.to_be_bytes().to_vec().into(),
-        target: s.t.name().to_string(),
+        target: s.t().name().to_string(),
         version: proto::connect::PROTOCOL_VERSION,
         seen_committed: seen.0,
         seen_store: store.to_vec().into(),
@@ -42,6 +42,13 @@ fn connects(s: &mut Story<Ledger>, conn: u64, client: u128, store: &[u8], seen: 
     (reply.header.status, reply.decode().unwrap())
 }
 
+/// Whether the target knows by now that its store is no older copy, as a service sees it.
+fn is_settled(s: &mut Story<Ledger>, conn: u64) -> bool {
+    let export = s.connect_as(conn, u128::from(conn), true).header.export;
+    s.request(conn, export, Opcode::MdsGetattr, 0, Ask { kind: SETTLED, ..Ask::default() }.bytes());
+    s.reply(conn).body[0] == 1
+}
+
 #[test]
 fn a_store_that_counts_fewer_starts_than_the_mgs_is_not_served_before_it_is_accepted() {
     let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), with_mgs());
@@ -51,7 +58,7 @@ fn a_store_that_counts_fewer_starts_than_the_mgs_is_not_served_before_it_is_acce
     mgs_knows_nine(&mut s);
     assert!(stdx::marks::count("target.old_store") > 0);
     assert_eq!(s.hangups.last(), Some(&ConnId(1)));
-    assert!(s.logs.iter().any(|(level, line)| *level == crate::LogLevel::Error && line.contains("accept_old_store")));
+    assert!(s.logs.iter().any(|(level, line)| *level == target::LogLevel::Error && line.contains("accept_old_store")));
     assert!(s.param("mdt.*.recovery_status").starts_with("status: REFUSED\nreason: the store of target 'fs-MDT0000'"));
     let (status, body) = connects(&mut s, 2, 2, &[], Transno(0));
     assert_eq!(status, -Errno::ESTALE.raw());
@@ -67,7 +74,7 @@ fn a_store_that_counts_fewer_starts_than_the_mgs_is_not_served_before_it_is_acce
 
     // Accepted: after all starts that the MGS knows, and once is enough.
     let s = s.restart(Ledger::default(), accepting());
-    assert!(s.serving && s.t.is_serving());
+    assert!(s.serving && s.t().is_serving());
     assert_eq!(s.param("mdt.*.instance"), "10");
     let s = s.restart(Ledger::default(), with_mgs());
     assert!(s.serving);
@@ -92,13 +99,13 @@ fn a_client_that_saw_more_is_refused_and_the_others_are_served() {
     let has = Transno::start_of(1);
     assert_eq!(connects(&mut s, 2, 2, &[7; 16], has).0, 0);
     assert_eq!(connects(&mut s, 3, 3, &[8; 16], Transno::start_of(3)).0, 0, "another store was there before");
-    assert!(s.t.m.store_is_settled());
+    assert!(is_settled(&mut s, 101));
 
     let (status, body) = connects(&mut s, 4, 4, &[7; 16], Transno(has.0 + 5));
     assert!(stdx::marks::count("target.client_saw_more") > 0);
     assert_eq!(status, -Errno::ESTALE.raw());
     assert!(body.reason.contains("an older copy of the store was put back"), "{}", body.reason);
-    assert!(!s.t.m.store_is_settled() && s.t.is_serving());
+    assert!(!is_settled(&mut s, 102) && s.t().is_serving());
     assert!(s.param("mdt.*.recovery_status").contains("older_copy_suspected: a client was told"));
     assert_eq!(connects(&mut s, 5, 5, &[7; 16], has).0, 0, "others are served");
 
@@ -112,13 +119,13 @@ fn a_client_that_saw_more_is_refused_and_the_others_are_served() {
 #[test]
 fn nothing_is_settled_before_the_mgs_has_answered() {
     let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), with_mgs());
-    assert!(!s.t.m.store_is_settled());
+    assert!(!is_settled(&mut s, 103));
     let conn = s.take_connect();
     let register = s.reply(conn.0);
     let said: RegisterReq = register.decode().unwrap();
     assert_ne!(said.start, 0);
     s.say(conn, &register, 0, Handle(5), RegisterRep::default().encode_to_vec().into());
-    assert!(s.t.m.store_is_settled());
+    assert!(is_settled(&mut s, 104));
     let mut s = s.restart(Ledger::default(), Options { seed: 5, ..with_mgs() });
     let conn = s.take_connect();
     let next: RegisterReq = s.reply(conn.0).decode().unwrap();
@@ -131,7 +138,7 @@ fn damage_that_was_found_is_told_once_and_shown() {
     for what in ["page 7 is damaged", "page 9 is damaged", "page 7 is damaged"] {
         s.event(Event::DamageFound(what.into()));
     }
-    let told = s.logs.iter().filter(|(level, _)| *level == crate::LogLevel::Error).count();
+    let told = s.logs.iter().filter(|(level, _)| *level == target::LogLevel::Error).count();
     assert_eq!((told, s.param("mdt.*.store_damage")), (2, "page 7 is damaged\npage 9 is damaged\n".into()));
     (0..1000).for_each(|n| s.event(Event::DamageFound(format!("page {n} is damaged"))));
     assert_eq!(s.param("mdt.*.store_damage").lines().count(), 100);

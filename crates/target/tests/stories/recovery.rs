@@ -8,7 +8,7 @@ use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, Xid};
 
 use super::ledger::{APPEND, Ask, CREATE, Ledger, READ, entries};
 use super::story::{Story, engine, ledger, options};
-use crate::{Event, Options, Service, StopReason, UnfitStore};
+use target::{Event, Options, Service, StopReason, UnfitStore};
 
 const WALL_S: i64 = 1_700_000_000;
 
@@ -23,7 +23,7 @@ impl<S: Service> Story<S> {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), Errno> {
-        let result = self.t.set_param(self.now, &format!("mdt.fs-MDT0000.{name}"), value);
+        let result = self.set_param(&format!("mdt.fs-MDT0000.{name}"), value);
         self.drain();
         result
     }
@@ -111,9 +111,9 @@ fn an_administrator_ends_it() {
     let mut s = restarted(options());
     let through = s.connect(1, 1);
     s.ping(1, through, flags::REQ_REPLAY_DONE);
-    assert!(!s.t.is_serving() && s.try_reply(1).is_none());
+    assert!(!s.t().is_serving() && s.try_reply(1).is_none());
     assert_eq!(s.set("abort_recovery", "1"), Ok(()));
-    assert!(s.t.is_serving());
+    assert!(s.t().is_serving());
     let text = s.status();
     assert!(text.contains("completed_clients: 0/2\nevicted_clients: 2\n") && text.contains("VBR: ENABLED"), "{text}");
     s.ping(1, through, 0);
@@ -125,9 +125,8 @@ fn an_administrator_ends_it() {
 fn a_client_is_evicted_by_name_or_address() {
     let mut s = ledger();
     for (conn, client, address) in [(1, 1, "10.0.0.1:900"), (2, 2, "10.0.0.2:901"), (3, 3, "10.0.0.2:902")] {
+        s.peer.address = address.into();
         s.connect(conn, client);
-        s.t.m.exports.get_mut(s.t.m.exports.of_client(proto::ClientUuid(client)).unwrap().handle).unwrap().address =
-            address.into();
     }
     for nobody in ["", "nobody", "uuid:nobody", "nid:10.0.0.3", "nid:10.0.0.1:901", "nid:"] {
         assert_eq!(s.set("evict_client", nobody), Err(Errno::ENXIO), "{nobody}");
@@ -136,6 +135,7 @@ fn a_client_is_evicted_by_name_or_address() {
     assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("1".into(), "2".into()));
     assert_eq!(s.set("evict_client", "nid:10.0.0.2:901"), Ok(()));
     assert_eq!(s.param("mdt.*.num_exports"), "1");
+    s.peer.address = "10.0.0.4:903".into();
     s.connect(4, 4);
     assert_eq!(s.set("evict_client", "nid:10.0.0.2"), Ok(()));
     assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("3".into(), "1".into()));
@@ -152,9 +152,9 @@ fn a_target_whose_transnos_are_used_up_does_not_start() {
     };
     let s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.epoch = u32::MAX), options());
     assert!(matches!(s.why_stopped(), StopReason::Unfit(UnfitStore::Epochs { .. })), "{:?}", s.stopped);
-    assert_eq!(epoch(&s.engine), (u32::MAX, 0), "and wrote nothing");
+    assert_eq!(epoch(&s.host.engine), (u32::MAX, 0), "and wrote nothing");
     let s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.epoch = u32::MAX - 1), options());
-    assert_eq!((s.stopped, epoch(&s.engine)), (None, (u32::MAX, 1)));
+    assert_eq!((s.stopped, epoch(&s.host.engine)), (None, (u32::MAX, 1)));
 }
 
 /// An eviction says why in the log, and to the client when it comes back; once.
@@ -271,8 +271,11 @@ fn a_client_hears_in_time_that_it_is_to_wait() {
     s.frame(3, Frame { header: again, ..Frame::default() });
     early(&mut s, 3, 6_250, 36_250);
     // Without estimates at half of what the client waits, for as long again.
-    assert_eq!(s.t.set_param(s.now, "at_max", "0"), Ok(()));
-    let mut s = restarted(Options { timeouts: s.t.m.options.timeouts.clone(), ..options() });
+    assert_eq!(s.set_param("at_max", "0"), Ok(()));
+    let mut s = restarted(Options {
+        timeouts: rpc::at::Timeouts { at_max: core::time::Duration::ZERO, ..options().timeouts },
+        ..options()
+    });
     let export = s.connect(1, 1);
     let header = s.header(1, export, Opcode::Ping, 0);
     s.frame(1, Frame { header: Header { flags: flags::REQ_REPLAY_DONE, ..header }, ..Frame::default() });
@@ -287,7 +290,7 @@ fn replies_say_how_long_requests_take() {
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.timeout_ms, 5_000, "at_min");
     // A request waits 9 s for a lock of a client that does not answer.
-    assert_eq!(s.t.set_param(s.now, "ldlm_timeout", "9"), Ok(()));
+    assert_eq!(s.set_param("ldlm_timeout", "9"), Ok(()));
     let other = s.connect(2, 2);
     super::story::lock(&mut s, 2, other, 5);
     s.append(1, export, 5);
@@ -296,7 +299,7 @@ fn replies_say_how_long_requests_take() {
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.timeout_ms, 9_000);
     assert_eq!(s.param("mdt.*.timeouts"), "service : cur    9  worst    9    9   0   0   0\n");
-    assert_eq!(s.t.set_param(s.now, "at_max", "0"), Ok(()));
+    assert_eq!(s.set_param("at_max", "0"), Ok(()));
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.timeout_ms, 0, "nothing is estimated");
 }
@@ -305,7 +308,7 @@ fn replies_say_how_long_requests_take() {
 #[test]
 fn the_silent_are_evicted_after_six_intervals_or_never() {
     let mut s = ledger();
-    assert_eq!(s.t.set_param(s.now, "timeout", "20"), Ok(()));
+    assert_eq!(s.set_param("timeout", "20"), Ok(()));
     assert_eq!(s.param("ping_interval"), "5");
     s.connect_with(1, 1, false, features::PINGLESS);
     assert_eq!(s.reply(1).decode::<ConnectRep>().unwrap().features, 0, "signs of life are wanted");
@@ -313,14 +316,14 @@ fn the_silent_are_evicted_after_six_intervals_or_never() {
     assert_eq!(s.param("mdt.*.num_exports"), "1");
     s.pass(3_000);
     assert_eq!(s.param("mdt.*.num_exports"), "0");
-    assert_eq!(s.t.set_param(s.now, "suppress_pings", "1"), Ok(()));
+    assert_eq!(s.set_param("suppress_pings", "1"), Ok(()));
     s.connect_with(2, 1, false, features::PINGLESS);
     s.connect_with(3, 2, false, 0);
     assert_eq!(s.reply(2).decode::<ConnectRep>().unwrap().features, features::PINGLESS);
     s.pass(40_000);
     assert_eq!(s.param("mdt.*.num_exports"), "1", "the one that knows nothing of it is evicted");
     assert_eq!((s.param("suppress_pings"), s.param("ldlm_timeout")), ("1".into(), "20".into()));
-    assert_eq!(s.t.set_param(s.now, "timeout", "0"), Err(Errno::ERANGE));
+    assert_eq!(s.set_param("timeout", "0"), Err(Errno::ERANGE));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Single stories: a target whose driver is this file, and peers played by hand.
+//! Single stories: a target on the driver of the test kit, and peers played by hand.
 
 use core::time::Duration;
 
@@ -14,28 +14,25 @@ use proto::{
 };
 use schema::Record;
 use stdx::{Instant, Rng};
-use store::{CommitPolicy, Engine, EngineError, Group, Key, MemEngine, Space};
+use store::{CommitPolicy, Engine, EngineError, Key, MemEngine, Space};
+use testkit::host::Host;
 
 use super::ledger::{APPEND, Ask, HANDLE, IN_PART, Ledger, OPEN, READ, entries};
-use crate::{
-    ConnId, Cx, DataId, DataOp, DataResult, Effect, Event, Format, LogLevel, Options, Reply, Request, Service, Stop,
-    StopReason, Target, Task, UnfitStore, format_features,
+use target::{
+    ConnId, Cx, DataOp, DataResult, Effect, Event, Format, LogLevel, Options, Reply, Request, Service, Stop,
+    StopReason, Target, Task, UnfitStore,
 };
 
 fn name(kind: TargetKind) -> TargetName {
     TargetName { fsname: "fs".into(), kind, index: TargetIndex(0) }
 }
 
-/// A target and its surroundings.
+/// A target and its surroundings. Groups are committed when the story says so ([`Host::by_hand`]), data operations are done
+/// when it says so.
 pub(super) struct Story<S: Service> {
-    pub t: Target<S>,
-    pub engine: MemEngine,
+    pub host: Host<Target<S>>,
     pub now: Instant,
-    /// Groups are committed when the story says so.
-    pub by_hand: bool,
-    pub group: Option<Group>,
     pub sent: Vec<(ConnId, Frame)>,
-    pub data: Vec<(DataId, DataOp)>,
     pub dials: Vec<ConnId>,
     pub hangups: Vec<ConnId>,
     pub logs: Vec<(LogLevel, String)>,
@@ -44,7 +41,7 @@ pub(super) struct Story<S: Service> {
     pub serving: bool,
     pub xid: u64,
     /// Who connects from now on.
-    pub peer: crate::Peer,
+    pub peer: target::Peer,
 }
 
 pub(super) fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
@@ -59,7 +56,7 @@ pub(super) fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header))
         name_key: None,
         replaces: false,
     };
-    let mut batch = crate::format(&format);
+    let mut batch = target::format(&format);
     let mut header = schema::Header {
         name: name(kind).to_string(),
         uuid: vec![7; 16].into(),
@@ -85,66 +82,69 @@ impl<S: Service> Story<S> {
     pub(super) fn start(service: S, engine: MemEngine, options: Options) -> Story<S> {
         let now = Instant(1_000_000_000_000);
         let last_group = engine.last_group().unwrap();
-        let t = Target::new(service, options, last_group, now);
+        let mut host = Host::new(engine);
+        host.slow_data = true;
+        host.machine = Some(Target::new(service, options, last_group, now));
         let mut story = Story {
-            t,
-            engine,
+            host,
             now,
-            by_hand: false,
-            group: None,
             sent: Vec::new(),
-            data: Vec::new(),
             dials: Vec::new(),
             hangups: Vec::new(),
             logs: Vec::new(),
             stopped: None,
             serving: false,
             xid: 100,
-            peer: crate::Peer { ours: true, ..crate::Peer::default() },
+            peer: target::Peer { ours: true, ..target::Peer::default() },
         };
         story.drain();
         story
     }
 
+    pub(super) fn t(&self) -> &Target<S> {
+        self.host.machine.as_ref().unwrap()
+    }
+
+    pub(super) fn set_param(&mut self, path: &str, value: &str) -> Result<(), Errno> {
+        self.host.machine.as_mut().unwrap().set_param(self.now, path, value)
+    }
+
+    pub(super) fn shutdown(&mut self) {
+        self.host.machine.as_mut().unwrap().shutdown(self.now);
+    }
+
     pub(super) fn drain(&mut self) {
-        while let Some(effect) = self.t.poll() {
-            match effect {
-                Effect::Send { conn, frame } => self.sent.push((conn, frame)),
-                Effect::Hangup { conn } => self.hangups.push(conn),
-                Effect::Dial { conn, .. } => self.dials.push(conn),
-                Effect::Load(load) => {
-                    let done = load.run(&self.engine);
-                    self.t.handle(self.now, Event::Loaded(done));
+        loop {
+            while let Some(effect) = self.host.poll(self.now) {
+                match effect {
+                    Effect::Send { conn, frame } => self.sent.push((conn, frame)),
+                    Effect::Hangup { conn } => self.hangups.push(conn),
+                    Effect::Dial { conn, .. } => self.dials.push(conn),
+                    Effect::Serving { .. } => self.serving = true,
+                    Effect::Log(level, line) => self.logs.push((level, line)),
+                    Effect::Stop { reason } => self.stopped = Some(reason),
+                    other => unreachable!("the host does it: {other:?}"),
                 }
-                Effect::Commit(group) => {
-                    self.group = Some(group);
-                    if !self.by_hand {
-                        self.commit();
-                    }
-                }
-                Effect::Data { id, op } => self.data.push((id, op)),
-                Effect::Serving { .. } => self.serving = true,
-                Effect::Log(level, line) => self.logs.push((level, line)),
-                Effect::Stop { reason } => self.stopped = Some(reason),
+            }
+            if !self.host.media_turn(self.now) {
+                return;
             }
         }
     }
 
     pub(super) fn commit(&mut self) {
-        let group = self.group.take().expect("a group to commit");
-        let number = group.number();
-        group.run(&self.engine).unwrap();
-        self.event(Event::Committed { group: number });
+        self.host.commit(self.now);
+        self.drain();
     }
 
     pub(super) fn event(&mut self, event: Event) {
-        self.t.handle(self.now, event);
+        self.host.tell(self.now, event);
         self.drain();
     }
 
     pub(super) fn pass(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);
-        while let Some(at) = self.t.deadline().filter(|at| *at <= end) {
+        while let Some(at) = self.host.deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             self.event(Event::Tick);
         }
@@ -168,7 +168,7 @@ impl<S: Service> Story<S> {
 
     fn connect_to(&mut self, conn: u64, client: u128, lightweight: bool, features: u64, export: Handle) {
         self.event(Event::Accepted { conn: ConnId(conn), peer: self.peer.clone() });
-        let target = self.t.name().to_string();
+        let target = self.t().name().to_string();
         let body = ConnectReq {
             client_uuid: client.to_be_bytes().to_vec().into(),
             target,
@@ -213,6 +213,12 @@ impl<S: Service> Story<S> {
         header.xid
     }
 
+    /// What a client is told to be durable.
+    pub(super) fn last_committed(&mut self, conn: u64, export: Handle) -> Transno {
+        self.request(conn, export, Opcode::Ping, 0, Bytes::new());
+        self.reply(conn).header.last_committed
+    }
+
     pub(super) fn append(&mut self, conn: u64, export: Handle, key: u64) -> Xid {
         self.append_in(conn, export, key, 1)
     }
@@ -235,7 +241,7 @@ impl<S: Service> Story<S> {
 
     /// Kills the target and starts it again over what is durable.
     pub(super) fn restart(self, service: S, options: Options) -> Story<S> {
-        let engine = self.engine.clone();
+        let engine = self.host.engine.clone();
         engine.crash(&mut Rng::new(1));
         Story::start(service, engine, options)
     }
@@ -246,7 +252,7 @@ impl<S: Service> Story<S> {
     }
 
     pub(super) fn param(&self, pattern: &str) -> String {
-        let found = self.t.get_params(pattern);
+        let found = self.t().get_params(pattern);
         assert_eq!(found.len(), 1, "{pattern}: {found:?}");
         found[0].1.clone()
     }
@@ -255,7 +261,7 @@ impl<S: Service> Story<S> {
 #[test]
 fn a_start_is_counted_before_anybody_is_served() {
     let s = ledger();
-    assert!(s.serving && s.t.service().recovered && s.t.is_serving());
+    assert!(s.serving && s.t().service().recovered && s.t().is_serving());
     assert_eq!(s.param("mdt.*.instance"), "1");
     let s = s.restart(Ledger::default(), options());
     assert_eq!(s.param("mdt.*.instance"), "2");
@@ -279,7 +285,7 @@ fn a_store_that_is_not_for_this_target_is_refused_with_a_sentence() {
     assert_eq!(refused(MemEngine::new(), options()), UnfitStore::NoTarget);
     let other = Options { name: Some(TargetName { index: TargetIndex(3), ..name(TargetKind::Mdt) }), ..options() };
     assert!(refused(engine(TargetKind::Mdt, |_| {}), other).to_string().contains("not 'fs-MDT0003'"));
-    let wrong_key = refused(engine(TargetKind::Mdt, |h| h.incompat = format_features::KEYED_NAMES), options());
+    let wrong_key = refused(engine(TargetKind::Mdt, |h| h.incompat = target::format_features::KEYED_NAMES), options());
     assert!(matches!(wrong_key, UnfitStore::Key { found: 0, wanted: 16, .. }) && wrong_key.is_damage(), "{wrong_key}");
     let damaged = engine(TargetKind::Mdt, |_| {});
     damaged.damage(&schema::Header::key(&()), &mut Rng::new(1));
@@ -290,27 +296,27 @@ fn a_store_that_is_not_for_this_target_is_refused_with_a_sentence() {
 fn an_acknowledged_change_becomes_durable_by_itself_and_an_fsynced_one_at_once() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, export, 5);
     let reply = s.reply(1);
     assert!(reply.header.transno.0 > 1 << 32 && reply.header.last_committed < reply.header.transno);
-    assert!(s.group.is_none(), "a group collects for a while");
+    assert!(s.host.groups.is_empty(), "a group collects for a while");
     s.request(1, export, Opcode::MdsSync, 0, Bytes::new());
-    assert!(s.try_reply(1).is_none() && s.group.is_some(), "somebody waits");
+    assert!(s.try_reply(1).is_none() && !s.host.groups.is_empty(), "somebody waits");
     s.commit();
     assert_eq!(s.reply(1).header.last_committed, reply.header.transno);
     s.append(1, export, 5);
     s.pass(999);
-    assert!(s.group.is_none());
+    assert!(s.host.groups.is_empty());
     s.pass(2);
-    assert!(s.group.is_some());
+    assert!(!s.host.groups.is_empty());
 }
 
 #[test]
 fn what_hangs_on_anothers_uncommitted_change_waits() {
     let mut s = ledger();
     let (a, b) = (s.connect(1, 1), s.connect(2, 2));
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, a, 5);
     s.append(1, a, 5);
     s.reply(1);
@@ -321,7 +327,7 @@ fn what_hangs_on_anothers_uncommitted_change_waits() {
     assert!(s.try_reply(2).is_none());
     s.commit();
     assert_eq!(s.reply(2).header.status, 0);
-    assert_eq!(s.t.set_param(s.now, "mdt.fs-MDT0000.commit_on_sharing", "0"), Ok(()));
+    assert_eq!(s.set_param("mdt.fs-MDT0000.commit_on_sharing", "0"), Ok(()));
     s.append(1, a, 5);
     s.reply(1);
     s.append(2, b, 5);
@@ -333,7 +339,7 @@ fn what_hangs_on_anothers_uncommitted_change_waits() {
 fn what_failed_in_part_has_never_been() {
     let mut s = ledger();
     let (a, b) = (s.connect(1, 1), s.connect(2, 2));
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.request(1, a, Opcode::MdsReint, 1, Ask { kind: IN_PART, key: 5, client: 1, n: 1, ..Ask::default() }.bytes());
     assert_eq!(s.reply(1).header.status, 0);
     for (key, count) in [(5, 0), (6, 1)] {
@@ -352,12 +358,12 @@ fn what_failed_in_part_has_never_been() {
 fn a_commit_that_fails_stops_the_target() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, export, 5);
     s.pass(1_001);
-    let group = s.group.take().unwrap();
-    s.engine.fail_next_commit(EngineError::Io { place: "disk".into(), what: "broken".into() });
-    let error = group.run(&s.engine).unwrap_err();
+    let group = s.host.groups.pop_front().unwrap();
+    s.host.engine.fail_next_commit(EngineError::Io { place: "disk".into(), what: "broken".into() });
+    let error = group.run(&s.host.engine).unwrap_err();
     s.event(Event::CommitFailed { group: 3, reason: error.clone() });
     assert_eq!(s.why_stopped(), StopReason::Commit(error));
     s.sent.clear();
@@ -367,8 +373,8 @@ fn a_commit_that_fails_stops_the_target() {
 
 /// The medium refuses the group that the target has handed over.
 fn refuse_for_space(s: &mut Story<Ledger>, group: &store::Group) {
-    s.engine.fail_next_commit(EngineError::Full { place: "disk".into(), what: "full".into() });
-    let reason = group.clone().run(&s.engine).unwrap_err();
+    s.host.engine.fail_next_commit(EngineError::Full { place: "disk".into(), what: "full".into() });
+    let reason = group.clone().run(&s.host.engine).unwrap_err();
     s.event(Event::CommitDelayed { group: group.number(), reason });
 }
 
@@ -376,26 +382,26 @@ fn refuse_for_space(s: &mut Story<Ledger>, group: &store::Group) {
 fn a_full_disk_delays_the_group_and_refuses_changes_until_there_is_space() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.status, 0);
     s.pass(1_001);
     for _ in 0..3 {
-        let group = s.group.take().expect("the same group is tried again");
+        let group = s.host.groups.pop_front().expect("the same group is tried again");
         refuse_for_space(&mut s, &group);
         assert_eq!(s.stopped, None);
         s.append(1, export, 5);
         assert_eq!(s.reply(1).header.status, -Errno::ENOSPC.raw());
         s.request(1, export, Opcode::MdsGetattr, 0, Ask { kind: READ, key: 5, ..Ask::default() }.bytes());
         assert_eq!(s.reply(1).header.status, 0, "reads go on");
-        assert!(s.group.is_none(), "not before its time");
+        assert!(s.host.groups.is_empty(), "not before its time");
         s.pass(1_001);
     }
     let said = s.logs.iter().filter(|(_, line)| line.contains("make room")).count();
     assert_eq!(said, 1, "once: {:?}", s.logs);
-    let committed = s.t.m.last_committed;
+    let committed = s.last_committed(1, export);
     s.commit();
-    assert!(s.t.m.last_committed > committed, "nothing of the group was dropped");
+    assert!(s.last_committed(1, export) > committed, "nothing of the group was dropped");
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.status, 0);
 }
@@ -404,14 +410,14 @@ fn a_full_disk_delays_the_group_and_refuses_changes_until_there_is_space() {
 fn a_full_disk_does_not_keep_a_target_from_being_stopped() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, export, 5);
     s.pass(1_001);
-    let group = s.group.take().unwrap();
+    let group = s.host.groups.pop_front().unwrap();
     refuse_for_space(&mut s, &group);
-    s.t.shutdown(s.now);
+    s.shutdown();
     s.pass(1_001);
-    let group = s.group.take().unwrap();
+    let group = s.host.groups.pop_front().unwrap();
     refuse_for_space(&mut s, &group);
     assert!(matches!(s.why_stopped(), StopReason::Commit(EngineError::Full { .. })), "{:?}", s.stopped);
 }
@@ -421,11 +427,11 @@ fn a_shutdown_makes_everything_durable_and_keeps_the_clients() {
     let mut s = ledger();
     let export = s.connect(1, 1);
     s.append(1, export, 5);
-    s.t.shutdown(s.now);
+    s.shutdown();
     s.drain();
     assert_eq!(s.stopped, Some(None));
     let mut s = s.restart(Ledger::default(), options());
-    assert!(!s.t.is_serving(), "it waits for its client");
+    assert!(!s.t().is_serving(), "it waits for its client");
     assert_eq!(s.connect_as(9, 9, false).header.status, -Errno::EBUSY.raw());
     let reply = s.connect_as(1, 1, false);
     assert!(reply.header.has(flags::CONNECT_RECOVERING));
@@ -435,7 +441,7 @@ fn a_shutdown_makes_everything_durable_and_keeps_the_clients() {
         s.frame(1, Frame { header: Header { flags: flag, ..header }, ..Frame::default() });
         assert_eq!(s.reply(1).header.status, 0);
     }
-    assert!(s.t.is_serving());
+    assert!(s.t().is_serving());
     assert!(s.param("mdt.*.recovery_status").contains("COMPLETE"));
     s.append(1, export, 5);
     assert_eq!(s.reply(1).body[..], 2u64.to_le_bytes(), "the first append is there");
@@ -457,13 +463,13 @@ fn a_client_that_does_not_come_back_is_given_up_and_forgotten() {
     assert_eq!(s.param("mdt.*.eviction_count"), "1");
     let header = s.header(1, back, Opcode::Ping, 0);
     s.frame(1, Frame { header: Header { flags: flags::LOCK_REPLAY_DONE, ..header }, ..Frame::default() });
-    assert!(s.t.is_serving());
+    assert!(s.t().is_serving());
     s.pass(2_000);
     let s = s.restart(Ledger::default(), options());
     assert!(s.param("mdt.*.recovery_status").contains("WAITING_FOR_CLIENTS"));
     assert_eq!(s.param("mdt.*.num_exports"), "1");
     let s = s.restart(Ledger::default(), Options { abort_recovery: true, ..options() });
-    assert!(s.t.is_serving());
+    assert!(s.t().is_serving());
     assert_eq!(s.param("mdt.*.num_exports"), "0");
 }
 
@@ -473,14 +479,14 @@ fn a_good_bye_is_answered_when_everything_is_durable_and_leaves_nothing() {
     let export = s.connect(1, 1);
     s.append(1, export, 5);
     s.reply(1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.request(1, export, Opcode::Disconnect, 0, Bytes::new());
     assert!(s.try_reply(1).is_none());
     s.commit();
     assert_eq!(s.reply(1).header.status, 0);
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.status, -Errno::ENOTCONN.raw());
-    assert!(s.restart(Ledger::default(), options()).t.is_serving());
+    assert!(s.restart(Ledger::default(), options()).t().is_serving());
 }
 
 pub(super) fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
@@ -503,7 +509,7 @@ fn a_client_is_told_to_keep_fewer_locks_when_they_take_more_memory_than_is_set()
     let threshold = "ldlm.namespaces.fs-MDT0000.lock_reclaim_threshold_mb";
     let fits = (1 << 20) / dlm::server::LOCK_BYTES as u64;
     for (mb, told) in [("2", false), ("1", true)] {
-        assert_eq!(s.t.set_param(s.now, threshold, mb), Ok(()));
+        assert_eq!(s.set_param(threshold, mb), Ok(()));
         assert_eq!(s.param(threshold), mb);
         s.drain();
         s.sent.clear();
@@ -612,7 +618,7 @@ fn callbacks_come_again_after_a_reconnect() {
     s.event(Event::Closed { conn: ConnId(1) });
     s.append(2, b, 5);
     assert!(s.try_reply(1).is_none(), "nowhere to send it");
-    s.event(Event::Accepted { conn: ConnId(3), peer: crate::Peer::default() });
+    s.event(Event::Accepted { conn: ConnId(3), peer: target::Peer::default() });
     let body = ConnectReq {
         client_uuid: 1u128.to_be_bytes().to_vec().into(),
         target: "fs-MDT0000".into(),
@@ -629,7 +635,7 @@ fn callbacks_come_again_after_a_reconnect() {
 fn nobody_makes_the_target_hold_more_than_it_wants() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.pass(1_001);
     // While a group is written, the next one fills up to its limit; then changes wait.
     s.append(1, export, 1);
@@ -666,7 +672,7 @@ fn damaged_records_and_bad_requests_are_answered() {
     s.append(1, export, 5);
     s.reply(1);
     s.pass(2_000);
-    s.engine.damage(&Ask::list(5), &mut Rng::new(3));
+    s.host.engine.damage(&Ask::list(5), &mut Rng::new(3));
     let mut s = s.restart(Ledger::default(), Options { abort_recovery: true, ..options() });
     let export = s.connect(1, 1);
     s.append(1, export, 5);
@@ -691,7 +697,7 @@ fn parameters_are_listed_set_and_refused() {
     let export = s.connect(1, 1);
     let base = "mdt.fs-MDT0000";
     let set = |s: &mut Story<Ledger>, name: &str, value: &str| {
-        let result = s.t.set_param(s.now, &format!("{base}.{name}"), value);
+        let result = s.set_param(&format!("{base}.{name}"), value);
         s.drain();
         result
     };
@@ -701,7 +707,7 @@ fn parameters_are_listed_set_and_refused() {
     assert_eq!(set(&mut s, "recovery_time_soft", "x"), Err(Errno::EINVAL));
     assert_eq!(set(&mut s, "no_such", "1"), Err(Errno::ENOENT));
     assert_eq!(set(&mut s, "num_exports", "1"), Err(Errno::EACCES));
-    assert_eq!(s.t.get_params("mdt.*.exports.*.uuid").len(), 1);
+    assert_eq!(s.t().get_params("mdt.*.exports.*.uuid").len(), 1);
     assert_eq!(set(&mut s, "evict_client", "nobody"), Err(Errno::ENXIO));
     let uuid = s.param("mdt.*.exports.*.uuid");
     assert_eq!(set(&mut s, "evict_client", &uuid), Ok(()));
@@ -723,22 +729,31 @@ fn a_silent_export_is_evicted_in_the_end() {
 fn a_server_among_clients_needs_no_recovery_but_durability() {
     let mut s = ledger();
     let reply = s.connect_as(1, 1, true);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, reply.header.export, 5);
     assert!(s.try_reply(1).is_none());
     s.commit();
     let answer = s.reply(1);
     assert_eq!((answer.header.status, answer.header.transno), (0, Transno(0)));
-    s.by_hand = false;
+    s.host.by_hand = false;
     s.pass(2_000);
-    assert!(s.restart(Ledger::default(), options()).t.is_serving(), "nobody is waited for");
+    assert!(s.restart(Ledger::default(), options()).t().is_serving(), "nobody is waited for");
+}
+
+/// A target that knows these others, and who connects to it.
+fn knows(peer: target::Peer, targets: Vec<TargetEntry>) -> Story<Ledger> {
+    let engine = engine(TargetKind::Mdt, |_| {});
+    let config = Some(Config { fsname: "fs".into(), version: 1, targets, ..Config::default() });
+    let known = schema::session::KnownConfig { config };
+    testkit::host::edit(&engine, |batch| batch.put(schema::session::KnownConfig::key(&()), known.encode_record()));
+    Story { peer, ..Story::start(Ledger::default(), engine, options()) }
 }
 
 /// A server may remove every file's objects, so a client is not believed that it is one.
 #[test]
 fn a_stranger_is_no_server_whatever_it_says() {
     let mut s = ledger();
-    s.peer = crate::Peer { address: "10.0.0.7:999".into(), ..crate::Peer::default() };
+    s.peer = target::Peer { address: "10.0.0.7:999".into(), ..target::Peer::default() };
     let refused = s.connect_as(1, 1, true);
     assert_eq!(refused.header.status, -Errno::EACCES.raw());
     let reason = refused.decode::<ConnectRep>().unwrap().reason;
@@ -750,9 +765,11 @@ fn a_stranger_is_no_server_whatever_it_says() {
         nids: vec![nid.into()],
         ..TargetEntry::default()
     };
-    s.t.m.config.targets = vec![registered("fs-OST0003", "10.0.0.7:7"), registered("fs-MDT0001", "10.0.0.70:7")];
+    let mut known = vec![registered("fs-OST0003", "10.0.0.7:7"), registered("fs-MDT0001", "10.0.0.70:7")];
+    let mut s = knows(s.peer, known.clone());
     assert_eq!(s.connect_as(3, 1, true).header.status, -Errno::EACCES.raw());
-    s.t.m.config.targets.push(registered("fs-MDT0002", "10.0.0.7:7"));
+    known.push(registered("fs-MDT0002", "10.0.0.7:7"));
+    let mut s = knows(s.peer, known);
     assert_eq!(s.connect_as(4, 1, true).header.status, 0, "a metadata target listens there");
     // On the same machine it is a user without rights who connects from its address.
     s.peer.local = true;
@@ -774,7 +791,7 @@ fn the_reply_of_an_open_is_the_same_however_often_it_is_asked_for() {
         s.frame(1, Frame { header, body: body.clone(), bulk: Bytes::new() });
         assert_eq!(s.reply(1).body, first.body);
     }
-    assert_eq!(s.t.service().open.len(), 1);
+    assert_eq!(s.t().service().open.len(), 1);
 }
 
 /// A version that knew no key has answered opens, too: their handles do not follow from the key.
@@ -844,35 +861,35 @@ impl Service for Files {
 #[test]
 fn a_group_waits_for_the_data_files_that_its_changes_wrote() {
     let mut s = Story::start(Files::default(), engine(TargetKind::Ost, |_| {}), options());
-    assert!(s.serving && s.t.service().started);
+    assert!(s.serving && s.t().service().started);
     let export = s.connect(1, 1);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.request(1, export, Opcode::ObjWrite, 0, Bytes::from_static(b"data"));
-    assert_eq!(s.data.len(), 2, "each once, however often the attempt runs");
-    for (id, _) in core::mem::take(&mut s.data) {
+    assert_eq!(s.host.operations.len(), 2, "each once, however often the attempt runs");
+    for (id, _) in core::mem::take(&mut s.host.operations) {
         assert!(s.try_reply(1).is_none());
         s.event(Event::DataDone { id, result: DataResult::Size(Some((4, 8))) });
     }
     let reply = s.reply(1);
     assert_ne!(reply.header.transno, Transno(0), "a write is replayed until it is durable");
     s.pass(1_001);
-    assert!(s.group.is_none());
-    let (id, op) = s.data.pop().unwrap();
+    assert!(s.host.groups.is_empty());
+    let (id, op) = s.host.operations.pop().unwrap();
     assert_eq!(op, DataOp::Sync { files: vec![7] });
     s.event(Event::DataDone { id, result: DataResult::Done });
-    assert!(s.group.is_some());
+    assert!(!s.host.groups.is_empty());
     s.commit();
     s.request(1, export, Opcode::ObjWrite, 0, Bytes::from_static(b"more"));
-    for (id, _) in core::mem::take(&mut s.data) {
+    for (id, _) in core::mem::take(&mut s.host.operations) {
         s.event(Event::DataDone { id, result: DataResult::Failed(Errno::ENOSPC) });
     }
     assert_eq!(s.reply(1).header.status, -Errno::EIO.raw());
     s.request(1, export, Opcode::ObjWrite, 0, Bytes::from_static(b"last"));
-    for (id, _) in core::mem::take(&mut s.data) {
+    for (id, _) in core::mem::take(&mut s.host.operations) {
         s.event(Event::DataDone { id, result: DataResult::Size(None) });
     }
     s.pass(1_001);
-    let (id, _) = s.data.pop().unwrap();
+    let (id, _) = s.host.operations.pop().unwrap();
     s.event(Event::DataDone { id, result: DataResult::Failed(Errno::EIO) });
     assert!(matches!(s.why_stopped(), StopReason::DataNotDurable(_)), "what was acknowledged cannot be kept");
 }
@@ -891,7 +908,7 @@ fn no_answer_goes_to_a_client_that_still_sends_its_request_again() {
             bulk: Bytes::new(),
         };
         let written = |s: &mut Story<Files>| {
-            let operations = core::mem::take(&mut s.data);
+            let operations = core::mem::take(&mut s.host.operations);
             for (id, _) in &operations {
                 s.event(Event::DataDone { id: *id, result: DataResult::Size(Some((4, 8))) });
             }
@@ -913,7 +930,10 @@ fn no_answer_goes_to_a_client_that_still_sends_its_request_again() {
         }
         assert_eq!(s.reply(2).header.xid, header.xid);
         s.frame(2, copy);
-        assert!(s.data.is_empty() && s.try_reply(2).is_none(), "it is answered: this one was doubled on its way");
+        assert!(
+            s.host.operations.is_empty() && s.try_reply(2).is_none(),
+            "it is answered: this one was doubled on its way"
+        );
     }
 }
 
@@ -962,7 +982,7 @@ fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
     };
     s.say(conn, &get, 0, Handle(5), config.encode_to_vec().into());
     assert!(s.serving);
-    assert_eq!(s.t.service().done, ["configured"]);
+    assert_eq!(s.t().service().done, ["configured"]);
     assert_eq!((s.param("obdfilter.*.recovery_time_soft"), s.param("at_min")), ("11".into(), "9".into()));
     // A task asks the other target, waits out a lost connection, sleeps, and is done.
     let export = s.connect(1, 1);
@@ -975,14 +995,14 @@ fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
     let again = s.reply(other.0);
     assert_eq!((again.header.xid, again.header.has(flags::RESENT)), (question.header.xid, true));
     s.say(other, &again, 0, Handle(5), Bytes::new());
-    assert_eq!(s.t.service().done, ["configured"]);
+    assert_eq!(s.t().service().done, ["configured"]);
     s.pass(51);
-    assert_eq!(s.t.service().done, ["configured", "asked"]);
+    assert_eq!(s.t().service().done, ["configured", "asked"]);
     // It need not wait for the MGS the next time, and remembers what it was told.
     s.pass(2_000);
     let s = s.restart(Files::default(), Options { abort_recovery: true, ..options() });
     assert!(s.serving);
-    assert_eq!(s.t.service().done, ["configured"]);
+    assert_eq!(s.t().service().done, ["configured"]);
 }
 
 #[test]
@@ -1022,7 +1042,7 @@ fn registered(mgs: &[&str]) -> (Story<Files>, ConnId) {
 fn a_target_that_stops_says_goodbye_to_its_mgs() {
     let (mut s, conn) = registered(&["mgs"]);
     let export = s.connect(1, 1);
-    s.t.shutdown(s.now);
+    s.shutdown();
     s.drain();
     let goodbye = s.reply(conn.0);
     assert_eq!(goodbye.header.opcode, Opcode::Disconnect as u16);
@@ -1037,7 +1057,7 @@ fn a_target_that_stops_says_goodbye_to_its_mgs() {
 #[test]
 fn a_target_stops_in_time_though_its_mgs_does_not_answer() {
     let (mut s, conn) = registered(&["mgs"]);
-    s.t.shutdown(s.now);
+    s.shutdown();
     s.drain();
     s.reply(conn.0);
     s.pass(1_900);
@@ -1045,7 +1065,7 @@ fn a_target_stops_in_time_though_its_mgs_does_not_answer() {
     s.pass(200);
     assert_eq!(s.stopped, Some(None));
     let (mut s, conn) = registered(&["mgs"]);
-    s.t.shutdown(s.now);
+    s.shutdown();
     s.event(Event::Closed { conn });
     assert_eq!(s.stopped, Some(None), "one that has gone needs no good-bye");
 }
@@ -1056,7 +1076,7 @@ fn a_replay_is_not_refused_by_a_full_disk() {
     let mut s = ledger();
     let export = s.connect(1, 1);
     s.pass(2_000);
-    s.by_hand = true;
+    s.host.by_hand = true;
     s.append(1, export, 5);
     let transno = s.reply(1).header.transno;
     let mut s = s.restart(Ledger::default(), options());

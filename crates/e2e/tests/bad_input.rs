@@ -367,7 +367,7 @@ fn a_damaged_store() {
     ] {
         fs::write(&data, &bytes).unwrap();
         let outcome = cluster.restart_fails(Which::Mdt, &[]);
-        assert!(matches!(outcome.code, Some(1)), "{name}: {outcome}");
+        assert_eq!(outcome.code, Some(65), "{name}: {outcome}");
         assert!(!outcome.stderr.contains("panicked"), "{name}: {outcome}");
         assert!(outcome.stderr.contains("mdt0") || outcome.stderr.contains("MDT0000"), "{name}: {outcome}");
     }

@@ -395,8 +395,8 @@ async fn reopen(cx: RawContext) -> Outcome {
     maker.recovers().await
 }
 
-/// Client 1 has opened a file by number only, as with `/proc/self/fd`, when it removes a name without knowing that it is the file's
-/// last one.
+/// Client 1 has opened a file by number only, as with `/proc/self/fd`, when it removes a name without knowing that it is the
+/// file's last one.
 async fn unknown_name(cx: RawContext) -> Outcome {
     let (near, far) = (&cx.kernels[0], &cx.kernels[1]);
     let (dir, old, other) = ([name("dir")], [name("dir"), name("f")], [name("dir"), name("other")]);

@@ -135,7 +135,8 @@ fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
     assert_eq!(read(&[2, 3]), (Some(Ok(ALL)), vec![0, 32, 32, 32]));
 }
 
-/// A read holds a page lock, possibly for long: a write that waits for that page holds no lock of another page, so that one can be dropped.
+/// A read holds a page lock, possibly for long: a write that waits for that page holds no lock of another page, so the other page
+/// can be dropped.
 #[test]
 fn a_write_that_waits_for_a_page_holds_no_other_page_lock() {
     let sched = Sched::new();

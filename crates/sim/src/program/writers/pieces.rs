@@ -153,8 +153,8 @@ impl Pieces {
                     ends(&|part| {
                         Some(RegisterAct::Set(if end > part.start { end } else { 0 })).filter(|_| end <= part.end)
                     });
-                    // A truncation in the second stripe is also executed on the object of the third part: if that one held the
-                    // end, the file ends with the first part for a moment.
+                    // With two stripes the first object holds the first and the third part: if it reached into the third, a
+                    // truncation in the second makes it end with the first.
                     if self.parts.len() > 1 && (STRIPE + 1..=2 * STRIPE).contains(&end) {
                         sizes[0][process].push(RegisterCall { optional: true, ..step(RegisterAct::Raise(STRIPE)) });
                     }

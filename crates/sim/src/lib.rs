@@ -66,7 +66,7 @@ mod trace;
 mod world;
 
 pub use coverage::{Coverage, all_marks};
-pub use entry::{Outcome, Settings, run};
+pub use entry::{Outcome, Settings, fixed_defects, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
 pub use scenario::{Story, StoryCounts, StoryFailure, stories};

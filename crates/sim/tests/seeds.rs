@@ -99,31 +99,7 @@ fn plans_are_as_wide_as_they_say() {
 
 #[test]
 fn fixed_defects_stay_fixed() {
-    for name in [
-        "cut-lost",
-        "removed-open",
-        "removed-times",
-        "set-group-id",
-        "lost-file",
-        "looked-up",
-        "opened-cut",
-        "refused-once",
-        "grant-lost",
-        "undone-made",
-        "undone-renamed",
-        "made-and-changed",
-        "late-targets",
-        "dead-and-waiting",
-        "made-and-gone",
-        "emptied-and-filled",
-        "untold",
-        "cut-and-changed",
-        "linked-in-doubt",
-        "written-back-meanwhile",
-        "mapped-atime",
-        "killed-writing",
-        "removed-meanwhile",
-    ] {
+    for name in sim::fixed_defects() {
         let settings =
             sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1, jobs: 1, coverage: false };
         assert!(sim::run(&settings, &mut |_| {}, &mut || false).fine, "see it with: adamant sim --scenario {name}");

@@ -40,7 +40,7 @@ fn each_process_has_its_own_table() {
     assert_eq!(cluster.get_on(Which::Mdt, "fail_val"), "7");
     assert_eq!(cluster.get_on(Which::Ost(0), "fail_loc"), "0x0");
     let nonsense = cluster.set_on(Which::Mdt, "fail_loc", "nonsense");
-    assert!(nonsense.code == Some(1) && nonsense.stderr.contains("'nonsense' is no number"), "{nonsense}");
+    assert!(nonsense.code == Some(1) && nonsense.stderr.contains("'nonsense' is not a 32-bit number"), "{nonsense}");
     cluster.set_on(Which::Mdt, "fail_loc", "0").ok();
     // Without a device it is set in every process here that allows it, and those that do not are no failure.
     cluster.await_mount();

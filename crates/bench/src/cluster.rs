@@ -433,6 +433,18 @@ pub fn is_mounted(place: &Path) -> bool {
     fusewire::mounts().iter().any(|mount| mount.place == place)
 }
 
+/// The places in a directory, itself included, at which something is mounted.
+pub(crate) fn mounts_in(folder: &Path) -> Vec<PathBuf> {
+    fusewire::mounts().into_iter().map(|mount| mount.place).filter(|place| place.starts_with(folder)).collect()
+}
+
+/// Removes a directory, but never into a mount that could not be taken down.
+pub(crate) fn remove_unless_mounted(folder: &Path) {
+    if mounts_in(folder).is_empty() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
+
 /// Takes a mount down, lazily if it is in use.
 pub fn unmount(place: &Path) {
     if rustix::mount::unmount(place, rustix::mount::UnmountFlags::empty()).is_err() {

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster;
+use crate::{cluster, places};
 
 /// Something that a run leaves behind if it is killed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,13 +34,16 @@ pub enum Ward {
 
 static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
+fn pipe() -> MutexGuard<'static, Option<ChildStdin>> {
+    PIPE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// How long a process may take to end in order.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reports a ward to the guardian. It is never withdrawn; the guardian skips what has ended by itself.
 pub fn watch(ward: &Ward) {
-    let mut pipe = PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(pipe) = &mut *pipe {
+    if let Some(pipe) = &mut *pipe() {
         // If the guardian was killed, the run continues without one.
         let _ = serde_json::to_string(ward).map(|line| writeln!(pipe, "{line}"));
     }
@@ -71,14 +74,14 @@ impl Guardian {
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start the process that cleans up after this one")?;
-        *PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = child.stdin.take();
+        *pipe() = child.stdin.take();
         Ok(Guardian { child })
     }
 }
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        *PIPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        *pipe() = None;
         let _ = self.child.wait();
     }
 }
@@ -99,8 +102,7 @@ pub fn guard(input: impl BufRead) {
         match ward {
             Ward::Process(_) => handle.iter().for_each(end),
             Ward::Up(targets) if targets.exists() => {
-                let Ok(program) = std::env::current_exe() else { continue };
-                let _ = Command::new(program).arg0("adamant").args(["down", "--dir"]).arg(targets).output();
+                let _ = places::adamant("down", &[("--dir", targets)]);
             }
             Ward::Folder(folder) if folder.exists() => remove(folder),
             Ward::Up(_) | Ward::Folder(_) => {}
@@ -126,13 +128,10 @@ fn end(process: &OwnedFd) {
 
 /// Removes a directory, after unmounting everything in it. If a mount stays, nothing is removed.
 fn remove(folder: &Path) {
-    let inside = || fusewire::mounts().into_iter().map(|mount| mount.place).filter(|place| place.starts_with(folder));
-    for place in inside() {
+    for place in cluster::mounts_in(folder) {
         cluster::unmount(&place);
     }
-    if inside().next().is_none() {
-        let _ = std::fs::remove_dir_all(folder);
-    }
+    cluster::remove_unless_mounted(folder);
 }
 
 #[cfg(test)]

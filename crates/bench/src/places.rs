@@ -73,10 +73,7 @@ impl Drop for Local {
             Kind::Nothing(session) => drop(session),
             Kind::Folder => {}
         }
-        // A directory in which something is still mounted is not removed.
-        if !cluster::is_mounted(&self.root) {
-            let _ = std::fs::remove_dir_all(&self.root);
-        }
+        cluster::remove_unless_mounted(&self.root);
     }
 }
 
@@ -115,7 +112,8 @@ pub fn up(run: &Run) -> anyhow::Result<Local> {
     Ok(local)
 }
 
-fn adamant(command: &str, options: &[(&str, &Path)]) -> anyhow::Result<()> {
+/// Runs a command of this program with these options.
+pub(crate) fn adamant(command: &str, options: &[(&str, &Path)]) -> anyhow::Result<()> {
     let mut words = Command::new(std::env::current_exe()?);
     words.arg0("adamant").arg(command);
     for (name, value) in options {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::cluster;
 use crate::guardian::{self, Ward};
 
 /// The progress of a run.
@@ -70,10 +71,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Never remove into a mount that could not be taken down.
-        if !fusewire::mounts().iter().any(|mount| mount.place.starts_with(&self.scratch)) {
-            let _ = std::fs::remove_dir_all(&self.scratch);
-        }
+        cluster::remove_unless_mounted(&self.scratch);
     }
 }
 

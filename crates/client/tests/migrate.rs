@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle, SetStat};
-use proto::msg::Layout;
-use proto::{Bytes, Errno, Opcode};
+use proto::connect::{PROTOCOL_VERSION, features};
+use proto::msg::{ConnectReq, EnqueueReq, Layout, LockMode, Policy, Resource, bits};
+use proto::{Bytes, ClientUuid, Errno, Fid, Frame, Handle, Header, Opcode, Xid};
 use stdx::{Rng, marks};
 use testkit::cluster::{self, Cluster, wish};
 
@@ -324,6 +325,60 @@ fn a_client_that_has_lost_the_objects_does_not_swap() {
     let left = objects(&mut c).iter().sum::<usize>();
     assert_eq!(left, layout(&mut c, b, ino).osts.len(), "the copy that did not become the file is gone");
     assert!(marks::count("swap_after_others_confirmed") > 0);
+}
+
+/// A client that takes a lock on the attributes of a file, and never gives it back.
+fn keeps_the_attributes(c: &mut Cluster, fid: Fid) {
+    let connect = ConnectReq {
+        client_uuid: ClientUuid(77).0.to_be_bytes().to_vec().into(),
+        target: "fs-MDT0000".into(),
+        features: features::SUPPORTED,
+        version: PROTOCOL_VERSION,
+        ..ConnectReq::default()
+    };
+    let enqueue = EnqueueReq {
+        resource: Resource::inode(fid),
+        mode: LockMode::Pr as i32,
+        cookie: 5,
+        policy: Some(Policy::Bits(bits::UPDATE)),
+        ..EnqueueReq::default()
+    };
+    let raw = c.raw(c.server("fs-MDT0000"));
+    let mut send = |opcode: Opcode, xid, export, body: &dyn Fn(Header) -> Frame| {
+        let header =
+            Header { opcode: opcode as u16, conn_cnt: 1, timeout_ms: 10_000, xid, export, ..Header::default() };
+        c.raw_send(raw, body(header));
+        c.pass(Duration::from_secs(1));
+        let answer = c.raws[raw].inbox.remove(0);
+        assert_eq!(answer.header.status, 0);
+        answer.header.export
+    };
+    let export = send(Opcode::Connect, Xid(1), Handle(0), &|header| Frame::new(header, &connect, Bytes::new()));
+    send(Opcode::LdlmEnqueue, Xid(2), export, &|header| Frame::new(header, &enqueue, Bytes::new()));
+}
+
+/// The move waits for a client that has a lock on the file's attributes and keeps it; others use the objects meanwhile.
+#[test]
+fn a_move_that_waits_for_a_client_that_keeps_its_lock_keeps_no_object() {
+    let mut c = Cluster::new(3);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, fh) = striped(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, ino, 0).unwrap();
+    keeps_the_attributes(&mut c, Fid::from_ino(ino).unwrap());
+    let moved = c.send_quietly(a, cluster::cred(0), migrate(ino, &[2]));
+    c.pass(Duration::from_secs(1));
+    let reads = c.send_quietly(b, cluster::cred(0), Call::Read { fh: other, offset: 0, length: 100 });
+    c.pass(Duration::from_secs(6));
+    assert!(!c.answered(a, moved), "nothing to wait for");
+    assert!(c.answered(b, reads), "the read waits for a client that has nothing to do with it");
+    c.pass(Duration::from_secs(60));
+    assert_eq!(c.answer(a, moved), Ok(Answer::Done));
+    assert_eq!(c.log.iter().filter(|line| line.contains("evicts")).count(), 1, "{:?}", c.log);
+    for (at, fh) in [(a, fh), (b, other)] {
+        assert_eq!(read(&mut c, at, fh), content(1));
+    }
+    assert_eq!(objects(&mut c), [0, 0, 1]);
 }
 
 /// Two clients move one file, and an object target goes away: nobody is evicted for that.

@@ -269,6 +269,8 @@ pub(crate) enum Step {
     MigrateWritten,
     /// The lock on the layout.
     MigrateLock,
+    /// The lock on the other attributes, which the swap changes too.
+    MigrateUpdate,
     /// The metadata target confirms the layout while all objects are locked,
     MigrateConfirm,
     /// and has done so.

@@ -7,6 +7,7 @@
 //! data copied, durable                       the locks on the old objects are not pinned: others may write
 //! EX lock on LAYOUT, the turn, PW on all     nobody else uses the file, and nobody can start to
 //! as before?                                 the first locks are still held, nothing was written here: the copy is current
+//! EX lock on UPDATE                          the swap waits for no other client; until here, we can let others have the file
 //! the layout is confirmed                    from here on, a client that gets a lock on an old object prevents the swap
 //! an answer of every object target           none has evicted this client, so nobody had such a lock before
 //! Setlayout Swap                             it becomes the file in one group, the old objects are removed
@@ -67,7 +68,7 @@ pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
             },
         };
         cx.set_memo(Step::MigrateFailed, failed.raw() as u64);
-        forget_proof(cx);
+        release(cx, ino);
         if cx.memo(Step::MigrateDrop).is_none() && in_flight(cx) {
             return Err(Stop::Wait);
         }
@@ -123,6 +124,7 @@ fn in_flight(cx: &Cx<'_>) -> bool {
 fn release(cx: &mut Cx<'_>, ino: u64) {
     layout::release(cx);
     cx.unlock(Step::MigrateLock);
+    cx.unlock(Step::MigrateUpdate);
     cx.forget(Step::MigrateWanted);
     forget_proof(cx);
     started(cx, |step| matches!(step, Step::MigrateNewPin(_))).into_iter().for_each(|pin| cx.unlock(pin));
@@ -131,7 +133,6 @@ fn release(cx: &mut Cx<'_>, ino: u64) {
 
 /// Gives the copy up: its objects are removed.
 fn give_up(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    release(cx, ino);
     // The copy may not have been created.
     if !cx.began(Step::MigrateCopy) {
         return Ok(());
@@ -395,12 +396,10 @@ fn times(cx: &Cx<'_>, ino: u64) -> Lvb {
 /// locks on objects: the layout is released for a while, and the copy stays valid if nobody writes.
 fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let waits = alone_now(cx, ino, copy);
-    let Some(Memo::Lock { dest, cookie }) = cx.op.memo(Step::MigrateLock) else { return waits };
-    let wanted = cx.w.locks.get(*dest).is_some_and(|locks| locks.is_wanted(*cookie));
-    if waits != Err(Stop::Wait) {
+    if waits != Err(Stop::Wait) || !matches!(cx.op.memo(Step::MigrateLock), Some(Memo::Lock { .. })) {
         return waits;
     }
-    if !wanted {
+    if !is_wanted(cx) {
         cx.forget(Step::MigrateWanted);
     } else if !leaving::is_reachable(cx.w, ino) {
         stdx::mark!("migration_makes_way");
@@ -417,8 +416,20 @@ fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     Err(cx.wait(WaitKey::Timer))
 }
 
-/// The layout lock comes before the object locks: while the operation waits for it, it keeps none of those, even if it
-/// had the layout lock and lost it. Two clients that migrate one file would otherwise take it from each other forever.
+/// Whether other clients want the metadata target's locks.
+fn is_wanted(cx: &Cx<'_>) -> bool {
+    [Step::MigrateLock, Step::MigrateUpdate].into_iter().any(|at| match cx.op.memo(at) {
+        Some(Memo::Lock { dest, cookie }) => cx.w.locks.get(*dest).is_some_and(|locks| locks.is_wanted(*cookie)),
+        _ => false,
+    })
+}
+
+/// The locks have an order: LAYOUT, the objects, UPDATE. While the operation waits for one, it keeps none of those behind
+/// it. Otherwise two clients that migrate one file would take it from each other forever, and a truncation, which waits for
+/// the metadata target with objects locked, would wait for us.
+///
+/// The swap does not wait for clients that have the attributes cached, as it would without UPDATE. One that keeps its lock
+/// would keep us from giving the objects back, and their targets would evict us first.
 fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let fid = crate::coherence::fids::fid_of(ino)?;
     let mdt = cx.w.mdt_of(fid);
@@ -427,7 +438,10 @@ fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
         release(cx, ino);
         return Err(stop);
     }
-    access::lock(cx, ino, LockMode::Pw, &ALL)?;
+    if let Err(stop) = access::lock(cx, ino, LockMode::Pw, &ALL) {
+        cx.unlock(Step::MigrateUpdate);
+        return Err(stop);
+    }
     access::take_turn(cx, ino)?;
     flush::settle_file(cx, ino, &ALL)?;
     let busy =
@@ -436,6 +450,8 @@ fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
         return Err(cx.wait(node_key(ino)));
     }
     if is_unchanged(cx, ino) {
+        let policy = Policy::Bits(bits::UPDATE);
+        cx.lock(Step::MigrateUpdate, mdt, Resource::inode(fid), LockMode::Ex, policy)?;
         prove(cx, ino)?;
         return pin_new(cx, ino, copy);
     }
@@ -497,6 +513,7 @@ fn swap(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         file.layout_sure = file.objects.iter().any(|object| !object.locks.is_empty());
     }
     layout::changed(cx, Step::MigrateLock);
+    layout::changed(cx, Step::MigrateUpdate);
     access::end_turn(cx, ino);
     cx.w.wake(node_key(ino));
     Ok(())

@@ -2,7 +2,8 @@
 //!
 //! Whatever was lost, duplicated, resent or replayed:
 //! - Every reply to one request with a slot has the same transno and status, both as the client receives it and as the server
-//!   sends it (even if it does not arrive), unless the server crashed in between before it reported the change durable.
+//!   sends it (even if it does not arrive), unless the server crashed in between before it reported the change durable. An open
+//!   may become `ESTALE` if no answer has arrived: it was lost with the server's memory, and the object was removed since.
 //! - A request with a slot that was answered with an error keeps that error as long as its server runs.
 //! - A transno belongs to one request.
 //! - The changes of a client's slot have transnos in the order of their xids.
@@ -11,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::frame::flags;
-use proto::msg::{SeqAllocRep, SeqRangeRep};
+use proto::msg::{Reint, ReintReq, SeqAllocRep, SeqRangeRep};
 use proto::{Errno, Frame, Opcode};
 
 use crate::world::net::Node;
@@ -26,6 +27,8 @@ pub struct Spy {
     received: BTreeMap<Request, (u64, i32)>,
     /// By request: the transno and status in the last reply that its server sent.
     sent: BTreeMap<Request, (u64, i32)>,
+    /// Opens that a server answered before it crashed.
+    lost_opens: BTreeSet<Request>,
     /// By server: the highest transno that it has reported durable.
     durable: BTreeMap<Node, u64>,
     /// By server and transno: the client and xid of the request.
@@ -34,6 +37,8 @@ pub struct Spy {
     slots: BTreeMap<(Node, Node, u16), BTreeMap<u64, u64>>,
     /// The slot of each request that arrived.
     tags: BTreeMap<Request, u16>,
+    /// The requests of them that open something.
+    opens: BTreeSet<Request>,
     /// Connections on which the reply to the connect request has arrived. A client accepts no other reply before it; over TCP
     /// none can arrive earlier.
     connected: BTreeSet<usize>,
@@ -68,6 +73,12 @@ impl Spy {
         let now = (h.transno.0, h.status);
         // A change that was done and whose repetition failed is judged by the model, which sees the results.
         if !changed && self.sent.get(&request).is_some_and(|(transno, _)| *transno != 0) {
+            return Ok(());
+        }
+        let finds_nothing = h.status == -Errno::ESTALE.raw() && self.lost_opens.contains(&request);
+        if finds_nothing && self.sent.get(&request) == Some(&(h.transno.0, 0)) && !self.received.contains_key(&request)
+        {
+            self.sent.insert(request, now);
             return Ok(());
         }
         match self.sent.insert(request, now) {
@@ -114,6 +125,9 @@ impl Spy {
     pub fn crashes(&mut self, server: Node) {
         let durable = self.durable.get(&server).copied().unwrap_or(0);
         self.sent.retain(|(_, of, _), (transno, _)| *of != server || (1..=durable).contains(transno));
+        let answered = |request: &&Request| request.1 == server && self.sent.contains_key(*request);
+        let lost: Vec<Request> = self.opens.iter().filter(answered).copied().collect();
+        self.lost_opens.extend(lost);
     }
 
     /// A frame arrives on a connection.
@@ -125,6 +139,10 @@ impl Spy {
         if !h.has(flags::REPLY) {
             if h.tag.0 != 0 {
                 self.tags.insert((from, to, h.xid.0), h.tag.0);
+                let opens = |change: ReintReq| matches!(change.op, Some(Reint::Open(_)));
+                if h.opcode == Opcode::MdsReint as u16 && frame.decode().is_ok_and(opens) {
+                    self.opens.insert((from, to, h.xid.0));
+                }
             }
             self.resent += u64::from(h.has(flags::RESENT));
             self.replayed += u64::from(h.has(flags::REPLAY));
@@ -207,6 +225,8 @@ fn modifies(opcode: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message;
+    use proto::msg::{CreateOp, OpenOp};
     use proto::{Header, Tag, Transno, Xid};
 
     const CLIENT: Node = Node::Client(0);
@@ -272,6 +292,42 @@ mod tests {
         assert_eq!(second(true, 99), Ok(()));
         assert!(second(true, 100).unwrap_err().contains("did so before"));
         assert!(second(false, 99).unwrap_err().contains("did so before"));
+    }
+
+    /// Nothing is left to open after a crash. That excuses an open that was not answered, and no other request or error.
+    #[test]
+    fn an_open_that_a_crash_took_may_find_nothing() {
+        let second = |op: Reint, crash: bool, arrived: bool, again: &Frame| {
+            let mut first = request(7);
+            first.header.opcode = Opcode::MdsReint as u16;
+            first.body = ReintReq { op: Some(op), ..ReintReq::default() }.encode_to_vec().into();
+            let mut spy = Spy::default();
+            spy.arrives(1, MDT, CLIENT, &connected()).unwrap();
+            spy.arrives(1, CLIENT, MDT, &first).unwrap();
+            let mut answer = reply(7, 100, 0);
+            answer.header.last_committed = Transno(100);
+            spy.sends(MDT, CLIENT, &answer).unwrap();
+            if arrived {
+                spy.arrives(1, MDT, CLIENT, &answer).unwrap();
+            }
+            if crash {
+                spy.crashes(MDT);
+            }
+            spy.sends(MDT, CLIENT, again)
+        };
+        let stale = reply(7, 100, -Errno::ESTALE.raw());
+        let open = || Reint::Open(OpenOp::default());
+        assert_eq!(second(open(), true, false, &stale), Ok(()));
+        assert!(second(open(), false, false, &stale).unwrap_err().contains("did so before"));
+        assert!(second(open(), true, true, &stale).unwrap_err().contains("did so before"));
+        assert!(
+            second(open(), true, false, &reply(7, 100, -Errno::ENOENT.raw())).unwrap_err().contains("did so before")
+        );
+        assert!(
+            second(open(), true, false, &reply(7, 101, -Errno::ESTALE.raw())).unwrap_err().contains("did so before")
+        );
+        let create = Reint::Create(CreateOp::default());
+        assert!(second(create, true, false, &stale).unwrap_err().contains("did so before"));
     }
 
     /// A second copy of a failed request must not be executed, even if it would succeed by then.

@@ -381,6 +381,7 @@ impl Client {
         if !self.w.spawned.is_empty() {
             self.run_ready();
         }
+        self.w.locks.note_deadlines();
         assert!(!self.w.options.faults.hit_once(sites::ASSERTION), "fail_loc asks for it");
     }
 

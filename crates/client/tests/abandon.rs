@@ -228,7 +228,7 @@ fn space_is_told_from_memory_when_servers_are_away() {
         c.pass(Duration::from_millis(2100));
         assert_eq!(c.nodes[a].answers.remove(&id), Some(Ok(known.clone())));
     }
-    // Who never asked has nothing to tell.
+    // A client that never asked has nothing to tell.
     let id = c.send(b, Call::Statfs { ino: 1 });
     c.pass(Duration::from_millis(2100));
     assert_eq!(c.nodes[b].answers.remove(&id), Some(Err(Errno::ETIMEDOUT)));
@@ -291,7 +291,7 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     assert!(stdx::marks::count("left_before_the_others") >= 2);
     let told = c.all_requests.get(Opcode::Disconnect.name()).copied().unwrap_or(0);
     assert_eq!(told, 2, "MDT0000 and OST0000 are left");
-    // Nobody waits for its locks.
+    // No operation waits for its locks.
     let before = c.now;
     let f = c.lookup(b, 1, "f").unwrap();
     let fh = c.open(b, f.ino, 2).unwrap();

@@ -560,7 +560,7 @@ fn a_listing_beside_a_rename_shows_the_old_name_or_the_new_one() {
             let (_, fh) = c.create(node, dir, text).unwrap();
             c.close(node, fh).unwrap();
         }
-        // Who holds the directory's lock, if anybody, is drawn too.
+        // Which client holds the directory's lock, if any, is drawn too.
         let first = if rng.chance(1, 2) { a } else { b };
         c.lookup(first, dir, "beside").unwrap();
         let Ok(Answer::Opened { fh, .. }) = c.call(a, Call::Opendir { ino: dir }) else { panic!() };
@@ -720,7 +720,7 @@ fn the_kernel_is_told_to_forget_the_attributes_of_the_root() {
     for node in [a, b, a] {
         let other = a + b - node;
         c.nodes[other].invalidations.clear();
-        // Who has just changed a directory may soon do it again, and would have to have the kernel forget it each time.
+        // A client that has just changed a directory may soon do it again, and would have to have the kernel forget it each time.
         c.pass(Duration::from_millis(20));
         assert!(c.getattr(other, 1).unwrap().cacheable);
         let set = SetStat { mode: Some(0o700 + node as u32), ..SetStat::default() };
@@ -923,7 +923,7 @@ fn pages_that_were_read_beside_an_append_go() {
     assert_eq!([keeps(), keeps()], [false, true], "the next open drops pages of readers that have closed it meanwhile");
 }
 
-/// Who reads what is appended, past the kernel's pages, before the append is answered sees the size with it, too.
+/// A read past the kernel's pages that sees what is appended before the append is answered sees the size with it, too.
 #[test]
 fn no_size_without_what_was_read_of_an_append() {
     const APPEND: u32 = 0o2000;

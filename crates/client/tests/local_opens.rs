@@ -246,7 +246,7 @@ fn a_file_that_is_open_here_without_its_lock_is_told_of() {
     c.pass(Duration::from_secs(10));
     assert!(stdx::marks::count("open_here_without_lock") > 0);
     c.tamper = None;
-    // Nobody knows any more what the names lead to.
+    // It is no longer known what the names lead to.
     let _ = c.walk(a, "d/f");
     c.walk(a, "d/f").unwrap();
     c.unlink(a, dir, "f").unwrap();

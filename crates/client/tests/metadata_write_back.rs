@@ -81,7 +81,7 @@ fn in_a_directory_of_its_own_a_client_asks_nobody() {
     assert!(stdx::marks::count("made_in_cache") > 0);
 }
 
-/// Who makes file after file without looking first leases the directory, too: its listing is fetched.
+/// A client that makes file after file without looking first leases the directory, too: its listing is fetched.
 #[test]
 fn a_directory_is_leased_by_who_makes_names_in_it_unseen() {
     let (mut c, _, dir) = leased();
@@ -95,7 +95,7 @@ fn a_directory_is_leased_by_who_makes_names_in_it_unseen() {
     assert!(c.all_requests.contains_key("mds_readpage"), "{:?}", c.all_requests);
 }
 
-/// Who shares a directory with others does not fetch its listing again and again.
+/// A client that shares a directory with others does not fetch its listing again and again.
 #[test]
 fn a_directory_that_others_change_is_not_listed_for_a_few_names() {
     let (mut c, a, dir) = leased();
@@ -403,7 +403,7 @@ fn what_waits_for_a_batch_is_lost_with_it() {
     assert!(stdx::marks::count("lane_is_evicted") > 0);
 }
 
-/// Nobody has to sync: the next call that comes to the directory is told, once.
+/// No sync is needed: the next call that comes to the directory gets the error, once.
 #[test]
 fn what_is_lost_with_an_eviction_is_told_to_the_next_call() {
     let (mut c, a, dir) = leased();

@@ -107,7 +107,7 @@ fn listed() -> (Cluster, usize, u64, Vec<(String, u64)>) {
     (c, b, dir, files)
 }
 
-/// Who lists a directory and then looks at one file after another, in whatever order that is one, does not ask for each.
+/// After a listing, looking at one file after another, in any order that is one, does not need a request for each.
 #[test]
 fn attributes_are_fetched_ahead_of_a_sweep() {
     type Order = fn(&mut Vec<(String, u64)>);
@@ -129,7 +129,7 @@ fn attributes_are_fetched_ahead_of_a_sweep() {
     assert!(stdx::marks::count("attributes_fetched_ahead") > 0);
 }
 
-/// Who looks at a few files, or at many without an order, asks for those and for no others.
+/// Looking at a few files, or at many in no order, requests those and no others.
 #[test]
 fn nothing_is_fetched_ahead_without_an_order() {
     // A fixed jump through the list that has no order by place, name or number.

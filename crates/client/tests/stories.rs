@@ -123,7 +123,7 @@ fn errors_are_those_of_posix() {
     assert_eq!(c.call(a, Call::Read { fh, offset: 0, length: 1 }), Err(Errno::EBADF));
 }
 
-/// Who may read everything is asked nothing by the permission bits, here as at the server.
+/// Permission bits do not count for a caller that may read everything, here as at the server.
 #[test]
 fn capabilities_count_for_directories_that_are_cached() {
     let mut c = Cluster::new(1);
@@ -397,7 +397,7 @@ fn written(c: &mut Cluster, length: usize) -> (usize, usize, client::Stat) {
     (a, b, file)
 }
 
-/// Who wrote a file and is through with it goes on knowing it while others read it.
+/// A client that has written a file keeps it cached while others read it.
 #[test]
 fn a_file_that_was_written_is_shared_with_who_looks_at_it() {
     for knows in [true, false] {
@@ -1284,7 +1284,7 @@ fn the_kernel_forgets_attributes_before_a_change_of_them_is_sent() {
     }
 }
 
-/// Who makes a file that is there already with `O_TRUNC` cuts it once: what is written after the cut, as its size tells, stays.
+/// Creating a file that exists, with `O_TRUNC`, truncates it once: what is written afterwards stays, and its size shows it.
 #[test]
 fn a_create_that_cuts_what_is_there_cuts_it_once() {
     let mut after_the_cut = 0;

@@ -1012,7 +1012,7 @@ fn a_user_without_rights() {
     // They are not root there: what they do not own stays as it is.
     let refused = as_user("chown", &["root", "mnt/file"]);
     assert_ne!(refused.code, Some(0), "{refused}");
-    // Nobody else sees it: that takes allow_other, which the machine's configuration does not give to users.
+    // No other user sees it: that takes allow_other, which the machine's configuration does not give to users.
     run(&["down"]).ok();
     assert_eq!(run(&["status", "--dir", "adamant-data"]).code, Some(1));
     run(&["up"]).ok();

@@ -411,7 +411,7 @@ fn when_the_feature_is_taken_back() {
     assert_eq!(fs::read(cluster.mount(0).join("f")).unwrap(), b"x");
     fs::write(cluster.mount(0).join("g"), "y").unwrap();
     assert_eq!(features(&cluster), "0x0");
-    // Nobody comes back who had it: the end of the recovery takes it back as well.
+    // No client comes back that had it: the end of the recovery takes it back as well.
     change_client(&mut cluster, 0, &binary());
     fs::write(cluster.mount(0).join("h"), "z").unwrap();
     assert_eq!(features(&cluster), MULTI_RPCS);

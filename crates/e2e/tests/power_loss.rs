@@ -41,7 +41,7 @@ fn a_commit_that_the_power_loss_met() {
         return;
     }
     let story = Story::begin("power loss in a commit", Duration::from_secs(300));
-    // Nobody comes back who could replay; and each image but the first lacks the start with the one before it.
+    // No client comes back that could replay; and each image but the first lacks the start with the one before it.
     let serve_arguments = vec!["-o", "abort_recov,accept_old_store"];
     let shape = Shape { osts: 1, serve_arguments, ..Shape::mounts(1) };
     let mut cluster = Cluster::start(&story, shape);

@@ -66,7 +66,7 @@ fn abort_recovery_ends_the_wait_for_a_dead_client() {
     assert!(row(&text, "recovery_start").parse::<u64>().unwrap() > 1_700_000_000, "{text}");
     assert!((1..=100).contains(&row(&text, "time_remaining").parse::<u64>().unwrap()), "{text}");
     assert!(text.contains("missing_clients:\n - "), "{text}");
-    // Who is not known has to wait as well.
+    // A client that is not known has to wait as well.
     let source = cluster.source();
     let place = story.folder().join("late");
     fs::create_dir(&place).unwrap();
@@ -530,7 +530,7 @@ fn commit_on_sharing_is_a_choice() {
         await_that("recovery is over", BACK, || {
             parameter(&cluster, Which::Mdt, "recovery_status").contains("COMPLETE")
         });
-        // Who was evicted learns of it when he is connected again, and goes by what he has cached till then.
+        // An evicted client learns of it when it connects again, and uses what it has cached until then.
         await_that("what is there is what was durable", BACK, || mounts[1].join("d/inside").is_dir() == on);
         let count = states(&cluster).matches("EVICTED").count();
         assert_eq!(count, usize::from(!on), "{}", states(&cluster));

@@ -207,7 +207,7 @@ fn synced_data_survives_the_death_of_everything() {
         return;
     }
     let story = Story::begin("fsync, then everything dies", Duration::from_secs(120));
-    // Nobody comes back who could replay: the window is waited for in vain, so it is short.
+    // No client comes back that could replay: the window passes unused, so it is short.
     let serve_arguments = vec!["-o", "recovery_time_soft=1,recovery_time_hard=2"];
     let mut cluster = Cluster::start(&story, Shape { serve_arguments, ..Shape::mounts(2) });
     for round in 0..3u64 {

@@ -254,7 +254,7 @@ fn a_mount_is_durable_after_adamant_sync() {
         return;
     }
     let story = Story::begin("sync", Duration::from_secs(60));
-    // Nobody comes back who would have to be waited for.
+    // No client would have to be waited for.
     let shape = Shape { serve_arguments: vec!["-o", "abort_recov"], ..Shape::default() };
     let mut cluster = Cluster::start(&story, shape);
     let place = cluster.mount(0).join("d");
@@ -263,7 +263,7 @@ fn a_mount_is_durable_after_adamant_sync() {
         std::fs::write(place.join(format!("f{n}")), vec![n; 100_000]).unwrap();
     }
     e2e::adamant(["sync".as_ref(), place.as_os_str()]).ok();
-    // Nobody is left who could do anything again.
+    // No client is left that could replay anything.
     cluster.kill9_all();
     cluster.start_all();
     for n in 0..20 {

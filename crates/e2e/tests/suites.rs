@@ -271,7 +271,7 @@ fn a_database_server_that_is_killed_keeps_every_transaction() {
     story.note(&format!("{more} transactions while servers died"));
     served.stop();
 
-    // Nobody serves it: all pages are looked at, from both mounts. Then the other has it.
+    // No server runs: all pages are checked, from both mounts. Then the other mount has the database.
     for folder in &folders {
         postgres.run("pg_checksums").args(["--check", "--pgdata"]).arg(folder).ok();
     }

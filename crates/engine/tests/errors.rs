@@ -166,7 +166,7 @@ fn a_second_process_is_turned_away_until_the_first_is_gone() {
     common::open(dir.path()).expect("a store");
 }
 
-/// Who may open the lock file may lock it, and keep a stopped target from starting.
+/// A process that may open the lock file may lock it, and keep a stopped target from starting.
 #[test]
 fn the_files_of_a_store_are_its_users_alone_in_a_folder_that_others_may_enter() {
     let dir = tempfile::tempdir().expect("a directory");

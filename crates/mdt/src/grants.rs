@@ -1,8 +1,9 @@
-//! Locks that are granted with a reply, and glimpses: sizes of resident files from the clients that write them.
+//! Locks: those that are granted with a reply, those that a client holds, and glimpses: sizes of resident files from the clients that write
+//! them.
 
 use crate::tree::{self, Node};
 use proto::Fid;
-use proto::msg::{Attr, LockGrant, LockMode, Lvb, Resource, WantLocks, bits};
+use proto::msg::{Attr, LockGrant, LockMode, Lvb, Policy, Resource, WantLocks, bits};
 use schema::Inode;
 use target::{Cx, ShareKey, Stop};
 
@@ -35,6 +36,14 @@ fn entries(cx: &mut Cx<'_>, resource: Resource, cookie: u64, exclusive: bool) ->
 /// The bits of the one lock that a client needs to cache an object.
 pub fn cached(inode: &Inode) -> u64 {
     if inode.is_dir() { bits::CACHE_DIRECTORY } else { bits::CACHE }
+}
+
+/// Whether the sender holds an exclusive lock with these bits.
+pub fn holds(cx: &Cx<'_>, fid: Fid, wanted: u64) -> bool {
+    cx.locks().held_on(cx.export(), &Resource::inode(fid)).any(|held| {
+        let covers = matches!(held.policy, Policy::Bits(has) if has & wanted == wanted);
+        held.mode == LockMode::Ex && covers
+    })
 }
 
 /// Up-to-date attributes. For a resident file, the client that holds a lock for writing its data is asked for size and times.

@@ -8,12 +8,14 @@
 //!   the order is stable for one history of inserts, but arbitrary.
 //! - [`Slab`], [`Index`]: many items at stable small indices, and lookup by a key that is part of the item.
 //! - [`BoundedQueue`]: a queue with a limit.
+//! - [`Deadlines`]: the earliest of many deadlines.
 //! - [`Faults`]: fault injection at named sites.
 //! - [`wildcard`]: patterns of parameter names.
 //! - [`steps`]: counters of work, for tests of complexity.
 //! - [`tally`]: statistics of samples.
 //! - [`mark!`], [`marks`]: coverage marks, which tie a rare branch to the test that is meant to reach it.
 
+mod deadlines;
 pub mod faults;
 mod hash;
 mod index;
@@ -26,6 +28,7 @@ pub mod tally;
 mod time;
 pub mod wildcard;
 
+pub use deadlines::Deadlines;
 pub use faults::{Faults, Site};
 pub use hash::{KeyedHash, set_hash_key};
 pub use index::Index;

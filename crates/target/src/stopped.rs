@@ -32,7 +32,7 @@ pub enum StopReason {
     /// The store cannot be served as it is.
     #[error(transparent)]
     Unfit(#[from] UnfitStore),
-    /// Nobody said where the MGS is: give its address.
+    /// It is not known where the MGS is: give its address.
     #[error("target '{target}' does not know where its MGS is: give --mgsnode")]
     NoMgs {
         /// Its name.

@@ -124,7 +124,7 @@ impl<S: Service> Peers<S> {
             while let Some(effect) = self.host.poll(self.now) {
                 match effect {
                     Effect::Send { conn, frame } => self.deliver(conn, frame),
-                    // Nobody answers.
+                    // No peer answers.
                     Effect::Dial { .. } => {}
                     Effect::Hangup { conn } => {
                         self.clients.iter_mut().filter(|client| client.conn == conn).for_each(|c| c.hung_up = true);

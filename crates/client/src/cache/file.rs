@@ -60,7 +60,7 @@ pub(crate) enum Open {
     Local,
     /// Also the server, by this request.
     Reported(Xid),
-    /// Nobody any more: every call through it fails. The request that reported it, if there was one.
+    /// No one any longer: every call through it fails. The request that reported it, if there was one.
     Lost(Option<Xid>),
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Node {
     pub attr: Option<Attr>,
     /// The object has no name left, as far as this client knows.
     pub unlinked: bool,
-    /// Nobody has it open either: nothing about it changes any more, so that its cached state needs no lock.
+    /// No program has it open either: it does not change any more, so that its cached state needs no lock.
     pub destroyed: bool,
     /// The directory in which it was found last; 0 if unknown.
     pub parent: u64,
@@ -351,10 +351,8 @@ impl Nodes {
     }
 
     /// The node was used just now.
-    fn loosened(&mut self, ino: u64) {
-        if let Some(i) = self.place(ino)
-            && !self.nodes[i].kernel.knows()
-        {
+    fn loosened(&mut self, i: u32) {
+        if !self.nodes[i].kernel.knows() {
             self.free.remove(&mut self.nodes, i);
             self.free.push(&mut self.nodes, i);
         }
@@ -369,12 +367,10 @@ impl Nodes {
 
     /// Releases a hold, which counts as use of the node.
     pub(crate) fn release(&mut self, ino: u64, hold: Hold) {
-        let held = self.get(ino).map_or(0, |node| node.held(hold));
-        assert!(held > 0, "node {ino:#x} is not held by {hold:?}");
-        if let Some(node) = self.get_mut(ino) {
-            node.holds.0[hold as usize] -= 1;
-        }
-        self.loosened(ino);
+        let place = self.place(ino).filter(|i| self.nodes[*i].is_held(hold));
+        let i = place.unwrap_or_else(|| panic!("node {ino:#x} is not held by {hold:?}"));
+        self.nodes[i].holds.0[hold as usize] -= 1;
+        self.loosened(i);
     }
 
     /// Whether `cred` may do `mask` (R 4, W 2, X 1) according to covered attributes; `None`: only the server knows.

@@ -6,7 +6,7 @@ use proto::msg::{CancelReq, EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resour
 use proto::{Errno, Fid, Opcode, Transno};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use stdx::Instant;
+use stdx::{Deadlines, Instant};
 
 use crate::api::{Effect, Invalidation};
 use crate::base::{Dest, Step};
@@ -21,9 +21,15 @@ use crate::coherence::{data, kernel, local_opens, metadata_write_back};
 #[derive(Default)]
 pub(crate) struct Locks {
     of: BTreeMap<Dest, OfTarget>,
+    /// Targets whose deadlines are not noted.
+    touched: SmallVec<[Dest; 4]>,
+    deadlines: Deadlines,
 }
 
 struct OfTarget {
+    /// How many targets were added before.
+    index: usize,
+    touched: bool,
     cache: LockCache,
     /// Limit of unused locks.
     lru_size: usize,
@@ -43,7 +49,8 @@ impl Locks {
     pub(crate) fn add(&mut self, dest: Dest, max_nodes: usize) {
         let lru_size = lru_size(max_nodes);
         let cache = LockCache::new(Settings { lru_size, ..Settings::default() });
-        self.of.insert(dest, OfTarget { cache, lru_size, sure: Transno(0), doubted: false });
+        let index = self.of.len();
+        self.of.insert(dest, OfTarget { index, touched: false, cache, lru_size, sure: Transno(0), doubted: false });
     }
 
     /// The locks of a target.
@@ -53,7 +60,11 @@ impl Locks {
 
     /// The same, mutable.
     pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut LockCache> {
-        self.of.get_mut(&dest).map(|of| &mut of.cache)
+        let of = self.of.get_mut(&dest)?;
+        if !core::mem::replace(&mut of.touched, true) {
+            self.touched.push(dest);
+        }
+        Some(&mut of.cache)
     }
 
     /// Limit of unused locks of a target.
@@ -67,18 +78,31 @@ impl Locks {
         self.of.iter().filter(|(_, of)| is_due(of)).map(|(dest, _)| *dest).collect()
     }
 
-    /// The next timer.
+    /// Notes the deadlines of what was used since the last time.
+    pub(crate) fn note_deadlines(&mut self) {
+        for dest in self.touched.drain(..) {
+            if let Some(of) = self.of.get_mut(&dest) {
+                of.touched = false;
+                self.deadlines.set(of.index, of.cache.deadline());
+            }
+        }
+    }
+
+    /// The next timer, as far as it was noted ([`Locks::note_deadlines`]).
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.of.values().filter_map(|of| of.cache.deadline()).min()
+        self.deadlines.earliest()
     }
 
     /// A session is interrupted; changes up to `sure` are durable.
     pub(crate) fn interrupted(&mut self, dest: Dest, sure: Transno) {
-        let Some(of) = self.of.get_mut(&dest) else { return };
-        // The next connection sets the limit again if it still applies.
-        of.cache.set_limit(0);
-        of.cache.interrupted();
-        of.sure = sure;
+        if let Some(cache) = self.get_mut(dest) {
+            // The next connection sets the limit again if it still applies.
+            cache.set_limit(0);
+            cache.interrupted();
+        }
+        if let Some(of) = self.of.get_mut(&dest) {
+            of.sure = sure;
+        }
     }
 
     /// The replay of locks starts.

@@ -72,7 +72,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         let names = lease || w.wants_directory_lock(parent);
         let data = (mode & S_IFMT == S_IFREG).then_some(false);
         let object = ObjectLocks { own: true, entries: mode & S_IFMT == S_IFDIR };
-        // Nobody else has a lock on a new directory.
+        // No other client has a lock on a new directory.
         let exclusive = lease || object.entries && metadata_write_back::allowed(w, dest);
         let mut wants = Wants::default();
         let want = WantLocks { exclusive, ..wants.locks(w, dest, object, names, data) };

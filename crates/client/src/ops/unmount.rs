@@ -61,7 +61,6 @@ fn leave_some(cx: &mut Cx<'_>) {
         if let Some(target) = cx.w.imports.get_mut(dest).filter(|_| durable) {
             stdx::mark!("left_before_the_others");
             target.import.disconnect(now);
-            cx.w.imports.touch_dest(dest);
         }
     }
 }
@@ -131,7 +130,6 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
     for dest in cx.w.imports.dests() {
         if let Some(target) = cx.w.imports.get_mut(dest) {
             target.import.disconnect(now);
-            cx.w.imports.touch_dest(dest);
         }
     }
     let gone = |dest: &Dest| cx.w.imports.get(*dest).is_none_or(|target| target.import.state() == State::Closed);

@@ -7,7 +7,7 @@ use proto::{Errno, Frame, Nid, Transno, Xid};
 use rpc::Link;
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use std::collections::VecDeque;
-use stdx::{Instant, Map};
+use stdx::{Deadlines, Instant, Map};
 
 use crate::api::{ConnId, Effect, FileHandle, LogLevel, Options};
 use crate::base::Dest;
@@ -71,6 +71,8 @@ pub(crate) struct Imports<P> {
     list: Vec<Target<P>>,
     index: Map<Dest, usize>,
     touched: VecDeque<usize>,
+    /// By index, without those that are touched.
+    deadlines: Deadlines,
     /// How many operations press ([`Imports::press`]).
     pressing: u32,
     /// Opens by the request that made them, kept until their close is durable: until then both may be replayed.
@@ -85,6 +87,7 @@ impl<P> Default for Imports<P> {
             list: Vec::new(),
             index: Map::default(),
             touched: VecDeque::new(),
+            deadlines: Deadlines::default(),
             pressing: 0,
             opens: Map::default(),
             closed: VecDeque::new(),
@@ -202,16 +205,11 @@ impl<P> Imports<P> {
         self.list.get(*self.index.get(&dest)?)
     }
 
-    /// The same, mutable.
+    /// The same, mutable: its session may have effects then.
     pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut Target<P>> {
-        self.list.get_mut(*self.index.get(&dest)?)
-    }
-
-    /// An event was passed to the import of this target: it may have effects.
-    pub(crate) fn touch_dest(&mut self, dest: Dest) {
-        if let Some(&index) = self.index.get(&dest) {
-            self.touch(index);
-        }
+        let index = *self.index.get(&dest)?;
+        self.touch(index);
+        self.list.get_mut(index)
     }
 
     /// A request that opened something was answered.
@@ -328,14 +326,14 @@ impl<P> Imports<P> {
     pub(crate) fn send_one_way(&mut self, now: Instant, dest: Dest, request: Outgoing) {
         if let Some(target) = self.get_mut(dest) {
             target.import.submit(now, Outgoing { during_recovery: true, ..request });
-            self.touch_dest(dest);
         }
     }
 
     /// Withdraws the matching requests that were not sent.
     pub(crate) fn withdraw(&mut self, which: impl Fn(&P) -> bool) -> Vec<(Dest, P)> {
         let mut withdrawn = Vec::new();
-        for target in &mut self.list {
+        for index in 0..self.list.len() {
+            let target = &mut self.list[index];
             let ids: Vec<RequestId> = target.pending.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
             for id in ids {
                 if target.import.withdraw(id)
@@ -344,19 +342,21 @@ impl<P> Imports<P> {
                     withdrawn.push((target.dest, pending));
                 }
             }
+            self.touch(index);
         }
         withdrawn
     }
 
     /// The target of a connection.
     pub(crate) fn of_connection(&mut self, conn: ConnId) -> Option<&mut Target<P>> {
-        self.list.get_mut((conn.0 >> LINK_BITS) as usize)
+        let index = (conn.0 >> LINK_BITS) as usize;
+        self.touch(index);
+        self.list.get_mut(index)
     }
 
     fn with_link(&mut self, now: Instant, conn: ConnId, event: impl FnOnce(Link) -> ImportEvent) {
         if let Some(target) = self.of_connection(conn) {
             target.import.handle(now, event(Link(conn.0 & ((1 << LINK_BITS) - 1))));
-            self.touch((conn.0 >> LINK_BITS) as usize);
         }
     }
 
@@ -385,7 +385,6 @@ impl<P> Imports<P> {
         if let Some(target) = self.get_mut(dest) {
             target.instance = instance;
             target.import.handle(now, ImportEvent::Target { nids, instance });
-            self.touch_dest(dest);
         }
     }
 
@@ -407,9 +406,9 @@ impl<P> Imports<P> {
         }
     }
 
-    /// When [`Imports::tick`] is due next.
+    /// When [`Imports::tick`] is due next. All events were taken ([`Imports::next`]).
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.list.iter().filter_map(|target| target.import.deadline()).min()
+        self.deadlines.earliest()
     }
 
     /// Processes the effects of sessions, up to the next event for the layers above.
@@ -420,6 +419,7 @@ impl<P> Imports<P> {
             let Some(effect) = target.import.poll() else {
                 target.touched = false;
                 self.touched.pop_front();
+                self.deadlines.set(index, target.import.deadline());
                 continue;
             };
             let conn = |link: Link| ConnId((index as u64) << LINK_BITS | link.0);

@@ -508,7 +508,7 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     assert_eq!(t.said(), ["overdue 1"]);
     t.locks.export_gone(t.now, A);
     assert_eq!(t.said(), ["glimpsed 61"]);
-    // Nobody has a lock any more who could know more.
+    // No client that could know more has a lock any longer.
     assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C), Glimpsed::Nothing);
     assert_eq!(t.locks.held(C).len(), 1);
 }
@@ -739,7 +739,7 @@ fn a_holder_that_goes_on_to_read_lets_others_read_and_is_not_asked_again() {
     assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Done(vec![]));
     assert_eq!(t.locks.glimpse(t.now, WaiterId(61), dir(), C), Glimpsed::Nothing);
     assert_eq!(t.locks.held(A).iter().map(|lock| lock.mode).collect::<Vec<_>>(), [LockMode::Pr]);
-    // Who wants to write calls both back; a holder's answer makes nothing stronger.
+    // A client that wants to write calls both back; a holder's answer makes nothing stronger.
     t.waits(C, &request(dir(), LockMode::Pw, Policy::Bits(bits::DOM), 1));
     assert_eq!(t.said(), ["blocking 2 1"], "the first was called back before");
     assert_eq!(t.locks.glimpse(t.now, WaiterId(62), dir(), C), Glimpsed::Nothing);

@@ -1,6 +1,5 @@
 //! Attributes by FID. The reply has the target of a symbolic link, so this is also `readlink`.
 
-use crate::ops::setlayout;
 use crate::{Mdt, grants, tree};
 use proto::msg::{GetattrReq, ObjectRep, bits};
 use target::{Cx, Reply, Stop};
@@ -11,7 +10,7 @@ pub fn getattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &GetattrReq) -> Result<R
     let attr = grants::fresh_attr(cx, &node)?;
     let locks = grants::grant(cx, &request.want.unwrap_or_default(), Some(&node.inode), None);
     if request.confirms_layout && !node.inode.is_resident() {
-        let moves = setlayout::holds(cx, request.fid, bits::LAYOUT);
+        let moves = grants::holds(cx, request.fid, bits::LAYOUT);
         mdt.swaps.confirmed(request.fid, cx.export(), moves);
     }
     Ok(Reply::new(&ObjectRep { attr: Some(attr), locks, symlink: node.inode.symlink, ..ObjectRep::default() }))

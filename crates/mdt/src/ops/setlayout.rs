@@ -10,10 +10,10 @@
 use crate::ops::Change;
 use crate::ops::subjects::{self, Subject};
 use crate::tree::{self, Node};
-use crate::{Mdt, layouts, tasks};
+use crate::{Mdt, grants, layouts, tasks};
 use proto::connect::features;
-use proto::msg::{Layout, LockMode, ObjectRep, Policy, Pool, Resource, SetlayoutKind, SetlayoutOp, bits};
-use proto::{ClientUuid, Errno, Fid, Operation};
+use proto::msg::{Layout, ObjectRep, Pool, SetlayoutKind, SetlayoutOp, bits};
+use proto::{ClientUuid, Errno, Operation};
 use schema::{DestroyLog, ObjectsKey, SmallData};
 use target::{Cx, Reply, ShareKey, Stop, format_features};
 
@@ -170,15 +170,7 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
 
 /// Whether the sender holds exclusive locks on data and layout.
 fn holds_all(cx: &Cx<'_>, op: &SetlayoutOp) -> bool {
-    holds(cx, op.fid, bits::DOM | bits::LAYOUT)
-}
-
-/// Whether the sender holds an exclusive lock with these bits.
-pub(crate) fn holds(cx: &Cx<'_>, fid: Fid, wanted: u64) -> bool {
-    cx.locks().held_on(cx.export(), &Resource::inode(fid)).any(|held| {
-        let covers = matches!(held.policy, Policy::Bits(has) if has & wanted == wanted);
-        held.mode == LockMode::Ex && covers
-    })
+    grants::holds(cx, op.fid, bits::DOM | bits::LAYOUT)
 }
 
 fn client(cx: &Cx<'_>) -> Result<ClientUuid, Errno> {
@@ -300,7 +292,7 @@ fn swap(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &
     if node.inode.is_resident() || ours.generation.checked_add(1) != Some(copied.generation) {
         return Err(Errno::ESTALE.into());
     }
-    if !cx.is_replay() && !holds(cx, op.fid, bits::LAYOUT) {
+    if !cx.is_replay() && !grants::holds(cx, op.fid, bits::LAYOUT) {
         return Err(Errno::ENOLCK.into());
     }
     if !cx.is_replay() && !mdt.swaps.may(op.fid, cx.export()) {

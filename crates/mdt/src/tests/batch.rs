@@ -315,7 +315,7 @@ fn the_answer_to_a_batch_is_rebuilt() {
     w.check();
 }
 
-/// Who has a directory as EX may know more than the target: it is asked before anybody else is told.
+/// A client that has a directory as EX may know more than the target: it is asked before others are answered.
 #[test]
 fn a_lease_is_called_back_before_the_directory_is_looked_at() {
     let mut w = World::new();

@@ -145,7 +145,7 @@ fn a_replayed_write_cannot_ask_for_more_than_a_first_one() {
     }
 }
 
-/// Nobody opens by a replay what it could not open otherwise.
+/// A replay opens nothing that its client could not open otherwise.
 #[test]
 fn a_replayed_open_asks_for_permission() {
     for durable in [true, false] {

@@ -115,7 +115,7 @@ fn a_change_without_a_tag_that_is_answered_is_not_executed_again() {
     assert_eq!(exports.arrive(NOW, Link(3), &second, false), Arrival::Drop);
 }
 
-/// Who knows a client's uuid has neither its session nor the power to end it.
+/// A client's uuid alone gives neither its session nor the power to end it.
 #[test]
 fn a_session_is_its_clients_who_alone_knows_the_handle() {
     let mut exports = Exports::new([7, 1], Limits::default());

@@ -40,7 +40,7 @@ pub(super) struct Story<S: Service> {
     pub stopped: Option<Option<StopReason>>,
     pub serving: bool,
     pub xid: u64,
-    /// Who connects from now on.
+    /// The peer of the next connections.
     pub peer: target::Peer,
 }
 

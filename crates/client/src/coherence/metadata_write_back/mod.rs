@@ -355,8 +355,8 @@ pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
 /// When [`tick`] is due next.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     let of = &w.metadata_write_back;
-    let shrinking = of.rooms.iter().filter(|(dest, _)| may_shrink(w, **dest));
-    let shrinking = shrinking.filter_map(|(dest, room)| of.shrinks_at(*dest, room));
+    let unused = of.rooms.iter().filter_map(|(dest, room)| Some((dest, of.shrinks_at(*dest, room)?)));
+    let shrinking = unused.filter(|(dest, _)| may_shrink(w, **dest)).map(|(_, at)| at);
     of.changes.deadline().into_iter().chain(shrinking).min()
 }
 

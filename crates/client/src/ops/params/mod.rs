@@ -195,7 +195,6 @@ fn set_timeouts(w: &mut World, which: OfTimeouts, value: &str) -> Result<(), Err
     for dest in w.imports.dests() {
         if let Some(target) = w.imports.get_mut(dest) {
             target.import.set_timeouts(&timeouts);
-            w.imports.touch_dest(dest);
         }
     }
     result
@@ -207,7 +206,6 @@ fn set_mdc(w: &mut World, which: OfMdc, dest: Dest, value: &str) -> Option<Resul
     let result = of_mdc(which).set(&mut (target, times), which.declared(), value)?;
     if result.is_ok() {
         // More may be sent now.
-        w.imports.touch_dest(dest);
     }
     Some(result)
 }

@@ -13,7 +13,6 @@
 //! for each other, and one for names, because dropping a name can wait for a directory that a program holds while it waits
 //! for this client. A last pool asks the kernel to let go of nodes.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -26,6 +25,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use stdx::Map;
 
 use crate::asserted::{Asserted, start_thread};
 use crate::clock::{self, Clock};
@@ -133,8 +133,8 @@ struct Waiting {
 
 struct State {
     machine: Asserted<client::Client>,
-    conns: HashMap<ConnId, Conn>,
-    completions: HashMap<CallId, Waiting>,
+    conns: Map<ConnId, Conn>,
+    completions: Map<CallId, Waiting>,
     next_call: u64,
     reader: Reader,
     /// When the caretaker wakes by itself, if it sleeps.
@@ -213,8 +213,8 @@ impl Mount {
             clock,
             state: Mutex::new(State {
                 machine,
-                conns: HashMap::new(),
-                completions: HashMap::new(),
+                conns: Map::default(),
+                completions: Map::default(),
                 next_call: OWN_CALLS,
                 reader: Reader::Nobody,
                 wakes: None,

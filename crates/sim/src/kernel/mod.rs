@@ -148,6 +148,9 @@ fn unexpected(answer: &Answer) -> Fail {
     Fail::Errno(Errno::EPROTO)
 }
 
+/// The gate of renames between directories: no inode has this number.
+const BETWEEN_DIRECTORIES: u64 = 0;
+
 /// A killed program must be gone after this time.
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
@@ -419,13 +422,16 @@ impl Kernel {
         if self.inode(dir, |inode| inode.removed) { Err(Errno::ENOENT.into()) } else { Ok(gate) }
     }
 
-    /// The gates of two directories, an ancestor's first, as Linux locks them.
-    async fn gates_to_rename(&self, dir: u64, new_dir: u64) -> SysResult<(GateHeld, Option<GateHeld>)> {
+    /// The gates of two directories, an ancestor's first, as Linux locks them. One rename at a time is between directories
+    /// (`s_vfs_rename_mutex`): three of them could otherwise wait for each other in a circle.
+    async fn gates_to_rename(&self, dir: u64, new_dir: u64) -> SysResult<Vec<GateHeld>> {
+        if dir == new_dir {
+            return Ok(vec![self.gate_to_change(dir).await?]);
+        }
+        let alone = self.gate(BETWEEN_DIRECTORIES, true).await;
         let below = self.is_below(dir, new_dir) || !self.is_below(new_dir, dir) && new_dir < dir;
         let (first, second) = if below { (new_dir, dir) } else { (dir, new_dir) };
-        let held = self.gate_to_change(first).await?;
-        let other = if first == second { None } else { Some(self.gate_to_change(second).await?) };
-        Ok((held, other))
+        Ok(vec![alone, self.gate_to_change(first).await?, self.gate_to_change(second).await?])
     }
 
     /// Whether a directory lies below another, according to the cached names.
@@ -683,5 +689,37 @@ mod tests {
         }
         asks();
         assert_eq!(*shown.borrow(), [Some(2); 3]);
+    }
+
+    /// One directory lies in another, and a third has a number between theirs: no order of two of them suits all renames.
+    #[test]
+    fn renames_between_three_directories_end() {
+        let (inner, apart, outer) = (2, 3, 4);
+        let sched = Sched::new();
+        let kernel = Kernel::new(sched.clone(), 0, &Plan::draw(1), Rng::new(1));
+        let name = CachedName { ino: inner, valid: true };
+        kernel.caches_mut().names.insert((outer, Bytes::from_static(b"inner")), name);
+        let held = Rc::new(RefCell::new(Vec::new()));
+        let (holder, kept) = (kernel.clone(), held.clone());
+        sched.spawn("who was there before", async move {
+            for dir in [inner, apart, outer] {
+                let gate = holder.gate(dir, true).await;
+                kept.borrow_mut().push(gate);
+            }
+        });
+        let ended = Rc::new(RefCell::new(0));
+        for (dir, new_dir) in [(inner, apart), (outer, inner), (apart, outer)] {
+            let (kernel, ended) = (kernel.clone(), ended.clone());
+            sched.spawn("a rename", async move {
+                let gates = kernel.gates_to_rename(dir, new_dir).await;
+                assert!(gates.is_ok());
+                *ended.borrow_mut() += 1;
+            });
+        }
+        sched.run();
+        assert_eq!(*ended.borrow(), 0);
+        held.borrow_mut().clear();
+        sched.run();
+        assert_eq!(*ended.borrow(), 3);
     }
 }

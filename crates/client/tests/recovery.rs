@@ -1227,6 +1227,28 @@ fn what_waits_for_writes_to_a_target_that_is_away_keeps_no_lock_of_another() {
     }
 }
 
+/// The new end lies in a hole of the first object. The power of its target fails, and the client dies: the file is as before or as
+/// after the truncation, and not shorter than both.
+#[test]
+fn a_cut_in_a_hole_is_not_left_half_done() {
+    let mut c = Cluster::new(2);
+    let a = c.mount();
+    let (f, fh) = c.two_stripes(a, 100);
+    c.write(a, fh, 100 << 10, &[2; 10]).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
+    let set = SetStat { size: Some(36 << 10), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.die(a);
+    let ost = c.server("fs-OST0000");
+    c.kill_and_lose(ost);
+    c.start(ost);
+    c.pass(Duration::from_secs(120));
+    let b = c.mount();
+    let size = c.lookup(b, 1, "f").unwrap().size;
+    assert!([36 << 10, (100 << 10) + 10].contains(&size), "{size}");
+    assert!(stdx::marks::count("cut_in_a_hole") > 0);
+}
+
 /// The metadata target has agreed to a cut through an open file, and takes that open with an eviction while an object target is away. The
 /// program is told what it is told of every lost open, but the cut is done: the object would be waited for for ever.
 #[test]

@@ -215,6 +215,12 @@ pub(crate) enum Step {
     CutId(u32),
     /// and its request.
     CutSent(u32),
+    /// The object that must be longer before others are cut,
+    CutFirst,
+    /// and is durable.
+    CutSynced,
+    /// Where an object will be cut.
+    CutNext(u32),
     /// All objects are truncated.
     CutDone,
     /// The end of zeros that are written to a resident file.

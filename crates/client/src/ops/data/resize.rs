@@ -1,7 +1,7 @@
 //! Truncate, fallocate, and the search for data and holes.
 
 use core::ops::Range;
-use proto::msg::{LockMode, PunchKind, PunchReq, SeekRep, SeekReq};
+use proto::msg::{LockMode, ObjSyncReq, PunchKind, PunchReq, SeekRep, SeekReq};
 use proto::{Bytes, Errno, Opcode};
 
 use super::{IoFlags, WriteAt, leave, write};
@@ -72,8 +72,12 @@ pub(crate) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         });
     } else {
         cx.set_memo(Step::CutAgreed, 1);
-        cut_objects(cx, ino, size)?;
+        let cut = cut_objects(cx, ino, size);
+        if cut == Err(Stop::Wait) {
+            return cut;
+        }
         punched(cx, ino, |file, key, _| file.object_range(key, &(0..size)).end)?;
+        cut?;
     }
     cx.set_memo(Step::CutDone, 1);
     access::end_turn(cx, ino);
@@ -81,10 +85,32 @@ pub(crate) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
 }
 
 /// Truncates pages, and sends the truncation of every object whose size does not fit the new one.
+///
+/// If the new end lies in a hole, the object with the new end gets longer, and has to be so durably before others are cut:
+/// if a power failure left only the cuts, the file would be shorter than it ever was.
 fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
-    if cx.memo(Step::Cut).is_some() {
-        return Ok(());
+    if cx.memo(Step::Cut).is_none() {
+        prepare_cut(cx, ino, size)?;
     }
+    if let Some(key) = cx.memo(Step::CutFirst) {
+        let key = key as Key;
+        cx.answer(Step::CutSent(key)).ok_or(Stop::Wait)?.map_err(Stop::Errno)?;
+        let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return Err(Errno::EIO.into()) };
+        let (dest, objects, job) = (object.dest, vec![object.id()], crate::coherence::data::job(cx, ino));
+        cx.rpc(Step::CutSynced, dest, Opcode::ObjSync, |_, _| Request::new(&ObjSyncReq { objects, job }))?;
+        cx.forget(Step::CutFirst);
+    }
+    for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
+        if let Some(cut) = cx.memo(Step::CutNext(key)) {
+            cx.forget(Step::CutNext(key));
+            punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
+        }
+    }
+    Ok(())
+}
+
+/// Truncates pages, and notes which objects are to be cut.
+fn prepare_cut(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     // Other clients may have had the locks while this operation waited for the metadata target, and programs of this
     // mount may have written since. Their requests may take long, so they are awaited without the locks and without the
     // turn.
@@ -108,6 +134,10 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         let first = last.unwrap_or(0);
         cuts.iter_mut().filter(|(key, ..)| *key == first).for_each(|(.., wrong)| *wrong = true);
     }
+    let longer = |key: Key, cut: u64| now.object(key).is_some_and(|object| object.size < cut);
+    let shorter = cuts.iter().any(|(key, cut, wrong)| *wrong && !longer(*key, *cut));
+    let first =
+        cuts.iter().find(|(key, cut, wrong)| *wrong && shorter && longer(*key, *cut)).map(|(key, cut, _)| (*key, *cut));
     cx.set_memo(Step::Cut, size);
     for (key, cut, ask) in cuts {
         edit(cx.w, ino, key, |object| {
@@ -115,8 +145,14 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
             object.pages.cut(&(cut..u64::MAX));
         });
         if ask {
-            punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
+            cx.set_memo(Step::CutNext(key), cut);
         }
+    }
+    if let Some((key, cut)) = first {
+        stdx::mark!("cut_in_a_hole");
+        cx.forget(Step::CutNext(key));
+        cx.set_memo(Step::CutFirst, u64::from(key));
+        punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
     }
     Ok(())
 }

@@ -524,7 +524,7 @@ impl Process {
     }
 
     /// Why the result of a call that ran beside the death of clients with unsynced work of this process is wrong: no state that
-    /// the deaths can leave gives it. Calls through open files may have any outcome, because the objects may be lost.
+    /// the deaths, and evictions beside them, can leave gives it. Calls through open files may have any outcome, because the objects may be lost.
     fn why_impossible(
         &self,
         kernel: usize,
@@ -537,8 +537,9 @@ impl Process {
         if op.fd().is_some() || sched.was_given_up(kernel) {
             return None;
         }
-        let dead: Vec<usize> = self.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
-        let (states, all) = self.history.borrow().without(&dead, |_| true);
+        let mut gone: Vec<usize> = self.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
+        gone.extend(self.all_evicted(None).filter(|client| !sched.is_dead(*client)));
+        let (states, all) = self.history.borrow().without(&gone, |_| true);
         let fits = |state: &Model| fate_differs(&state.clone().apply(op, cred, when), result).is_none();
         let right = !all || states.iter().any(fits) || fits(&self.model);
         (!right).then(|| format!("{result:?} is the result in no state that this can leave"))
@@ -579,10 +580,15 @@ impl Process {
         }
     }
 
-    /// A client that the process depends on and that was evicted since; also considers client and time in `now`.
+    /// Clients that the process depends on and that were evicted since; also considers client and time in `now`.
+    fn all_evicted(&self, now: Option<(usize, Instant)>) -> impl Iterator<Item = usize> {
+        let depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
+        depends.filter(|(client, since)| self.env.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
+    }
+
+    /// The first of them.
     fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
-        let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
-        depends.find(|(client, since)| self.env.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
+        self.all_evicted(now).next()
     }
 
     /// Why a process cannot continue without this client.

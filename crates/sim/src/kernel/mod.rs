@@ -379,20 +379,24 @@ impl Kernel {
     }
 
     /// The attributes of an inode, from the cache or the client. Of two replies to concurrent requests Linux caches the one that
-    /// arrives first, but shows each program its own: the times of an ongoing write may be in the second reply only, and a later
-    /// stat sees older ones. No client can know that, so the stand-in shows both programs the cached attributes.
+    /// arrives first, or the one that was requested after the last local change, but shows each program its own: the times of an
+    /// ongoing write may be in the other reply only, and a later stat sees older ones. No client can know that, so the stand-in
+    /// shows both programs the cached attributes, and asks again if a local change keeps a reply from the cache.
     async fn attr(&self, cred: &Cred, ino: u64, fh: Option<FileHandle>) -> SysResult<Stat> {
-        if let Some(stat) = self.inode(ino, |inode| inode.attr.clone()) {
-            return Ok(stat);
-        }
-        let started = self.version();
-        match self.ask(cred, Call::Getattr { ino, fh }).await? {
-            Answer::Attr(stat) => {
-                self.learn(&stat, started);
-                let kept = self.inode(ino, |inode| inode.attr.clone().filter(|_| inode.learned > started));
-                Ok(kept.unwrap_or(stat))
+        loop {
+            if let Some(stat) = self.inode(ino, |inode| inode.attr.clone()) {
+                return Ok(stat);
             }
-            other => Err(unexpected(&other)),
+            let started = self.version();
+            let stat = match self.ask(cred, Call::Getattr { ino, fh }).await? {
+                Answer::Attr(stat) => stat,
+                other => return Err(unexpected(&other)),
+            };
+            self.learn(&stat, started);
+            if self.inode(ino, |inode| inode.changed <= started) {
+                let kept = self.inode(ino, |inode| inode.attr.clone().filter(|_| inode.learned > started));
+                return Ok(kept.unwrap_or(stat));
+            }
         }
     }
 

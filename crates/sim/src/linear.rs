@@ -203,7 +203,7 @@ enum SearchItem {
 
 /// Searches for an order of the calls of all processes that starts in `start`, in at most `steps_max` steps.
 pub(crate) fn search(start: &Model, processes: &[Vec<Event>], excuses: &Excuses, steps_max: usize) -> Verdict {
-    let excuses = &Excuses { concurrent_truncates: lost::concurrent_truncates(processes), ..excuses.clone() };
+    let excuses = &Excuses { concurrent_resizes: lost::concurrent_resizes(processes), ..excuses.clone() };
     let first = State {
         at: vec![(0, CallPhase::Start); processes.len()],
         model: start.clone().into_shared(),
@@ -376,7 +376,7 @@ fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses
     // A call without a result accepts every result.
     let ends = |model: &mut Model, expect: Result<Expected, Errno>| match result {
         None => StepResult::Ended,
-        Some(result) if torn.is_empty() && !excuses.concurrent_truncates.contains_key(&event.serial) => {
+        Some(result) if torn.is_empty() && !excuses.concurrent_resizes.contains_key(&event.serial) => {
             match differs(model, &expect, result) {
                 None => StepResult::Ended,
                 Some(what) => StepResult::Impossible(what),
@@ -384,8 +384,8 @@ fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses
         }
         Some(result) => {
             let mut result = lost::without_uncertain(model, &expect, result, &|id| torn.contains(&id));
-            if let Some(cuts) = excuses.concurrent_truncates.get(&event.serial) {
-                result = lost::without_time(model, cuts, &expect, result);
+            if let Some(resizes) = excuses.concurrent_resizes.get(&event.serial) {
+                result = lost::without_time(model, resizes, &expect, result);
             }
             match (&event.op, differs(model, &expect, &result)) {
                 (Op::Read { fd, .. }, Some(_)) if expect.is_ok() && result.is_ok() && reads(model, *fd, &torn) => {

@@ -26,14 +26,14 @@ pub(crate) struct Excuses {
     pub deaths: Vec<Death>,
     /// Inodes of which clients gave up bytes that could not be written, and when.
     pub given_up: Vec<(u64, Instant)>,
-    /// By serial of a call that reads attributes: the concurrent truncations of files.
-    pub concurrent_truncates: BTreeMap<u32, Vec<Op>>,
+    /// By serial of a call that reads attributes: the concurrent changes of the sizes of files.
+    pub concurrent_resizes: BTreeMap<u32, Vec<Op>>,
 }
 
-/// The calls of processes that read attributes, and the concurrent truncations by others.
-pub(super) fn concurrent_truncates(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
-    let cuts = |op: &Op| match op {
-        Op::Truncate { .. } | Op::Ftruncate { .. } => true,
+/// The calls of processes that read attributes, and the concurrent truncations and allocations by others.
+pub(super) fn concurrent_resizes(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
+    let resizes = |op: &Op| match op {
+        Op::Truncate { .. } | Op::Ftruncate { .. } | Op::Fallocate { .. } => true,
         Op::Open { flags, .. } => flags & 0o1000 != 0,
         _ => false,
     };
@@ -42,8 +42,9 @@ pub(super) fn concurrent_truncates(processes: &[Vec<Event>]) -> BTreeMap<u32, Ve
         for look in looks.iter().filter(|event| matches!(event.op, Op::Stat { .. } | Op::Fstat { .. })) {
             let others =
                 processes.iter().enumerate().filter(|(other, _)| *other != process).flat_map(|(_, events)| events);
-            let beside = others.filter(|cut| cuts(&cut.op) && cut.from <= look.to() && look.from <= cut.to());
-            let ops: Vec<Op> = beside.map(|cut| cut.op.clone()).collect();
+            let beside =
+                others.filter(|event| resizes(&event.op) && event.from <= look.to() && look.from <= event.to());
+            let ops: Vec<Op> = beside.map(|event| event.op.clone()).collect();
             if !ops.is_empty() {
                 found.insert(look.serial, ops);
             }
@@ -52,23 +53,25 @@ pub(super) fn concurrent_truncates(processes: &[Vec<Event>]) -> BTreeMap<u32, Ve
     found
 }
 
-/// A result of reading attributes beside a concurrent truncation, with the time replaced by the model's. A truncation changes the
-/// times at the metadata target and the size at object targets: a concurrent reader may see one before the other, as with Linux's
-/// own `stat`, which takes no lock.
+/// A result of reading attributes beside a concurrent truncation or allocation, with the time replaced by the model's. It changes
+/// the times first, at the metadata target or in the client, and the size at object targets: a concurrent reader may see one before
+/// the other, as with Linux's own `stat`, which takes no lock.
 pub(super) fn without_time(
     model: &Model,
-    cuts: &[Op],
+    resizes: &[Op],
     expect: &Result<Expected, Errno>,
     mut result: Result<Returned, Errno>,
 ) -> Result<Returned, Errno> {
     if let (Ok(Expected::Inode(id)), Ok(Returned::Stat(stat))) = (expect, &mut result) {
         let root = Cred::default();
-        let is_of = |cut: &Op| match cut {
-            Op::Ftruncate { fd, .. } => model.open_files().get(fd).is_some_and(|file| file.id == *id),
+        let is_of = |op: &Op| match op {
+            Op::Ftruncate { fd, .. } | Op::Fallocate { fd, .. } => {
+                model.open_files().get(fd).is_some_and(|file| file.id == *id)
+            }
             Op::Truncate { path, .. } | Op::Open { path, .. } => model.walk(&root, path) == Ok(*id),
             _ => false,
         };
-        if cuts.iter().any(is_of) {
+        if resizes.iter().any(is_of) {
             stat.mtime_ns = model.inode(*id).mtime.from;
         }
     }
@@ -325,9 +328,9 @@ mod tests {
         assert!(matches!(with(gone("b")), Verdict::Bad(_)));
     }
 
-    /// Only a concurrent reader sees the time of a truncation before its size.
+    /// Only a concurrent reader sees the time of a truncation, or an allocation, before its size.
     #[test]
-    fn a_stat_beside_a_truncation_may_see_its_time_first() {
+    fn a_stat_beside_a_change_of_the_size_may_see_its_time_first() {
         let stat = |size, mtime_ns| client::api::Stat {
             ino: 100,
             mode: S_IFREG | 0o644,
@@ -337,14 +340,19 @@ mod tests {
             ..client::api::Stat::default()
         };
         let set = Op::Utimens { path: path("a"), atime: None, mtime: Some(client::api::SetTime::At(5)) };
-        let cut = |from: u64, to: u64| Event {
+        let open = Op::Open { path: path("a"), flags: 2, mode: 0, fd: 7 };
+        let open = event(104, 0, 6, open, Ok(Returned::Opened(100)));
+        let resize = |op, from: u64, to: u64| Event {
             end: Some((Instant(to), Ok(Returned::Done))),
-            ..event(102, 0, from, Op::Truncate { path: path("a"), size: 3 }, Ok(Returned::Done))
+            ..event(102, 0, from, op, Ok(Returned::Done))
         };
+        let cut = |from, to| resize(Op::Truncate { path: path("a"), size: 3 }, from, to);
+        let allocate = |from, to| resize(Op::Fallocate { fd: 7, mode: 0, offset: 1, length: 2 }, from, to);
         let look =
             |of, size, mtime| event(103, 1, 11, Op::Stat { path: path(of) }, Ok(Returned::Stat(stat(size, mtime))));
-        let all = |cut: Event, look: Event| {
-            let first = vec![made(100, 0, 1, "a"), event(101, 0, 4, set.clone(), Ok(Returned::Done)), cut];
+        let all = |resize: Event, look: Event| {
+            let set = event(101, 0, 4, set.clone(), Ok(Returned::Done));
+            let first = vec![made(100, 0, 1, "a"), set, open.clone(), resize];
             let excuses = Excuses::default();
             search(&Model::new(0, 0, 0o755, TimeRange::at(0)), &[first, vec![look]], &excuses, 10_000)
         };
@@ -354,5 +362,8 @@ mod tests {
         assert_eq!(all(cut(10, 20), look("a", 3, 15)), Verdict::Good);
         bad(all(cut(30, 40), look("a", 0, 15)));
         bad(all(cut(10, 20), look("a", 2, 15)));
+        assert_eq!(all(allocate(10, 20), look("a", 0, 15)), Verdict::Good, "the time before the size");
+        bad(all(allocate(30, 40), look("a", 0, 15)));
+        bad(all(allocate(10, 20), look("a", 2, 15)));
     }
 }

@@ -1,30 +1,56 @@
 //! The deadlines of many parts, of which few change between two questions for the earliest.
 
 use crate::Instant;
+use std::collections::VecDeque;
 
 /// A deadline for each part, and the earliest of all. Parts are numbered from 0.
+///
+/// Whoever may have changed a part's deadline calls [`Deadlines::touch`]; before the question for the earliest, the
+/// deadlines of all parts in [`Deadlines::touched`] are set.
 #[derive(Debug, Default)]
 pub struct Deadlines {
-    /// [`Instant::FAR`]: the part has none.
-    of: Vec<Instant>,
+    parts: Vec<Part>,
+    /// Touched parts, in the order in which they were touched.
+    touched: VecDeque<usize>,
     earliest: Option<Instant>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// [`Instant::FAR`]: the part has none.
+    at: Instant,
+    touched: bool,
+}
+
 impl Deadlines {
-    /// Sets the deadline of a part. Looks at the other parts only if the earliest deadline moves back.
-    pub fn set(&mut self, part: usize, at: Option<Instant>) {
-        if part >= self.of.len() {
-            self.of.resize(part + 1, Instant::FAR);
+    /// The deadline of a part may have changed.
+    pub fn touch(&mut self, part: usize) {
+        if part >= self.parts.len() {
+            self.parts.resize(part + 1, Part { at: Instant::FAR, touched: false });
         }
-        let before = core::mem::replace(&mut self.of[part], at.unwrap_or(Instant::FAR));
-        if at.is_some_and(|at| self.earliest.is_none_or(|earliest| at <= earliest)) {
-            self.earliest = at;
-        } else if self.earliest == Some(before) {
-            self.earliest = self.of.iter().copied().min().filter(|at| *at != Instant::FAR);
+        if !core::mem::replace(&mut self.parts[part].touched, true) {
+            self.touched.push_back(part);
         }
     }
 
-    /// The earliest deadline.
+    /// The part that was touched first, of those whose deadline was not set since.
+    pub fn touched(&self) -> Option<usize> {
+        self.touched.front().copied()
+    }
+
+    /// Sets the deadline of the part in [`Deadlines::touched`]. Looks at the other parts only if the earliest deadline
+    /// moves back.
+    pub fn set_touched(&mut self, at: Option<Instant>) {
+        let Some(part) = self.touched.pop_front().and_then(|part| self.parts.get_mut(part)) else { return };
+        let before = core::mem::replace(part, Part { at: at.unwrap_or(Instant::FAR), touched: false }).at;
+        if at.is_some_and(|at| self.earliest.is_none_or(|earliest| at <= earliest)) {
+            self.earliest = at;
+        } else if self.earliest == Some(before) {
+            self.earliest = self.parts.iter().map(|part| part.at).min().filter(|at| *at != Instant::FAR);
+        }
+    }
+
+    /// The earliest deadline of those that were set.
     #[inline]
     pub fn earliest(&self) -> Option<Instant> {
         self.earliest
@@ -41,9 +67,14 @@ mod tests {
         let mut rng = Rng::new(1);
         let (mut deadlines, mut model) = (Deadlines::default(), [None; 6]);
         for _ in 0..10_000 {
-            let part = rng.below(6) as usize;
-            model[part] = rng.chance(3, 4).then(|| Instant(rng.below(20)));
-            deadlines.set(part, model[part]);
+            for _ in 0..rng.below(4) {
+                let part = rng.below(6) as usize;
+                model[part] = rng.chance(3, 4).then(|| Instant(rng.below(20)));
+                deadlines.touch(part);
+            }
+            while let Some(part) = deadlines.touched() {
+                deadlines.set_touched(model[part]);
+            }
             assert_eq!(deadlines.earliest(), model.iter().flatten().min().copied());
         }
     }

@@ -21,7 +21,7 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
             && held & (bits::UPDATE | bits::LOOKUP | bits::PERM) != 0
         {
             let ino = lock.resource.fid.ino();
-            let wanted = cx.w.locks.get(dest).is_some_and(|locks| locks.is_wanted(cookie));
+            let wanted = cx.w.locks.is_wanted(dest, cookie);
             let names = if held & bits::LOOKUP != 0 { kernel::forget_names(cx, ino, wanted) } else { Ok(()) };
             cx.invalidate_kernel(Step::Main, ino, 0, 0)?;
             names?;

@@ -20,16 +20,14 @@ use crate::coherence::{data, kernel, local_opens, metadata_write_back};
 /// The lock caches of all targets.
 #[derive(Default)]
 pub(crate) struct Locks {
-    of: BTreeMap<Dest, OfTarget>,
-    /// Targets whose deadlines are not noted.
-    touched: SmallVec<[Dest; 4]>,
+    list: Vec<OfTarget>,
+    index: BTreeMap<Dest, usize>,
+    /// By index.
     deadlines: Deadlines,
 }
 
 struct OfTarget {
-    /// How many targets were added before.
-    index: usize,
-    touched: bool,
+    dest: Dest,
     cache: LockCache,
     /// Limit of unused locks.
     lru_size: usize,
@@ -49,42 +47,45 @@ impl Locks {
     pub(crate) fn add(&mut self, dest: Dest, max_nodes: usize) {
         let lru_size = lru_size(max_nodes);
         let cache = LockCache::new(Settings { lru_size, ..Settings::default() });
-        let index = self.of.len();
-        self.of.insert(dest, OfTarget { index, touched: false, cache, lru_size, sure: Transno(0), doubted: false });
+        self.index.insert(dest, self.list.len());
+        self.list.push(OfTarget { dest, cache, lru_size, sure: Transno(0), doubted: false });
+    }
+
+    fn of(&self, dest: Dest) -> Option<&OfTarget> {
+        self.list.get(*self.index.get(&dest)?)
+    }
+
+    fn of_mut(&mut self, dest: Dest) -> Option<&mut OfTarget> {
+        let index = *self.index.get(&dest)?;
+        self.deadlines.touch(index);
+        self.list.get_mut(index)
     }
 
     /// The locks of a target.
     pub(crate) fn get(&self, dest: Dest) -> Option<&LockCache> {
-        self.of.get(&dest).map(|of| &of.cache)
+        self.of(dest).map(|of| &of.cache)
     }
 
     /// The same, mutable.
     pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut LockCache> {
-        let of = self.of.get_mut(&dest)?;
-        if !core::mem::replace(&mut of.touched, true) {
-            self.touched.push(dest);
-        }
-        Some(&mut of.cache)
+        self.of_mut(dest).map(|of| &mut of.cache)
     }
 
     /// Limit of unused locks of a target.
     pub(crate) fn lru_size(&self, dest: Dest) -> usize {
-        self.of.get(&dest).map_or(0, |of| of.lru_size)
+        self.of(dest).map_or(0, |of| of.lru_size)
     }
 
     /// Targets of which a timer has expired.
     pub(crate) fn due(&self, now: Instant) -> SmallVec<[Dest; 4]> {
-        let is_due = |of: &OfTarget| of.cache.deadline().is_some_and(|at| at <= now);
-        self.of.iter().filter(|(_, of)| is_due(of)).map(|(dest, _)| *dest).collect()
+        let is_due = |of: &&OfTarget| of.cache.deadline().is_some_and(|at| at <= now);
+        self.list.iter().filter(is_due).map(|of| of.dest).collect()
     }
 
     /// Notes the deadlines of what was used since the last time.
     pub(crate) fn note_deadlines(&mut self) {
-        for dest in self.touched.drain(..) {
-            if let Some(of) = self.of.get_mut(&dest) {
-                of.touched = false;
-                self.deadlines.set(of.index, of.cache.deadline());
-            }
+        while let Some(index) = self.deadlines.touched() {
+            self.deadlines.set_touched(self.list[index].cache.deadline());
         }
     }
 
@@ -95,30 +96,33 @@ impl Locks {
 
     /// A session is interrupted; changes up to `sure` are durable.
     pub(crate) fn interrupted(&mut self, dest: Dest, sure: Transno) {
-        if let Some(cache) = self.get_mut(dest) {
+        if let Some(of) = self.of_mut(dest) {
             // The next connection sets the limit again if it still applies.
-            cache.set_limit(0);
-            cache.interrupted();
-        }
-        if let Some(of) = self.of.get_mut(&dest) {
+            of.cache.set_limit(0);
+            of.cache.interrupted();
             of.sure = sure;
         }
     }
 
     /// The replay of locks starts.
     pub(crate) fn begin_replay(&mut self, dest: Dest) {
-        if let Some(of) = self.of.get_mut(&dest) {
+        if let Some(of) = self.of_mut(dest) {
             of.doubted = true;
         }
     }
 
     /// A session serves again. Returns whether locks were replayed.
     pub(crate) fn end_replay(&mut self, dest: Dest) -> bool {
-        self.of.get_mut(&dest).is_some_and(|of| core::mem::take(&mut of.doubted))
+        self.of_mut(dest).is_some_and(|of| core::mem::take(&mut of.doubted))
     }
 
     fn sure(&self, dest: Dest) -> Option<Transno> {
-        self.of.get(&dest).map(|of| of.sure)
+        self.of(dest).map(|of| of.sure)
+    }
+
+    /// Whether another client wants a lock.
+    pub(crate) fn is_wanted(&self, dest: Dest, cookie: u64) -> bool {
+        self.get(dest).is_some_and(|locks| locks.is_wanted(cookie))
     }
 }
 
@@ -429,7 +433,7 @@ fn send_abandoned(w: &mut World, dest: Dest, cookie: u64) {
 
 /// Sets the limit of unused locks; `clear`: gives all unused locks back now.
 pub(crate) fn limit(w: &mut World, dest: Dest, size: usize, clear: bool) {
-    let Some(of) = w.locks.of.get_mut(&dest) else { return };
+    let Some(of) = w.locks.of_mut(dest) else { return };
     if clear {
         of.cache.cancel_unused();
     } else {

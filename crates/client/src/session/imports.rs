@@ -31,7 +31,6 @@ pub(crate) struct Target<P> {
     /// The space that it reported last.
     pub(crate) space: Option<StatfsRep>,
     pending: Map<RequestId, P>,
-    touched: bool,
 }
 
 impl<P> Target<P> {
@@ -70,8 +69,7 @@ pub(crate) struct Opened {
 pub(crate) struct Imports<P> {
     list: Vec<Target<P>>,
     index: Map<Dest, usize>,
-    touched: VecDeque<usize>,
-    /// By index, without those that are touched.
+    /// By index. A target is touched while its session may have effects.
     deadlines: Deadlines,
     /// How many operations press ([`Imports::press`]).
     pressing: u32,
@@ -86,7 +84,6 @@ impl<P> Default for Imports<P> {
         Imports {
             list: Vec::new(),
             index: Map::default(),
-            touched: VecDeque::new(),
             deadlines: Deadlines::default(),
             pressing: 0,
             opens: Map::default(),
@@ -185,19 +182,9 @@ impl<P> Imports<P> {
             rpc_stats_since_ns: 0,
             space: None,
             pending: Map::default(),
-            touched: false,
         });
         self.index.insert(dest, index);
-        self.touch(index);
-    }
-
-    fn touch(&mut self, index: usize) {
-        if let Some(target) = self.list.get_mut(index)
-            && !target.touched
-        {
-            target.touched = true;
-            self.touched.push_back(index);
-        }
+        self.deadlines.touch(index);
     }
 
     /// A target.
@@ -208,7 +195,7 @@ impl<P> Imports<P> {
     /// The same, mutable: its session may have effects then.
     pub(crate) fn get_mut(&mut self, dest: Dest) -> Option<&mut Target<P>> {
         let index = *self.index.get(&dest)?;
-        self.touch(index);
+        self.deadlines.touch(index);
         self.list.get_mut(index)
     }
 
@@ -308,7 +295,7 @@ impl<P> Imports<P> {
             let target = &mut self.list[index];
             if let Dest::Mdt(_) = target.dest {
                 target.import.press(now, pressed);
-                self.touch(index);
+                self.deadlines.touch(index);
             }
         }
     }
@@ -319,7 +306,7 @@ impl<P> Imports<P> {
         let target = &mut self.list[index];
         let id = target.import.submit(now, request);
         target.pending.insert(id, keep);
-        self.touch(index);
+        self.deadlines.touch(index);
     }
 
     /// Sends a request whose answer is ignored, also while the target recovers.
@@ -342,7 +329,7 @@ impl<P> Imports<P> {
                     withdrawn.push((target.dest, pending));
                 }
             }
-            self.touch(index);
+            self.deadlines.touch(index);
         }
         withdrawn
     }
@@ -350,8 +337,9 @@ impl<P> Imports<P> {
     /// The target of a connection.
     pub(crate) fn of_connection(&mut self, conn: ConnId) -> Option<&mut Target<P>> {
         let index = (conn.0 >> LINK_BITS) as usize;
-        self.touch(index);
-        self.list.get_mut(index)
+        let target = self.list.get_mut(index)?;
+        self.deadlines.touch(index);
+        Some(target)
     }
 
     fn with_link(&mut self, now: Instant, conn: ConnId, event: impl FnOnce(Link) -> ImportEvent) {
@@ -401,7 +389,7 @@ impl<P> Imports<P> {
             let target = &mut self.list[index];
             if target.import.deadline().is_some_and(|at| at <= now) {
                 target.import.handle(now, ImportEvent::Tick);
-                self.touch(index);
+                self.deadlines.touch(index);
             }
         }
     }
@@ -413,13 +401,11 @@ impl<P> Imports<P> {
 
     /// Processes the effects of sessions, up to the next event for the layers above.
     pub(crate) fn next(&mut self, effects: &mut VecDeque<Effect>) -> Option<(Dest, Event<P>)> {
-        while let Some(&index) = self.touched.front() {
+        while let Some(index) = self.deadlines.touched() {
             let target = &mut self.list[index];
             let dest = target.dest;
             let Some(effect) = target.import.poll() else {
-                target.touched = false;
-                self.touched.pop_front();
-                self.deadlines.set(index, target.import.deadline());
+                self.deadlines.set_touched(target.import.deadline());
                 continue;
             };
             let conn = |link: Link| ConnId((index as u64) << LINK_BITS | link.0);

@@ -262,7 +262,7 @@ fn yield_locks(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
         let at = Step::Lock(key);
         let Some(&Memo::Lock { dest, cookie }) = cx.op.memo(at) else { continue };
         let behind = matches!(awaited, Awaited::Lock(awaited) if key > awaited);
-        let wanted = away && cx.w.locks.get(dest).is_some_and(|locks| locks.is_wanted(cookie));
+        let wanted = away && cx.w.locks.is_wanted(dest, cookie);
         if behind || wanted {
             stdx::mark!("striped_locks_make_way");
             cx.unlock(at);

@@ -204,10 +204,10 @@ fn wait_or_yield(cx: &mut Cx<'_>, ino: u64) -> Stop {
 
 /// Whether another client wants a lock that the move holds, or one on the data whose callback waits for it.
 fn is_wanted(cx: &Cx<'_>, ino: u64) -> bool {
-    let is_wanted = |dest: Dest, cookie: u64| cx.w.locks.get(dest).is_some_and(|locks| locks.is_wanted(cookie));
-    let pinned = |memo: &Memo| matches!(memo, Memo::Lock { dest, cookie } if is_wanted(*dest, *cookie));
+    let locks = &cx.w.locks;
+    let pinned = |memo: &Memo| matches!(memo, Memo::Lock { dest, cookie } if locks.is_wanted(*dest, *cookie));
     let home = file(cx.w, ino).map(|file| &file.home);
-    home.is_some_and(|home| home.locks.iter().any(|lock| is_wanted(home.dest, lock.cookie)))
+    home.is_some_and(|home| home.locks.iter().any(|lock| locks.is_wanted(home.dest, lock.cookie)))
         || cx.op.steps().iter().any(|(_, memo)| pinned(memo))
 }
 

@@ -418,10 +418,9 @@ fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
 
 /// Whether other clients want the metadata target's locks.
 fn is_wanted(cx: &Cx<'_>) -> bool {
-    [Step::MigrateLock, Step::MigrateUpdate].into_iter().any(|at| match cx.op.memo(at) {
-        Some(Memo::Lock { dest, cookie }) => cx.w.locks.get(*dest).is_some_and(|locks| locks.is_wanted(*cookie)),
-        _ => false,
-    })
+    let is_wanted =
+        |at| matches!(cx.op.memo(at), Some(Memo::Lock { dest, cookie }) if cx.w.locks.is_wanted(*dest, *cookie));
+    [Step::MigrateLock, Step::MigrateUpdate].into_iter().any(is_wanted)
 }
 
 /// The locks have an order: LAYOUT, the objects, UPDATE. While the operation waits for one, it keeps none of those behind

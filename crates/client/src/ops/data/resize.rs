@@ -121,38 +121,31 @@ fn prepare_cut(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     let turn = access::take_turn(cx, ino).and_then(|()| wait_for_writes(cx, ino, size));
     access::quiet(cx, ino, turn)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-    let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
-    let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
-    for key in now.keys() {
-        let cut = now.object_range(key, &(0..size)).end;
-        let Some(object) = now.object(key) else { continue };
-        let wrong = object.size > cut || (last == Some(key) && object.size < cut);
-        cuts.push((key, cut, wrong));
-    }
-    // At least one object must record the time of the change.
-    if !cuts.iter().any(|(.., wrong)| *wrong) {
-        let first = last.unwrap_or(0);
-        cuts.iter_mut().filter(|(key, ..)| *key == first).for_each(|(.., wrong)| *wrong = true);
-    }
-    let longer = |key: Key, cut: u64| now.object(key).is_some_and(|object| object.size < cut);
-    let shorter = cuts.iter().any(|(key, cut, wrong)| *wrong && !longer(*key, *cut));
-    let first =
-        cuts.iter().find(|(key, cut, wrong)| *wrong && shorter && longer(*key, *cut)).map(|(key, cut, _)| (*key, *cut));
+    // The object with the new end.
+    let end = size.checked_sub(1).map_or(0, |last| now.striping.locate(last).0);
+    let size_of = |key| now.object(key).map_or(0, |object| object.size);
+    let cut_of = |key| now.object_range(key, &(0..size)).end;
+    let end_cut = cut_of(end);
+    let grows = size_of(end) < end_cut;
+    let cuts: Vec<(Key, u64)> = now.keys().into_iter().map(|key| (key, cut_of(key))).collect();
+    let shorter: Vec<(Key, u64)> = cuts.iter().copied().filter(|(key, cut)| size_of(*key) > *cut).collect();
     cx.set_memo(Step::Cut, size);
-    for (key, cut, ask) in cuts {
+    for (key, cut) in cuts {
         edit(cx.w, ino, key, |object| {
             object.void_fetches(&(cut..u64::MAX));
             object.pages.cut(&(cut..u64::MAX));
         });
-        if ask {
-            cx.set_memo(Step::CutNext(key), cut);
+    }
+    // Even if all fit: at least one object must record the time of the change.
+    if grows || shorter.is_empty() {
+        punch(cx, ino, end, PunchKind::Truncate, &(end_cut..u64::MAX), false);
+        if !shorter.is_empty() {
+            stdx::mark!("cut_in_a_hole");
+            cx.set_memo(Step::CutFirst, u64::from(end));
         }
     }
-    if let Some((key, cut)) = first {
-        stdx::mark!("cut_in_a_hole");
-        cx.forget(Step::CutNext(key));
-        cx.set_memo(Step::CutFirst, u64::from(key));
-        punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
+    for (key, cut) in shorter {
+        cx.set_memo(Step::CutNext(key), cut);
     }
     Ok(())
 }

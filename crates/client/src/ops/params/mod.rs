@@ -203,11 +203,7 @@ fn set_timeouts(w: &mut World, which: OfTimeouts, value: &str) -> Result<(), Err
 fn set_mdc(w: &mut World, which: OfMdc, dest: Dest, value: &str) -> Option<Result<(), Errno>> {
     let times = (w.now, w.wall_ns);
     let Some(target) = w.imports.get_mut(dest) else { return Some(Err(Errno::ENOENT)) };
-    let result = of_mdc(which).set(&mut (target, times), which.declared(), value)?;
-    if result.is_ok() {
-        // More may be sent now.
-    }
-    Some(result)
+    of_mdc(which).set(&mut (target, times), which.declared(), value)
 }
 
 /// The parameters that there are now.

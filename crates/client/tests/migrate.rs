@@ -5,9 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle, SetStat};
-use proto::connect::{PROTOCOL_VERSION, features};
-use proto::msg::{ConnectReq, EnqueueReq, Layout, LockMode, Policy, Resource, bits};
-use proto::{Bytes, ClientUuid, Errno, Fid, Frame, Handle, Header, Opcode, Xid};
+use proto::msg::{EnqueueReq, Layout, LockMode, Policy, Resource, bits};
+use proto::{Bytes, Errno, Fid, Opcode};
 use stdx::{Rng, marks};
 use testkit::cluster::{self, Cluster, wish};
 
@@ -329,13 +328,6 @@ fn a_client_that_has_lost_the_objects_does_not_swap() {
 
 /// A client that takes a lock on the attributes of a file, and never gives it back.
 fn keeps_the_attributes(c: &mut Cluster, fid: Fid) {
-    let connect = ConnectReq {
-        client_uuid: ClientUuid(77).0.to_be_bytes().to_vec().into(),
-        target: "fs-MDT0000".into(),
-        features: features::SUPPORTED,
-        version: PROTOCOL_VERSION,
-        ..ConnectReq::default()
-    };
     let enqueue = EnqueueReq {
         resource: Resource::inode(fid),
         mode: LockMode::Pr as i32,
@@ -343,18 +335,8 @@ fn keeps_the_attributes(c: &mut Cluster, fid: Fid) {
         policy: Some(Policy::Bits(bits::UPDATE)),
         ..EnqueueReq::default()
     };
-    let raw = c.raw(c.server("fs-MDT0000"));
-    let mut send = |opcode: Opcode, xid, export, body: &dyn Fn(Header) -> Frame| {
-        let header =
-            Header { opcode: opcode as u16, conn_cnt: 1, timeout_ms: 10_000, xid, export, ..Header::default() };
-        c.raw_send(raw, body(header));
-        c.pass(Duration::from_secs(1));
-        let answer = c.raws[raw].inbox.remove(0);
-        assert_eq!(answer.header.status, 0);
-        answer.header.export
-    };
-    let export = send(Opcode::Connect, Xid(1), Handle(0), &|header| Frame::new(header, &connect, Bytes::new()));
-    send(Opcode::LdlmEnqueue, Xid(2), export, &|header| Frame::new(header, &enqueue, Bytes::new()));
+    let mut export = c.raw_export("fs-MDT0000");
+    c.raw_call(&mut export, Opcode::LdlmEnqueue, &enqueue);
 }
 
 /// The move waits for a client that has a lock on the file's attributes and keeps it; others use the objects meanwhile.

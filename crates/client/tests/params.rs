@@ -3,12 +3,10 @@
 use core::time::Duration;
 use std::fmt::Write;
 
-use bytes::Bytes;
 use client::api::Call;
-use proto::connect::{PROTOCOL_VERSION, features};
-use proto::msg::{ConnectReq, SetPoolKind, SetPoolReq};
+use proto::msg::{SetPoolKind, SetPoolReq};
 use proto::params::{self, Access, Declared, Metric, OfFaults, OfLog, OfMedium, OfMountCommand, OfProcess, Values};
-use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Xid};
+use proto::{Errno, Opcode};
 use stdx::wildcard;
 use testkit::cluster::Cluster;
 
@@ -16,34 +14,12 @@ const SERVERS: [&str; 3] = ["MGS", "fs-OST0000", "fs-MDT0000"];
 
 /// Makes a pool with an object target, as `lctl pool_new` and `pool_add` do.
 fn make_pool(c: &mut Cluster) {
-    let raw = c.raw(c.server("MGS"));
-    let connect = ConnectReq {
-        client_uuid: ClientUuid(77).0.to_be_bytes().to_vec().into(),
-        target: "MGS".into(),
-        features: features::SUPPORTED,
-        version: PROTOCOL_VERSION,
-        lightweight: true,
-        ..ConnectReq::default()
-    };
-    let mut export = Handle(0);
-    let pool = |kind, osts| SetPoolReq { fsname: "fs".into(), kind: kind as i32, pool: "some".into(), osts };
-    let header =
-        |opcode: Opcode| Header { opcode: opcode as u16, conn_cnt: 1, timeout_ms: 10_000, ..Header::default() };
-    let steps = [
-        Frame::new(header(Opcode::Connect), &connect, Bytes::new()),
-        Frame::new(header(Opcode::MgsSetPool), &pool(SetPoolKind::New, vec![]), Bytes::new()),
-        Frame::new(header(Opcode::MgsSetPool), &pool(SetPoolKind::Add, vec![1]), Bytes::new()),
-    ];
-    for (at, mut frame) in steps.into_iter().enumerate() {
-        (frame.header.xid, frame.header.export) = (Xid(1 + at as u64), export);
-        frame.header.tag = Tag(u16::from(at > 0));
-        c.raw_send(raw, frame);
-        c.pass(Duration::from_secs(2));
-        let answer = c.raws[raw].inbox.pop().unwrap();
-        assert_eq!(answer.header.status, 0);
-        export = answer.header.export;
+    let mut mgs = c.raw_export("MGS");
+    for (kind, osts) in [(SetPoolKind::New, vec![]), (SetPoolKind::Add, vec![1])] {
+        let request = SetPoolReq { fsname: "fs".into(), kind: kind as i32, pool: "some".into(), osts };
+        c.raw_call(&mut mgs, Opcode::MgsSetPool, &request);
     }
-    c.raw_close(raw);
+    c.raw_close(mgs.raw);
 }
 
 /// A cluster with a pool and a mount, through which something was done.

@@ -3,6 +3,7 @@
 
 mod calls;
 pub mod kernel;
+mod raw;
 mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +24,8 @@ use store::{Engine, MemEngine};
 use target::{Format, Target};
 
 use crate::host::{Host, Machine};
+
+pub use raw::{Raw, RawExport};
 
 impl Server {
     /// What it had is lost, and this store takes its place.
@@ -82,13 +85,6 @@ enum Who {
 }
 
 type End = (Who, u64);
-
-/// A connection that somebody made who is no client: what is sent over it is up to the test.
-#[derive(Default)]
-pub struct Raw {
-    pub inbox: Vec<Frame>,
-    pub closed: bool,
-}
 
 /// What becomes of a frame between a client and a server: `true` on its way to the client of this number.
 pub type Tamper = Box<dyn FnMut(bool, usize, Frame) -> Vec<Frame>>;
@@ -421,27 +417,6 @@ impl Cluster {
         let machine = self.servers[at].host.machine.as_mut().unwrap();
         machine.handle(now, target::Event::DataSpace(target::DataSpace { total, free, disk }));
         self.run();
-    }
-
-    /// A connection to a server.
-    pub fn raw(&mut self, server: usize) -> usize {
-        let raw = self.raws.len();
-        self.raws.push(Raw::default());
-        let nid = self.servers[server].nid.clone();
-        self.dial((Who::Raw(raw), 0), &[nid]).unwrap();
-        raw
-    }
-
-    /// Sends over it, without waiting for anything.
-    pub fn raw_send(&mut self, raw: usize, frame: Frame) {
-        if let Some(&other) = self.links.get(&(Who::Raw(raw), 0)) {
-            self.wire.push_back((other, frame));
-        }
-    }
-
-    /// Hangs up.
-    pub fn raw_close(&mut self, raw: usize) {
-        self.break_link((Who::Raw(raw), 0));
     }
 
     fn transmit(&mut self, from: Who, to: End, frame: Frame) {

@@ -1,0 +1,86 @@
+//! Connections that a test makes itself and uses message by message, without a client.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use proto::connect::{PROTOCOL_VERSION, features};
+use proto::msg::ConnectReq;
+use proto::opcode::SlotClass;
+use proto::{ClientUuid, Frame, Handle, Header, Opcode, Tag, Xid};
+
+use super::{Cluster, Who};
+
+/// A connection: what is sent over it is up to the test.
+#[derive(Default)]
+pub struct Raw {
+    pub inbox: Vec<Frame>,
+    pub closed: bool,
+}
+
+/// An export at a target whose requests a test writes itself. It answers no callback.
+pub struct RawExport {
+    /// The connection's place in [`Cluster::raws`].
+    pub raw: usize,
+    handle: Handle,
+    xid: Xid,
+}
+
+impl Cluster {
+    /// A connection to a server.
+    pub fn raw(&mut self, server: usize) -> usize {
+        let raw = self.raws.len();
+        self.raws.push(Raw::default());
+        let nid = self.servers[server].nid.clone();
+        self.dial((Who::Raw(raw), 0), &[nid]).unwrap();
+        raw
+    }
+
+    /// Sends over it, without waiting for anything.
+    pub fn raw_send(&mut self, raw: usize, frame: Frame) {
+        if let Some(&other) = self.links.get(&(Who::Raw(raw), 0)) {
+            self.wire.push_back((other, frame));
+        }
+    }
+
+    /// Hangs up.
+    pub fn raw_close(&mut self, raw: usize) {
+        self.break_link((Who::Raw(raw), 0));
+    }
+
+    /// A connection to a target, with an export there.
+    pub fn raw_export(&mut self, target: &str) -> RawExport {
+        let raw = self.raw(self.server(target));
+        let connect = ConnectReq {
+            client_uuid: ClientUuid(1 << 64 | raw as u128).0.to_be_bytes().to_vec().into(),
+            target: target.into(),
+            features: features::SUPPORTED,
+            version: PROTOCOL_VERSION,
+            lightweight: target == "MGS",
+            ..ConnectReq::default()
+        };
+        let mut export = RawExport { raw, handle: Handle(0), xid: Xid(0) };
+        export.handle = self.raw_call(&mut export, Opcode::Connect, &connect).header.export;
+        export
+    }
+
+    /// A request and its answer, which is no error.
+    pub fn raw_call(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message) -> Frame {
+        export.xid = Xid(export.xid.0 + 1);
+        let header = Header {
+            opcode: opcode as u16,
+            conn_cnt: 1,
+            timeout_ms: 10_000,
+            xid: export.xid,
+            export: export.handle,
+            tag: Tag(u16::from(opcode.traits().slot != SlotClass::None)),
+            ..Header::default()
+        };
+        self.raw_send(export.raw, Frame::new(header, body, Bytes::new()));
+        self.pass(Duration::from_secs(1));
+        let inbox = &mut self.raws[export.raw].inbox;
+        let answer = inbox.iter().position(|frame| frame.header.xid == export.xid).expect("an answer");
+        let answer = inbox.remove(answer);
+        assert_eq!(answer.header.status, 0, "{opcode:?}");
+        answer
+    }
+}

@@ -287,7 +287,7 @@ fn misdirected(mut frame: Frame) -> Frame {
             }
             BatchReq::push(&mut changes, &change);
         }
-        frame.body = BatchReq { changes: changes.into(), gives_back: false }.encode_to_vec().into();
+        frame.body = BatchReq { changes: changes.into(), returns_credits: false }.encode_to_vec().into();
     }
     frame
 }
@@ -467,9 +467,9 @@ fn an_unmount_sends_what_waits() {
     assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 2);
 }
 
-/// More than the server has promised room for waits for answers, and the disk; then it goes on.
+/// What goes beyond the credits waits for answers, and the disk; then it goes on.
 #[test]
-fn no_more_is_outstanding_than_there_is_room_for() {
+fn no_more_is_outstanding_than_there_are_credits_for() {
     let (mut c, a, dir) = leased();
     let at = c.server("fs-MDT0000");
     c.kill(at);
@@ -575,7 +575,7 @@ fn a_name_that_was_forgotten_ends_the_lease_when_it_is_changed() {
 }
 
 #[test]
-fn what_was_answered_has_room_also_when_the_server_restarts_on_a_full_disk() {
+fn what_was_answered_has_credits_also_when_the_server_restarts_on_a_full_disk() {
     let (mut c, a, dir) = leased();
     for at in 0..100 {
         c.mkdir(a, dir, &format!("d{at}")).unwrap();
@@ -593,9 +593,9 @@ fn what_was_answered_has_room_also_when_the_server_restarts_on_a_full_disk() {
     c.call(a, Call::Rmdir { parent: dir, name: name("d7") }).unwrap();
 }
 
-/// What the server says of the room that is left while it recovers is newer than what it said when the client came back.
+/// What the server says of the credits that are left while it recovers is newer than what it said when the client came back.
 #[test]
-fn the_room_that_is_left_after_a_batch_in_a_recovery_is_kept_to() {
+fn the_credits_that_are_left_after_a_batch_in_a_recovery_are_kept_to() {
     let (mut c, a, dir) = leased();
     c.lose_frames(false, [Opcode::MdsBatch]);
     c.mkdir(a, dir, "one").unwrap();
@@ -603,7 +603,7 @@ fn the_room_that_is_left_after_a_batch_in_a_recovery_is_kept_to() {
     c.tamper = Some(Box::new(|to_client, _, mut frame: Frame| {
         if to_client && frame.header.opcode == Opcode::MdsBatch as u16 {
             let answer: BatchRep = frame.decode().unwrap();
-            frame.body = BatchRep { room: 0, ..answer }.encode_to_vec().into();
+            frame.body = BatchRep { credits: 0, ..answer }.encode_to_vec().into();
         }
         vec![frame]
     }));
@@ -611,52 +611,52 @@ fn the_room_that_is_left_after_a_batch_in_a_recovery_is_kept_to() {
     c.restart("fs-MDT0000");
     c.pass(Duration::from_secs(5));
     c.mkdir(a, dir, "two").unwrap();
-    assert_eq!(made(&c, a), before, "it is made by its server, which has promised no room");
+    assert_eq!(made(&c, a), before, "it is made by its server, which has granted no credits");
     assert_eq!(c.list(a, dir, false).unwrap().len(), 4);
 }
 
-fn room(c: &Cluster, node: usize) -> u32 {
+fn credits(c: &Cluster, node: usize) -> u32 {
     let text = c.nodes[node].machine.get_params("mdc.*.metadata_write_back").remove(0).1;
-    text.lines().find_map(|line| line.strip_prefix("room:")).unwrap().trim().parse().unwrap()
+    text.lines().find_map(|line| line.strip_prefix("credits:")).unwrap().trim().parse().unwrap()
 }
 
 #[test]
-fn room_that_is_not_used_goes_back_and_comes_with_the_next_change() {
+fn credits_that_are_not_used_go_back_and_come_with_the_next_change() {
     let (mut c, a, dir) = leased();
     c.mkdir(a, dir, "one").unwrap();
     let before = made(&c, a);
-    assert!(room(&c, a) > 0);
+    assert!(credits(&c, a) > 0);
     c.all_requests.clear();
     c.pass(Duration::from_secs(15));
-    assert_eq!(room(&c, a), 0);
+    assert_eq!(credits(&c, a), 0);
     c.pass(Duration::from_secs(60));
-    assert_eq!(c.all_requests.get("mds_batch"), Some(&2), "the change, and the room: {:?}", c.all_requests);
+    assert_eq!(c.all_requests.get("mds_batch"), Some(&2), "the change, and the credits: {:?}", c.all_requests);
     c.mkdir(a, dir, "two").unwrap();
     assert_eq!(made(&c, a), before, "it is made by its server");
-    assert!(room(&c, a) > 0);
+    assert!(credits(&c, a) > 0);
     c.mkdir(a, dir, "three").unwrap();
     assert_eq!(made(&c, a), before + 1);
-    assert!(stdx::marks::count("room_given_back") > 0 && stdx::marks::count("room_offered") > 0);
+    assert!(stdx::marks::count("credits_returned") > 0 && stdx::marks::count("credits_offered") > 0);
 }
 
-/// The target may take back what it promised a moment ago: what it says before it has answered is no promise.
+/// The target may take back what it granted a moment ago: what it says before it has answered does not count.
 #[test]
-fn no_room_is_counted_on_while_room_goes_back() {
+fn no_credits_count_while_credits_are_returned() {
     let (mut c, a, dir) = leased();
     c.mkdir(a, dir, "one").unwrap();
     c.pass(Duration::from_secs(5));
     c.lose_frames(true, [Opcode::MdsBatch]);
     c.pass(Duration::from_secs(6));
-    assert_eq!(room(&c, a), 0);
+    assert_eq!(credits(&c, a), 0);
     c.mkdir(a, dir, "two").unwrap();
-    assert_eq!(room(&c, a), 0, "the answer to what was given back is lost");
+    assert_eq!(credits(&c, a), 0, "the answer to what was given back is lost");
     c.restart("fs-MDT0000");
     c.pass(Duration::from_secs(5));
-    assert_eq!(room(&c, a), 0, "and so it is after a restart");
+    assert_eq!(credits(&c, a), 0, "and so it is after a restart");
     c.tamper = None;
     c.pass(Duration::from_secs(60));
     c.mkdir(a, dir, "three").unwrap();
-    assert!(room(&c, a) > 0);
+    assert!(credits(&c, a) > 0);
     c.mkdir(a, dir, "four").unwrap();
     assert_eq!(c.list(a, dir, false).unwrap().len(), 2 + 4);
 }

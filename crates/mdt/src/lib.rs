@@ -11,7 +11,7 @@
 //! - [`opens`], [`known`], [`listings`]: state in memory only: open files, directories whose names are all known, and how
 //!   many names each listing has returned.
 //! - [`moves`]: which resident files may have objects on object targets, also after a crash.
-//! - `promises`: reserved room for changes that clients write back; [`target::grants`]: reserved space for the data of
+//! - `credits`: how many changes clients may write back, with space reserved for them; [`target::grants`]: reserved space for the data of
 //!   small files that clients write back.
 //! - [`tasks`]: background work: orphans, objects to destroy, sequences.
 //!
@@ -25,6 +25,7 @@
 //!   again, tasks start again.
 
 pub mod attrs;
+mod credits;
 mod format;
 pub mod grants;
 pub mod known;
@@ -35,7 +36,6 @@ pub mod opens;
 pub mod ops;
 pub mod osts;
 mod params;
-mod promises;
 pub mod resident;
 mod swaps;
 pub mod tasks;
@@ -48,13 +48,13 @@ mod tests;
 pub use format::format;
 pub use params::Settings;
 
+use credits::Credits;
 use known::KnownDirs;
 use listings::Listings;
 use moves::Moves;
 use opens::Opens;
 use ops::Change;
 use osts::Osts;
-use promises::Promises;
 use proto::connect::features;
 use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
 use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
@@ -79,7 +79,7 @@ pub struct Mdt {
     swaps: Swaps,
     osts: Osts,
     destroys: Destroys,
-    promises: Promises,
+    credits: Credits,
     /// Space granted to clients for data of small files that they buffer.
     space_grants: Grants,
     /// The engine's space that `space_grants` was last computed from.
@@ -115,7 +115,7 @@ impl Mdt {
             swaps: Swaps::default(),
             osts: Osts::default(),
             destroys: Destroys::default(),
-            promises: Promises::default(),
+            credits: Credits::default(),
             space_grants: Grants::default(),
             space: None,
             watching: false,
@@ -179,7 +179,7 @@ impl Service for Mdt {
         let reply = match request.opcode {
             Opcode::MdsReint => {
                 let reply = self.reint(cx, request)?;
-                Ok(self.with_room(cx, reply))
+                Ok(self.with_credits(cx, reply))
             }
             Opcode::MdsBatch => ops::batch::batch(self, cx, request),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
@@ -280,10 +280,10 @@ impl Service for Mdt {
                 write.grant_used >= request.bulk().len() as u64
                     && write.grant_used <= self.space_grants.of(request.export)
             }),
-            // The client has answered these changes within the room that it was promised.
+            // The client has answered these changes within its credits.
             Opcode::MdsBatch => request
                 .decode::<BatchReq>()
-                .is_ok_and(|batch| self.promises.cover(request.export, batch.iter().take(BATCH_MAX + 1).count())),
+                .is_ok_and(|batch| self.credits.cover(request.export, batch.iter().take(BATCH_MAX + 1).count())),
             Opcode::MdsReint => request.decode::<ReintReq>().is_ok_and(|reint| match reint.op {
                 Some(Reint::Unlink(_) | Reint::Setlayout(_)) => true,
                 // Opening an existing object takes no space beyond the client's reply record.
@@ -301,9 +301,9 @@ impl Service for Mdt {
     fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {
         reply.dom_size = self.settings.dom_size;
         if reply.features & features::WRITE_BACK != 0 {
-            self.promise_again(cx, export, request.batch_room);
-            reply.batch_room = self.promise(cx, export, 0);
-            self.room_shrinks(export, reply.features & features::GRANT_SHRINK != 0);
+            self.claim_credits(cx, export, request.write_back_credits);
+            reply.write_back_credits = self.grant_credits(cx, export, 0);
+            self.credits_shrink(export, reply.features & features::GRANT_SHRINK != 0);
         }
         if reply.features & features::GRANT != 0 && !request.lightweight {
             self.note_space(cx);
@@ -314,7 +314,7 @@ impl Service for Mdt {
     fn export_gone(&mut self, cx: &mut Cx<'_>, export: ExportId) {
         self.space_grants.gone(export);
         self.swaps.gone(export);
-        self.promise_ends(export);
+        self.credits_end(export);
         tasks::export_gone(self, cx, export);
     }
 

@@ -18,7 +18,7 @@ pub mod features {
     /// The client need not ping while it is idle. Granted where pings are suppressed.
     pub const PINGLESS: u64 = 0x0004_0000_0000_0000;
     /// Metadata write-back: in a directory that it holds exclusively, the client may apply changes locally and send
-    /// them in batches. A metadata target that grants it also grants how many ([`crate::msg::ConnectRep::batch_room`]).
+    /// them in batches. A metadata target that grants it also grants how many ([`crate::msg::ConnectRep::write_back_credits`]).
     pub const WRITE_BACK: u64 = 0x0800_0000;
     /// A client that answers a glimpse for an object it no longer modifies keeps its lock, downgraded to read
     /// ([`crate::msg::GlReply::mode`]). The number is that of Lustre's `lock_convert`, which gives back part of a lock.
@@ -31,8 +31,8 @@ pub mod features {
     /// The client knows that a file's data can move to other objects: it fetches the layout again whenever it holds no
     /// lock on any of them. A metadata target with such a file refuses clients without this feature.
     pub const LAYOUT_SWAP: u64 = 0x20;
-    /// The client returns write-back credits that it has not used for a while ([`crate::msg::BatchReq::gives_back`]). A
-    /// client without credits gets new ones with the replies to its changes ([`crate::msg::ObjectRep::batch_room`]).
+    /// The client returns write-back credits that it has not used for a while ([`crate::msg::BatchReq::returns_credits`]). A
+    /// client without credits gets new ones with the replies to its changes ([`crate::msg::ObjectRep::write_back_credits`]).
     /// Granted by metadata targets.
     pub const GRANT_SHRINK: u64 = 0x2_0000_0000;
     /// Names of the bits, as the parameter `import` shows them.

@@ -27,8 +27,6 @@ pub struct Spy {
     received: BTreeMap<Request, (u64, i32)>,
     /// By request: the transno and status in the last reply that its server sent.
     sent: BTreeMap<Request, (u64, i32)>,
-    /// Opens that a server answered before it crashed.
-    lost_opens: BTreeSet<Request>,
     /// By server: the highest transno that it has reported durable.
     durable: BTreeMap<Node, u64>,
     /// By server and transno: the client and xid of the request.
@@ -37,8 +35,8 @@ pub struct Spy {
     slots: BTreeMap<(Node, Node, u16), BTreeMap<u64, u64>>,
     /// The slot of each request that arrived.
     tags: BTreeMap<Request, u16>,
-    /// The requests of them that open something.
-    opens: BTreeSet<Request>,
+    /// The requests of them that open something, and whether their server answered them before it crashed.
+    opens: BTreeMap<Request, bool>,
     /// Connections on which the reply to the connect request has arrived. A client accepts no other reply before it; over TCP
     /// none can arrive earlier.
     connected: BTreeSet<usize>,
@@ -75,7 +73,7 @@ impl Spy {
         if !changed && self.sent.get(&request).is_some_and(|(transno, _)| *transno != 0) {
             return Ok(());
         }
-        let finds_nothing = h.status == -Errno::ESTALE.raw() && self.lost_opens.contains(&request);
+        let finds_nothing = h.status == -Errno::ESTALE.raw() && self.opens.get(&request) == Some(&true);
         if finds_nothing && self.sent.get(&request) == Some(&(h.transno.0, 0)) && !self.received.contains_key(&request)
         {
             self.sent.insert(request, now);
@@ -125,9 +123,9 @@ impl Spy {
     pub fn crashes(&mut self, server: Node) {
         let durable = self.durable.get(&server).copied().unwrap_or(0);
         self.sent.retain(|(_, of, _), (transno, _)| *of != server || (1..=durable).contains(transno));
-        let answered = |request: &&Request| request.1 == server && self.sent.contains_key(*request);
-        let lost: Vec<Request> = self.opens.iter().filter(answered).copied().collect();
-        self.lost_opens.extend(lost);
+        for (request, is_lost) in self.opens.iter_mut().filter(|(request, _)| request.1 == server) {
+            *is_lost |= self.sent.contains_key(request);
+        }
     }
 
     /// A frame arrives on a connection.
@@ -141,7 +139,7 @@ impl Spy {
                 self.tags.insert((from, to, h.xid.0), h.tag.0);
                 let opens = |change: ReintReq| matches!(change.op, Some(Reint::Open(_)));
                 if h.opcode == Opcode::MdsReint as u16 && frame.decode().is_ok_and(opens) {
-                    self.opens.insert((from, to, h.xid.0));
+                    self.opens.entry((from, to, h.xid.0)).or_default();
                 }
             }
             self.resent += u64::from(h.has(flags::RESENT));

@@ -35,7 +35,7 @@ pub(crate) enum Arrived {
 pub(crate) fn dialled(w: &mut World, conn: ConnId) {
     let World { imports, metadata_write_back, now, .. } = w;
     if let Some(target) = imports.of_connection(conn) {
-        target.import.batch_room = metadata_write_back.claim(target.dest);
+        target.import.write_back_credits = metadata_write_back.claim(target.dest);
     }
     imports.dialled(*now, conn);
 }
@@ -70,9 +70,9 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             }
             Event::Refused { errno, reason } => return Some((dest, Arrived::Refused(errno, reason))),
             Event::Notice(frame) => notice(w, dest, &frame),
-            Event::Connected { batch_room } => {
+            Event::Connected { write_back_credits } => {
                 let newest = w.imports.get(dest).map(|target| target.import.newest_xid()).unwrap_or_default();
-                w.metadata_write_back.set_room(dest, batch_room, newest, w.now);
+                w.metadata_write_back.set_credits(dest, write_back_credits, newest, w.now);
             }
             Event::Full => full(w, dest),
             Event::Away => away(w, dest),

@@ -37,7 +37,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: Pending, frame: Frame, w
             let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
             grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
             object(w, &rep);
-            w.metadata_write_back.offered(dest, rep.batch_room, frame.header.xid, w.now);
+            w.metadata_write_back.offered(dest, rep.write_back_credits, frame.header.xid, w.now);
             if let (true, Some(gone)) = (rep.destroyed, rep.replaced_attr.as_ref().or(rep.attr.as_ref())) {
                 locks::destroyed(w, dest, gone.fid);
             }

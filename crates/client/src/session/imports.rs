@@ -104,7 +104,7 @@ pub(crate) enum Event<P> {
     /// The server accepted a connection.
     Connected {
         /// How many unanswered changes it has promised to accept.
-        batch_room: u32,
+        write_back_credits: u32,
     },
     /// The session serves requests.
     Full,
@@ -442,7 +442,7 @@ impl<P> Imports<P> {
                     if reply.brw_size > 0 {
                         target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
                     }
-                    Event::Connected { batch_room: reply.batch_room }
+                    Event::Connected { write_back_credits: reply.write_back_credits }
                 }
                 ImportEffect::Full { fresh: _ } => Event::Full,
                 ImportEffect::Away => {

@@ -462,7 +462,7 @@ impl Values<'_> {
                 if self.rng.chance(1, 8) {
                     changes.push(self.u() as u8);
                 }
-                BatchReq { changes: changes.into(), gives_back: false }.encode_to_vec()
+                BatchReq { changes: changes.into(), returns_credits: false }.encode_to_vec()
             }
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
             Opcode::MdsGetattr => {
@@ -630,7 +630,7 @@ impl Values<'_> {
                 grant: self.n(),
                 seen_committed: self.n(),
                 seen_store: mutate::random(self.rng, 17).into(),
-                batch_room: self.rng.u64() as u32,
+                write_back_credits: self.rng.u64() as u32,
             }
             .encode_to_vec(),
             Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::LdlmLruLimit | Opcode::MgsConfigChanged => {

@@ -37,7 +37,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
     let changes = decode(&request.decode()?)?;
     if changes.is_empty() {
         cx.changes_nothing();
-        mdt.take_room_back(cx.export());
+        mdt.credits_returned(cx.export());
         return Ok(Reply::new(&BatchRep::default()));
     }
     let mut first = first_results(layouts::first_answer(cx, request)?, changes.len()).into_iter();
@@ -102,10 +102,10 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
     }
     cx.of_job("");
     cx.count(Operation::Batch);
-    // Replayed changes were answered before and use no promised room. The client's queue needs that room itself.
+    // Replayed changes were answered before and use no credits. The client's queue needs those itself.
     let sent = if cx.is_replay() { 0 } else { changes.len() };
-    let room = mdt.promise(cx, cx.export(), sent);
-    Ok(Reply::new(&BatchRep { results, room }).with_record(failed))
+    let credits = mdt.grant_credits(cx, cx.export(), sent);
+    Ok(Reply::new(&BatchRep { results, credits }).with_record(failed))
 }
 
 impl Done {
@@ -147,7 +147,7 @@ pub(super) fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
         }
         changes.push(change);
     }
-    if changes.is_empty() == request.gives_back { Ok(changes) } else { Err(Errno::EINVAL) }
+    if changes.is_empty() == request.returns_credits { Ok(changes) } else { Err(Errno::EINVAL) }
 }
 
 /// Writes the directory of the previous changes, unless this change is in the same one.
@@ -254,7 +254,7 @@ pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq, failed: u
             None => BatchResult::default(),
         });
     }
-    // The first execution has already used up the promised room of these changes.
-    let room = mdt.promise(cx, cx.export(), 0);
-    Ok(Reply::new(&BatchRep { results, room }))
+    // The first execution has already used the credits of these changes.
+    let credits = mdt.grant_credits(cx, cx.export(), 0);
+    Ok(Reply::new(&BatchRep { results, credits }))
 }

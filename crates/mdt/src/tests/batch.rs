@@ -32,7 +32,7 @@ impl World {
             let change = ReintReq { cred: cred.take(), now_ns: self.time_ns, want: Some(*want), op: Some(op.clone()) };
             BatchReq::push(&mut encoded, &change);
         }
-        BatchReq { changes: encoded.into(), gives_back: false }
+        BatchReq { changes: encoded.into(), returns_credits: false }
     }
 
     fn batch(&mut self, at: usize, changes: &[(Reint, WantLocks)]) -> Result<(Transno, BatchRep), Errno> {
@@ -66,7 +66,7 @@ fn a_batch_is_one_change_and_what_it_made_can_be_used_in_it() {
         |result: &BatchResult| [result.object_handle, result.entries_handle, result.data_handle].map(|h| h != 0);
     assert_eq!([handles(&rep.results[0]), handles(&rep.results[1])], [[true, true, false], [true, false, true]]);
     assert!(rep.results[1].layout.as_ref().is_some_and(|layout| layout.resident));
-    assert!(rep.room > 0);
+    assert!(rep.credits > 0);
     let attr = w.getattr(file).unwrap();
     assert_eq!((attr.version, attr.mode), (transno.0, S_IFREG | 0o600));
     assert_eq!(w.names(dir), ["file"]);
@@ -274,7 +274,7 @@ fn of_a_batch_is_replayed_what_was_done() {
                     BatchReq::push(&mut encoded, &change);
                 }
             }
-            kept.body = BatchReq { changes: encoded.into(), gives_back: false }.encode_to_vec().into();
+            kept.body = BatchReq { changes: encoded.into(), returns_credits: false }.encode_to_vec().into();
         }
         let again = w.send_again(0, kept, flags::REPLAY);
         if whole {
@@ -463,19 +463,23 @@ fn a_batch_that_comes_back_to_a_directory_knows_what_it_has_made_there() {
 }
 
 #[test]
-fn room_that_some_give_back_is_offered_to_who_has_none() {
+fn credits_that_some_return_are_offered_to_those_without() {
     let mut w = World::new();
     let make = |w: &mut World, at: usize, name: &str| -> u32 {
         let fid = w.new_fid(at);
         w.time_ns += 1000;
         let op = Some(create(fid, Fid::ROOT, name, S_IFREG | 0o644));
         let request = ReintReq { cred: Some(cred(0)), now_ns: w.time_ns, want: None, op };
-        w.ask(at, Opcode::MdsReint, Tag(1), &request, Bytes::new()).unwrap().decode::<ObjectRep>().unwrap().batch_room
+        w.ask(at, Opcode::MdsReint, Tag(1), &request, Bytes::new())
+            .unwrap()
+            .decode::<ObjectRep>()
+            .unwrap()
+            .write_back_credits
     };
     let clients: Vec<usize> = (0..40).map(|_| w.connect()).collect();
     let [.., old, late] = clients[..] else { panic!("there are 40") };
-    assert_eq!(make(&mut w, late, "a"), 0, "others were promised all there is");
-    let nothing = BatchReq { gives_back: true, ..BatchReq::default() };
+    assert_eq!(make(&mut w, late, "a"), 0, "others have all there are");
+    let nothing = BatchReq { returns_credits: true, ..BatchReq::default() };
     for client in 0..late {
         let answer = w.ask(client, Opcode::MdsBatch, Tag(1), &nothing, Bytes::new()).unwrap();
         assert_eq!(answer.decode::<BatchRep>().unwrap(), BatchRep::default());
@@ -486,7 +490,7 @@ fn room_that_some_give_back_is_offered_to_who_has_none() {
     assert_eq!(make(&mut w, old, "c"), 0, "it would not take it");
     // Changes and none are not meant together, nor neither.
     let change = w.batch_of(&plain(vec![remove(Fid::ROOT, "a", false)]));
-    for request in [BatchReq::default(), BatchReq { gives_back: true, ..change }] {
+    for request in [BatchReq::default(), BatchReq { returns_credits: true, ..change }] {
         assert_eq!(w.ask(late, Opcode::MdsBatch, Tag(1), &request, Bytes::new()).err(), Some(Errno::EINVAL));
     }
     w.check();

@@ -205,9 +205,9 @@ pub struct ObjectRep {
     /// [`super::SetlayoutKind::Copy`]: the layout of the copy.
     #[prost(message, optional, tag = "90")]
     pub copy: Option<Layout>,
-    /// `MdsReint`: as [`super::ConnectRep::batch_room`], to a client that has no credits. Since version 0.2.0.
+    /// `MdsReint`: as [`super::ConnectRep::write_back_credits`], to a client that has no credits. Since version 0.2.0.
     #[prost(uint32, tag = "91")]
-    pub batch_room: u32,
+    pub write_back_credits: u32,
 }
 
 /// What an open did, with Lustre's numbers.
@@ -467,7 +467,7 @@ pub const CLOSES_MAX: usize = 64;
 /// Most changes in a [`BatchReq`].
 pub const BATCH_MAX: usize = 64;
 
-/// Body of `MdsBatch`: write-back changes, in order; 1 to [`BATCH_MAX`], or none with `gives_back`. The batch has one
+/// Body of `MdsBatch`: write-back changes, in order; 1 to [`BATCH_MAX`], or none with `returns_credits`. The batch has one
 /// transno and one reply record, but each change succeeds or fails on its own.
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchReq {
@@ -476,10 +476,10 @@ pub struct BatchReq {
     /// data as PW, the one on its entries as EX.
     #[prost(bytes = "bytes", tag = "1")]
     pub changes: Bytes,
-    /// There are no changes, and the client returns its credits ([`super::ConnectRep::batch_room`]). Since version
+    /// There are no changes, and the client returns its credits ([`super::ConnectRep::write_back_credits`]). Since version
     /// 0.2.0.
     #[prost(bool, tag = "2")]
-    pub gives_back: bool,
+    pub returns_credits: bool,
 }
 
 impl BatchReq {
@@ -501,9 +501,9 @@ pub struct BatchRep {
     /// Result of each change, in order.
     #[prost(message, repeated, tag = "1")]
     pub results: Vec<BatchResult>,
-    /// As [`super::ConnectRep::batch_room`], valid from now on.
+    /// As [`super::ConnectRep::write_back_credits`], valid from now on.
     #[prost(uint32, tag = "2")]
-    pub room: u32,
+    pub credits: u32,
 }
 
 /// Result of one change of a [`BatchReq`].

@@ -48,11 +48,11 @@ pub struct ConnectReq {
     /// The store that reported `seen_committed`, see [`ConnectRep::store`]. Empty: unknown.
     #[prost(bytes = "bytes", tag = "86")]
     pub seen_store: bytes::Bytes,
-    /// Write-back credits that the client holds ([`ConnectRep::batch_room`]), or its number of unacknowledged changes
+    /// Write-back credits that the client holds ([`ConnectRep::write_back_credits`]), or its number of unacknowledged changes
     /// if that is higher. A restarted metadata target has lost its grants of credits, and restores this one so that
     /// acknowledged changes have space.
     #[prost(uint32, tag = "117")]
-    pub batch_room: u32,
+    pub write_back_credits: u32,
 }
 
 /// Body of the reply to `Connect`. The header carries the export handle, `CONNECT_RECONNECT` if the export still
@@ -94,7 +94,7 @@ pub struct ConnectRep {
     /// Metadata targets: write-back credits, the most unacknowledged changes that the client may have. The target
     /// reserves space for them. 0: none.
     #[prost(uint32, tag = "11")]
-    pub batch_room: u32,
+    pub write_back_credits: u32,
     /// Highest transno that was durable when the target was started. An evicted client has lost the changes with higher
     /// transnos that were acknowledged before that start. 0: not given (before version 0.2.0).
     #[prost(uint64, tag = "12")]

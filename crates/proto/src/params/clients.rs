@@ -78,7 +78,7 @@ declare! {
             /// limited by it
             MaxRpcsInFlight = setting("max_rpcs_in_flight", "requests", range(2, TAG_MAX as u64), "8");
             /// Changes that were [answered before they were sent](performance.md#metadata-write-back), the batches they went
-            /// in, how many are unanswered (`outstanding`), and how many the target has promised space for (`room`)
+            /// in, how many are unanswered (`outstanding`), and how many may be (`credits`)
             MetadataWriteBack = text("metadata_write_back").unit("changes");
             /// How many changes were in flight when another one was sent; writing any value resets it
             RpcStats = histogram("rpc_stats", "requests").with_reset();

@@ -151,8 +151,8 @@ pub struct Import {
     /// Deadline for disconnecting, once the owner has requested it.
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
-    /// Write-back credits to claim when connecting ([`proto::msg::ConnectReq::batch_room`]).
-    pub batch_room: u32,
+    /// Write-back credits to claim when connecting ([`proto::msg::ConnectReq::write_back_credits`]).
+    pub write_back_credits: u32,
     pub(crate) timeouts: u64,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) history: History,
@@ -200,7 +200,7 @@ impl Import {
             last_sent: now,
             closing: None,
             grant: 0,
-            batch_room: 0,
+            write_back_credits: 0,
             timeouts: 0,
             trouble: None,
             history: History::default(),

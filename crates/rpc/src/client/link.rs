@@ -108,7 +108,7 @@ impl Import {
             grant: self.grant,
             seen_committed: self.seen.1.0,
             seen_store: self.seen.0.clone(),
-            batch_room: self.batch_room,
+            write_back_credits: self.write_back_credits,
         };
         let header = Header {
             opcode: Opcode::Connect as u16,

@@ -29,12 +29,12 @@ pub(super) const STORIES: &[Story] = &[
     ),
     story(
         "behind-promised",
-        "no more changes are acknowledged before they are sent than the server has promised room for, however full the disk is",
+        "no more changes are acknowledged before they are sent than the client has credits for, however full the disk is",
         behind_promised,
     ),
     story(
         "behind-replayed",
-        "promised room survives a restart, whatever is replayed before the changes that need it",
+        "credits survive a restart, whatever is replayed before the changes that need it",
         behind_replayed,
     ),
     story(

@@ -36,7 +36,7 @@ pub(super) const STORIES: &[Story] = &[
     story("cut-stretched", "a small file that is truncated and extended has none of its old bytes", cut_small),
     story(
         "promised",
-        "clients are promised room for changes, together no more than there is, and all of it when others have left",
+        "clients get credits for changes, together no more than there is space for, and all of them when others have left",
         promised,
     ),
     story("full-disk", "names can be removed on a full disk", full_disk),
@@ -326,10 +326,10 @@ fn cut_small() -> Vec<Act> {
 /// After this an evicted client has reconnected.
 const BACK: Act = Wait(60_000_000);
 
-/// Half of a reserve of 8 MiB is for promises, 24 KiB for each change; each client is promised a quarter of the rest.
+/// Half of a reserve of 8 MiB is for credits, 24 KiB each; each client gets a quarter of the rest.
 fn promised() -> Vec<Act> {
-    let room =
-        |client, count: &str| Expect(Node::Client(client), "mdc.*.metadata_write_back", format!("room: {count} "));
+    let credits =
+        |client, count: &str| Expect(Node::Client(client), "mdc.*.metadata_write_back", format!("credits: {count} "));
     vec![
         Mount,
         Mount,
@@ -337,26 +337,26 @@ fn promised() -> Vec<Act> {
         mknod(2, "d/a"),
         mknod(2, "d/b"),
         Do(2, Op::Syncfs),
-        room(2, "1024"),
-        room(3, "1024"),
+        credits(2, "1024"),
+        credits(3, "1024"),
         Fill(MDT, 32 << 20, RESERVE),
         Wait(2_000_000),
         // A client learns of its eviction with its next request.
         Evict(MDT, 3),
         Begin(3, Op::Statfs),
         JoinAny,
-        room(3, "0"),
+        credits(3, "0"),
         Evict(MDT, 2),
         Begin(2, Op::Statfs),
         JoinAny,
-        room(2, "42"),
-        // Unused room is given back, and granted again with the next change that the server makes.
+        credits(2, "42"),
+        // Unused credits are returned, and granted again with the next change that the server makes.
         BACK,
-        room(2, "0"),
+        credits(2, "0"),
         mkdir(2, "e"),
-        room(2, "42"),
+        credits(2, "42"),
         mkdir(3, "f"),
-        room(3, "32"),
+        credits(3, "32"),
         Free(MDT),
     ]
 }

@@ -199,7 +199,7 @@ async fn batch(cx: RawContext) -> Outcome {
     for (op, want) in all {
         BatchReq::push(&mut changes, &ReintReq { want, ..reint(op, THEN) });
     }
-    let mut request = maker.changing(&BatchReq { changes: changes.into(), gives_back: false }, Opcode::MdsBatch);
+    let mut request = maker.changing(&BatchReq { changes: changes.into(), returns_credits: false }, Opcode::MdsBatch);
     let reply = maker.peer.call(request.clone()).await?;
     maker.peer.is(Opcode::MdsBatch, &reply, Ok(()))?;
     let statuses = |rep: &BatchRep| rep.results.iter().map(|result| result.status).collect::<Vec<i32>>();

@@ -263,7 +263,7 @@ samples! {
         grant: big(5),
         seen_committed: big(6),
         seen_store: bytes("store"),
-        batch_room: 11,
+        write_back_credits: 11,
     };
     "ConnectRep" = ConnectRep {
         features: big(1),
@@ -276,7 +276,7 @@ samples! {
         grant: big(7),
         dom_size: 8,
         reason: "reason".into(),
-        batch_room: 9,
+        write_back_credits: 9,
         started_from: big(10),
         store: bytes("store"),
         session: big(11),
@@ -334,7 +334,7 @@ samples! {
         symlink: bytes("symlink"),
         destroyed: true,
         copy: Some(layout(139)),
-        batch_room: 169,
+        write_back_credits: 169,
         whiteout_attr: Some(attr(170)),
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
@@ -357,9 +357,9 @@ samples! {
         let mut changes = Vec::new();
         BatchReq::push(&mut changes, &reint(Reint::Create(create())));
         BatchReq::push(&mut changes, &reint(Reint::Unlink(unlink())));
-        BatchReq { changes: changes.into(), gives_back: true }
+        BatchReq { changes: changes.into(), returns_credits: true }
     };
-    "BatchRep" = BatchRep { results: vec![batch_result(), BatchResult::default()], room: 2 };
+    "BatchRep" = BatchRep { results: vec![batch_result(), BatchResult::default()], credits: 2 };
     "BatchResult" = batch_result();
     "CloseReq" = CloseReq {
         closes: vec![

@@ -48,7 +48,7 @@ fn is_quiet(cx: &Cx<'_>, node: &Node) -> bool {
 fn next_version(cx: &mut Cx<'_>, dest: Dest) -> Run<u64> {
     let of = &mut cx.w.metadata_write_back;
     let version = version_of(of.changes.lane(dest).added() + 1);
-    if of.changes.outstanding(dest) >= u64::from(of.room(dest)) {
+    if of.changes.outstanding(dest) >= u64::from(of.credits(dest)) {
         flush(cx.w, dest);
         return Err(cx.wait(WaitKey::MetadataWriteBack));
     }

@@ -26,7 +26,7 @@
 //! are confirmed nobody can want them.
 //!
 //! # Failures
-//! The server has promised room for the waiting changes ([`proto::msg::ConnectRep::batch_room`]), so failures are
+//! The waiting changes use the client's write-back credits ([`proto::msg::ConnectRep::write_back_credits`]), so failures are
 //! exceptional: an eviction, or a server that lost the lease. The caches then drop what they assumed, and programs get
 //! an error ([`crate::coherence::lost`]). An eviction also takes the changes that were not sent yet: none of them is
 //! executed without those before it.
@@ -68,8 +68,8 @@ pub(crate) use make::{accessed, create, setattr, unlink};
 
 /// How long a change waits for others.
 const GATHER_TIME: Duration = Duration::from_millis(5);
-/// How long unused room is kept.
-const ROOM_KEPT: Duration = Duration::from_secs(10);
+/// How long unused credits are kept.
+const CREDITS_KEPT: Duration = Duration::from_secs(10);
 /// Approximate size limit of a batch, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -136,19 +136,19 @@ const WAITING: u64 = 1 << 63;
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Batch {
     dest: Dest,
-    /// Empty: room is given back.
+    /// Empty: credits are returned.
     changes: Vec<Change>,
 }
 
-/// How many unanswered changes a target has promised to accept.
+/// The write-back credits from a target: how many unanswered changes it has promised to accept.
 #[derive(Debug, Default)]
-struct Room {
-    changes: u32,
-    /// When a change was made last, or room was granted.
+struct Credits {
+    count: u32,
+    /// When a change was made last, or credits were granted.
     used: Instant,
-    /// The room is being given back. Room that is promised meanwhile may be part of what the target is about to take.
-    giving_back: bool,
-    /// Requests up to this one were executed before the room was set as it is.
+    /// They are being returned. Credits that are granted meanwhile may be among those that the target is about to take.
+    returning: bool,
+    /// Requests up to this one were executed before the credits were set as they are.
     newest: Xid,
     /// Batches that were sent.
     batches: u64,
@@ -160,42 +160,42 @@ struct Room {
 #[derive(Debug)]
 pub(crate) struct MetadataWriteBack {
     changes: Outbox<Change>,
-    rooms: BTreeMap<Dest, Room>,
+    credits: BTreeMap<Dest, Credits>,
 }
 
 impl Default for MetadataWriteBack {
     fn default() -> Self {
-        MetadataWriteBack { changes: Outbox::new(GATHER_TIME, BATCH_MAX), rooms: BTreeMap::new() }
+        MetadataWriteBack { changes: Outbox::new(GATHER_TIME, BATCH_MAX), credits: BTreeMap::new() }
     }
 }
 
 impl MetadataWriteBack {
     /// A target reports how many changes may be unanswered. `newest`: the last request that this client has sent.
-    pub(crate) fn set_room(&mut self, dest: Dest, room: u32, newest: Xid, now: Instant) {
-        let known = self.rooms.entry(dest).or_default();
-        known.newest = newest;
-        if !known.giving_back {
-            (known.changes, known.used) = (room, now);
+    pub(crate) fn set_credits(&mut self, dest: Dest, count: u32, newest: Xid, now: Instant) {
+        let credits = self.credits.entry(dest).or_default();
+        credits.newest = newest;
+        if !credits.returning {
+            (credits.count, credits.used) = (count, now);
         }
     }
 
-    /// The same with the answer to a change outside a batch. It counts only if there is no room: answers overtake each
-    /// other, and room of an older promise may have been used since.
-    pub(crate) fn offered(&mut self, dest: Dest, room: u32, by: Xid, now: Instant) {
-        let known = self.rooms.get_mut(&dest).filter(|known| known.changes == 0 && room > 0);
-        if let Some(known) = known.filter(|known| !known.giving_back && by > known.newest) {
-            stdx::mark!("room_offered");
-            (known.changes, known.used) = (room, now);
+    /// The same with the answer to a change outside a batch. It counts only if there are no credits: answers overtake each
+    /// other, and credits that were granted earlier may have been used since.
+    pub(crate) fn offered(&mut self, dest: Dest, count: u32, by: Xid, now: Instant) {
+        let credits = self.credits.get_mut(&dest).filter(|credits| credits.count == 0 && count > 0);
+        if let Some(credits) = credits.filter(|credits| !credits.returning && by > credits.newest) {
+            stdx::mark!("credits_offered");
+            (credits.count, credits.used) = (count, now);
         }
     }
 
-    /// How many changes the server must have room for after a restart.
+    /// How many credits the client needs after a restart of the server.
     pub(crate) fn claim(&self, dest: Dest) -> u32 {
-        self.room(dest).max(u32::try_from(self.changes.outstanding(dest)).unwrap_or(u32::MAX))
+        self.credits(dest).max(u32::try_from(self.changes.outstanding(dest)).unwrap_or(u32::MAX))
     }
 
-    fn room(&self, dest: Dest) -> u32 {
-        self.rooms.get(&dest).map_or(0, |room| room.changes)
+    fn credits(&self, dest: Dest) -> u32 {
+        self.credits.get(&dest).map_or(0, |credits| credits.count)
     }
 
     /// Whether no change waits or is in flight.
@@ -208,9 +208,9 @@ impl MetadataWriteBack {
         self.changes.is_idle_at(dest)
     }
 
-    /// When unused room goes back.
-    fn shrinks_at(&self, dest: Dest, room: &Room) -> Option<Instant> {
-        (room.changes > 0 && self.changes.is_idle_at(dest)).then(|| room.used + ROOM_KEPT)
+    /// When unused credits are returned.
+    fn shrinks_at(&self, dest: Dest, credits: &Credits) -> Option<Instant> {
+        (credits.count > 0 && self.changes.is_idle_at(dest)).then(|| credits.used + CREDITS_KEPT)
     }
 }
 
@@ -218,9 +218,9 @@ impl MetadataWriteBack {
 pub(crate) fn text(w: &World, dest: Dest) -> String {
     let of = &w.metadata_write_back;
     let (made, batches) =
-        (of.changes.get(dest).map_or(0, Lane::added), of.rooms.get(&dest).map_or(0, |room| room.batches));
-    let (outstanding, room) = (of.changes.outstanding(dest), of.room(dest));
-    format!("changes:     {made}\nbatches:     {batches}\noutstanding: {outstanding}\nroom:        {room}")
+        (of.changes.get(dest).map_or(0, Lane::added), of.credits.get(&dest).map_or(0, |credits| credits.batches));
+    let (outstanding, credits) = (of.changes.outstanding(dest), of.credits(dest));
+    format!("changes:     {made}\nbatches:     {batches}\noutstanding: {outstanding}\ncredits:     {credits}")
 }
 
 /// Changes of all targets: those that were made, and those that were answered.
@@ -232,7 +232,7 @@ pub(crate) fn counts(w: &World) -> (u64, u64) {
 /// Whether changes may be made in the caches at all. Not while node memory is short: a synchronous change leaves time
 /// for data to be written.
 pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
-    !w.options.sync_metadata && !w.unmounting && !w.reclaim.is_short && w.metadata_write_back.room(dest) > 0
+    !w.options.sync_metadata && !w.unmounting && !w.reclaim.is_short && w.metadata_write_back.credits(dest) > 0
 }
 
 /// The lease on a directory: the cookie of the lock.
@@ -266,7 +266,7 @@ fn push(w: &mut World, dest: Dest, change: Change) {
         assert!(held, "a change was made to a node that is not cached");
     }
     w.metadata_write_back.changes.lane(dest).add(change, now);
-    w.metadata_write_back.rooms.entry(dest).or_default().used = now;
+    w.metadata_write_back.credits.entry(dest).or_default().used = now;
     kick(w, dest);
 }
 
@@ -276,14 +276,14 @@ fn kick(w: &mut World, dest: Dest) {
         return;
     }
     let evictions = w.imports.get(dest).map(|target| target.import.generation());
-    let room = w.metadata_write_back.rooms.entry(dest).or_default();
-    if evictions.is_some_and(|evictions| evictions != room.evictions) {
+    let credits = w.metadata_write_back.credits.entry(dest).or_default();
+    if evictions.is_some_and(|evictions| evictions != credits.evictions) {
         // An eviction takes the waiting changes together with those in flight, whose answers report it first: the
         // waiting ones must not be executed without those.
         stdx::mark!("lane_is_evicted");
         return;
     }
-    room.batches += 1;
+    credits.batches += 1;
     let lane = w.metadata_write_back.changes.lane(dest);
     let mut bytes = 0;
     let mut count = 0;
@@ -355,37 +355,38 @@ pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
 /// When [`tick`] is due next.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     let of = &w.metadata_write_back;
-    let unused = of.rooms.iter().filter_map(|(dest, room)| Some((dest, of.shrinks_at(*dest, room)?)));
+    let unused = of.credits.iter().filter_map(|(dest, credits)| Some((dest, of.shrinks_at(*dest, credits)?)));
     let shrinking = unused.filter(|(dest, _)| may_shrink(w, **dest)).map(|(_, at)| at);
     of.changes.deadline().into_iter().chain(shrinking).min()
 }
 
-/// Whether a target accepts room back, and grants new room with its answers.
+/// Whether a target takes credits back, and grants new ones with its answers.
 fn may_shrink(w: &World, dest: Dest) -> bool {
     !w.unmounting && w.imports.get(dest).is_some_and(|target| target.has(features::GRANT_SHRINK))
 }
 
-/// Gives unused room back, so that other clients can have it.
-fn give_room_back(w: &mut World, dest: Dest) {
-    if let Some(room) = w.metadata_write_back.rooms.get_mut(&dest) {
-        stdx::mark!("room_given_back");
-        (room.changes, room.giving_back) = (0, true);
+/// Returns unused credits, so that other clients can have them.
+fn return_credits(w: &mut World, dest: Dest) {
+    if let Some(credits) = w.metadata_write_back.credits.get_mut(&dest) {
+        stdx::mark!("credits_returned");
+        (credits.count, credits.returning) = (0, true);
         w.spawn(Task::Batch(Box::new(Batch { dest, changes: Vec::new() })));
     }
 }
 
-/// Sends batches that are due, and gives unused room back.
+/// Sends batches that are due, and returns unused credits.
 pub(crate) fn tick(w: &mut World) {
     for dest in w.metadata_write_back.changes.due(w.now) {
         kick(w, dest);
     }
     let of = &w.metadata_write_back;
-    let is_unused =
-        |(dest, room): (&Dest, &Room)| of.shrinks_at(*dest, room).is_some_and(|at| at <= w.now).then_some(*dest);
-    let unused: SmallVec<[Dest; 4]> = of.rooms.iter().filter_map(is_unused).collect();
+    let is_unused = |(dest, of_dest): (&Dest, &Credits)| {
+        of.shrinks_at(*dest, of_dest).is_some_and(|at| at <= w.now).then_some(*dest)
+    };
+    let unused: SmallVec<[Dest; 4]> = of.credits.iter().filter_map(is_unused).collect();
     for dest in unused {
         if may_shrink(w, dest) {
-            give_room_back(w, dest);
+            return_credits(w, dest);
         }
     }
 }
@@ -403,7 +404,7 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
     };
     let (newest, now) = (cx.w.imports.get(batch.dest).map_or(Xid(0), |target| target.import.newest_xid()), cx.w.now);
     if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
-        cx.w.metadata_write_back.set_room(batch.dest, rep.room, newest, now);
+        cx.w.metadata_write_back.set_credits(batch.dest, rep.credits, newest, now);
         keep_done(cx.w, batch, xid, rep);
     }
     for (index, change) in batch.changes.iter().enumerate() {
@@ -417,8 +418,8 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         settle(cx.w, batch.dest, change, transno, result);
     }
     if batch.changes.is_empty() {
-        let room = cx.w.metadata_write_back.rooms.entry(batch.dest).or_default();
-        (room.giving_back, room.newest) = (false, newest);
+        let credits = cx.w.metadata_write_back.credits.entry(batch.dest).or_default();
+        (credits.returning, credits.newest) = (false, newest);
     } else {
         cx.w.metadata_write_back.changes.lane(batch.dest).arrived();
     }
@@ -437,7 +438,7 @@ fn encode<'a>(changes: impl IntoIterator<Item = &'a Change>) -> BatchReq {
         before = Some(&change.cred);
         BatchReq::push(&mut encoded, &ReintReq { cred, ..change.request.clone() });
     }
-    BatchReq { gives_back: encoded.is_empty(), changes: encoded.into() }
+    BatchReq { returns_credits: encoded.is_empty(), changes: encoded.into() }
 }
 
 /// Keeps only the successful changes of a batch for replay. A server takes a replay that fails as a sign that an
@@ -571,7 +572,7 @@ fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
 /// All state at a target is lost. The changes in flight learn that from their own answer.
 pub(crate) fn evicted(w: &mut World, dest: Dest) {
     let evictions = w.imports.get(dest).map_or(0, |target| target.import.generation());
-    w.metadata_write_back.rooms.entry(dest).or_default().evictions = evictions;
+    w.metadata_write_back.credits.entry(dest).or_default().evictions = evictions;
     let waiting = w.metadata_write_back.changes.lane(dest).give_up();
     for change in &waiting {
         settle(w, dest, change, Transno(0), Err(Errno::EIO));

@@ -183,7 +183,7 @@ impl Client {
     }
 
     /// Changes made by metadata write-back since the mount, and how many of them have been answered.
-    pub fn behind(&self) -> (u64, u64) {
+    pub fn write_back_progress(&self) -> (u64, u64) {
         metadata_write_back::counts(&self.w)
     }
 

@@ -107,7 +107,7 @@ impl MemEngine {
     }
 
     /// Simulates other users of the disk, who leave this many bytes and the reserve; `None`: there are no others.
-    pub fn others_leave(&self, bytes: Option<u64>) {
+    pub fn set_available(&self, bytes: Option<u64>) {
         let mut state = self.state();
         let most = state.capacity.unwrap_or(u64::MAX);
         let taken = |free: u64| most.min(state.bytes + free + state.reserve.unwrap_or(0));

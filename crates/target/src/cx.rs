@@ -319,7 +319,7 @@ impl Cx<'_> {
 
     /// Runs a part of an attempt that can fail separately. On an error, what the part wrote and noted is rolled back,
     /// and the attempt continues.
-    pub fn apart<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
+    pub fn with_savepoint<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
         let (written, noted) = (self.m.view.savepoint(), self.m.out.savepoint());
         let result = part(self);
         if let Err(Stop::Errno(_)) = result {
@@ -405,7 +405,7 @@ impl Cx<'_> {
     }
 
     /// This change modifies `key` without depending on its earlier changes.
-    pub fn touched(&mut self, key: ShareKey) {
+    pub fn blind_write(&mut self, key: ShareKey) {
         self.m.out.changed.push(key);
     }
 
@@ -608,8 +608,8 @@ impl Cx<'_> {
     }
 
     /// The object is truncated: discards glimpse replies that waiting requests have collected.
-    pub fn cut(&mut self, resource: Resource) {
-        self.m.locks.cut(&resource);
+    pub fn truncated(&mut self, resource: Resource) {
+        self.m.locks.truncated(&resource);
     }
 
     /// The requester wrote to the object and reported its least size including buffered data. Waiting glimpses may have

@@ -238,7 +238,7 @@ impl Locks {
     }
 
     /// The object is truncated: answers so far may have the earlier size, so the holders are asked again.
-    pub fn cut(&mut self, resource: &Resource) {
+    pub fn truncated(&mut self, resource: &Resource) {
         for state in self.glimpses.values_mut().flatten() {
             state.is_cut |= state.resource == *resource && !state.answers.is_empty();
         }

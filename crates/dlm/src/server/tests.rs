@@ -533,7 +533,7 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     // What it changed before the answer came is in the answer.
     assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(0)]));
     assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(0)]));
-    t.locks.cut(&dir());
+    t.locks.truncated(&dir());
     assert_eq!(ask(&mut t), Glimpsed::Waiting, "it was cut since");
     let handle = answer(&mut t, 10);
     assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(10)]));
@@ -550,7 +550,7 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     assert_eq!(ask(&mut t), Glimpsed::Waiting);
     let handle = tells_nothing(&mut t, A);
     assert_eq!(ask(&mut t), Glimpsed::Done(vec![]));
-    t.locks.cut(&dir());
+    t.locks.truncated(&dir());
     assert_eq!(ask(&mut t), Glimpsed::Waiting, "it was cut since");
     assert_eq!(tells_nothing(&mut t, A), handle);
     t.cancel(A, handle);
@@ -590,7 +590,7 @@ fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
     assert_eq!(ask(&mut t), Glimpsed::Waiting);
     let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
     t.locks.glimpse_reply(t.now, B, &reply(of_b, 150));
-    t.locks.cut(&file(1));
+    t.locks.truncated(&file(1));
     t.locks.glimpse_reply(t.now, A, &reply(of_a, 50));
     assert_eq!(ask(&mut t), Glimpsed::Waiting, "what one said is from before a cut");
     let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };

@@ -39,7 +39,8 @@ impl Shared {
             files.iter().for_each(|(path, bytes)| tracing::error!("not written back: {bytes} bytes of {path}"));
             files.len() + more
         });
-        let changes = state.machine.look(|machine| machine.behind()).map_or(0, |(made, answered)| made - answered);
+        let changes =
+            state.machine.look(|machine| machine.write_back_progress()).map_or(0, |(made, answered)| made - answered);
         state.lost = Some(UnmountError::Assertion(AssertionFailed { files, changes }));
         self.settle(state, Phase::Gone);
     }

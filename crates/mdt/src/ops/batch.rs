@@ -48,7 +48,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
         let layout = layouts::checked_answer(first.next().and_then(|result| result.layout))?;
         leave(cx, &mut dir, &mut pending, change);
         // A miss does not end the loop, so that the records which later changes miss are loaded at the same time.
-        match cx.apart(|cx| one(mdt, cx, change, layout, &mut dir, &mut pending)) {
+        match cx.with_savepoint(|cx| one(mdt, cx, change, layout, &mut dir, &mut pending)) {
             Ok(did) => {
                 if let (Done::Made(made, _), Some(dir)) = (&did, &mut dir) {
                     made.note(&mut dir.pending);

@@ -72,7 +72,7 @@ fn put_bytes(cx: &mut Cx<'_>, node: &mut Node, data: Bytes, size: u64) {
 /// Sets the size of a resident file. The caller writes the inode.
 pub fn resize(cx: &mut Cx<'_>, node: &mut Node, size: u64) -> Result<(), Stop> {
     if size < node.inode.size {
-        cx.cut(Resource::inode(node.fid()));
+        cx.truncated(Resource::inode(node.fid()));
         if node.inode.blocks > 0 {
             let data = if size == 0 { Bytes::new() } else { bytes_of(cx, node)? };
             let data = resident::truncate(&data, size);

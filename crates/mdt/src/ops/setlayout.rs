@@ -65,7 +65,7 @@ pub fn setlayout(
     subjects::note(cx, &[Subject::Object(op.fid)]);
     if kind == SetlayoutKind::Leave {
         // If a crash undid this, nothing would lead to the data that other clients write to the objects.
-        cx.touched(ShareKey::layout(op.fid));
+        cx.blind_write(ShareKey::layout(op.fid));
     }
     node.put(cx);
     if let Some(objects) = doomed {

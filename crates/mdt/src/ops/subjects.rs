@@ -92,7 +92,7 @@ pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) {
                 cx.depends_on(ShareKey::object(parent));
                 cx.changed(ShareKey::name(parent, name));
                 if fate == Fate::Freed {
-                    cx.touched(ShareKey::emptied(parent));
+                    cx.blind_write(ShareKey::emptied(parent));
                 }
             }
         }

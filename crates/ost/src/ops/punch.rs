@@ -32,7 +32,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let before = before(ost, cx, &key)?;
     let size = before.object.as_ref().map_or(0, |o| o.size);
     if kind == PunchKind::Truncate {
-        cx.cut(resource(&key));
+        cx.truncated(resource(&key));
     }
     let has_file = before.object.as_ref().is_some_and(|o| o.file != 0);
     match kind {

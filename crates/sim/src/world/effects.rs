@@ -309,7 +309,9 @@ impl World {
                 }
             }
             Node::Client(client) => {
-                if let Some((made, acknowledged)) = self.mounts[client].machine.as_ref().map(client::Client::behind) {
+                if let Some((made, acknowledged)) =
+                    self.mounts[client].machine.as_ref().map(client::Client::write_back_progress)
+                {
                     self.sched.note_progress(client, WriteBackProgress { made, acknowledged });
                 }
                 while let Some(effect) = self.mounts[client].machine.as_mut().and_then(client::Client::poll) {

@@ -354,7 +354,7 @@ impl World {
         let (store_left, data_left) = (rng.range(0, leaves_max), rng.range(0, leaves_max));
         let stays = Duration::from_micros(rng.range(1, stays_max.as_micros() as u64));
         let own = &mut self.servers[server];
-        own.engine.others_leave(Some(store_left));
+        own.engine.set_available(Some(store_left));
         let room = Some(own.data.bytes() + data_left);
         match self.canary {
             // The target does not learn of its free space, so that the medium has to refuse.
@@ -376,12 +376,12 @@ impl World {
         let Some((left, reserve)) = leaves else { return self.free(server) };
         let own = &mut self.servers[server];
         own.engine.set_reserve(reserve);
-        own.engine.others_leave(Some(left));
+        own.engine.set_available(Some(left));
         own.set_data_capacity(Some(own.data.bytes() + left));
     }
 
     pub(super) fn free(&mut self, server: usize) {
-        self.servers[server].engine.others_leave(None);
+        self.servers[server].engine.set_available(None);
         self.servers[server].set_data_capacity(None);
     }
 

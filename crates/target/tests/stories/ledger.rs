@@ -132,7 +132,7 @@ impl Service for Ledger {
         match ask.kind {
             APPEND => Ok(reply(self.append(cx, &ask)?)),
             IN_PART => {
-                let failed = cx.apart(|cx| {
+                let failed = cx.with_savepoint(|cx| {
                     self.append(cx, &ask)?;
                     Err::<(), Stop>(Errno::ENOSPC.into())
                 });

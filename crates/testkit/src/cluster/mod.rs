@@ -399,7 +399,7 @@ impl Cluster {
         let at = self.server(server);
         let host = &mut self.servers[at].host;
         host.engine.set_reserve(8 << 20);
-        host.engine.others_leave(Some(0));
+        host.engine.set_available(Some(0));
         let space = host.engine.space().unwrap();
         host.tell(self.now, target::Event::Space(space));
         self.run();

@@ -160,7 +160,7 @@ impl Client {
     /// Sets a parameter.
     ///
     /// # Errors
-    /// `ENOENT`: there is no such parameter. `EINVAL`, `ERANGE`: it cannot have this value. `EPERM`: it is read only.
+    /// `ENOENT`: there is no such parameter. `EINVAL`, `ERANGE`: it cannot have this value. `EACCES`: it is read only.
     pub fn set_param(&mut self, now: Instant, name: &str, value: &str) -> Result<(), Errno> {
         self.w.now = now;
         let result = params::set(&mut self.w, name, value);

@@ -271,7 +271,7 @@ pub(crate) fn set(w: &mut World, pattern: &str, value: &str) -> Result<(), Errno
     if found.is_empty() {
         return Err(Errno::ENOENT);
     }
-    found.iter().try_for_each(|(_, key)| set_one(w, key, value).unwrap_or(Err(Errno::EPERM)))
+    found.iter().try_for_each(|(_, key)| set_one(w, key, value).unwrap_or(Err(Errno::EACCES)))
 }
 
 /// `None`: it cannot be set.

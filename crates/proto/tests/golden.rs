@@ -2,12 +2,19 @@
 //!
 //! A test here that fails means that an older or a newer version would misunderstand this one. A new message gets a new
 //! line in `golden/messages.txt`, a new field makes its message's line longer; nothing else in these files ever changes.
+//!
+//! The tables of the guide's chapter on the protocol are written from the sources:
+//!
+//! ```text
+//! BLESS=1 cargo test -p proto --test golden
+//! ```
 
 use bytes::BytesMut;
 use prost::Message;
 use proto::msg::*;
 use proto::{Bytes, ClientUuid, Decoder, Errno, Fid, Frame, Header, Opcode, Xid};
 use std::collections::{BTreeMap, BTreeSet};
+use testkit::declared::{self, Declared};
 use testkit::mutate::varint;
 use testkit::samples::hex;
 use testkit::samples::messages::{self as samples, Body, Visitor};
@@ -25,33 +32,15 @@ const SOURCES: &[&str] = &[
     include_str!("../src/ids.rs"),
 ];
 
-/// Field numbers of every message, as the sources declare them.
-fn declared() -> BTreeMap<&'static str, BTreeSet<u32>> {
-    let mut messages = BTreeMap::new();
+/// Everything that the sources declare, by name.
+fn declared() -> BTreeMap<String, Declared> {
+    let mut all = BTreeMap::new();
     for source in SOURCES {
-        let mut is_message = false;
-        let mut lines = source.lines();
-        while let Some(line) = lines.next() {
-            if line.starts_with("#[derive(") {
-                is_message = line.contains("Message");
-            }
-            let Some(name) = line.strip_prefix("pub struct ").filter(|_| is_message) else { continue };
-            let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap();
-            let mut tags = BTreeSet::new();
-            if !line.ends_with("{}") {
-                for line in lines.by_ref().take_while(|line| *line != "}") {
-                    let Some(at) = line.find("tag") else { continue };
-                    if !line.trim_start().starts_with("#[prost(") {
-                        continue;
-                    }
-                    let numbers = line[at..].split('"').nth(1).unwrap();
-                    tags.extend(numbers.split(", ").map(|tag| tag.parse::<u32>().unwrap()));
-                }
-            }
-            assert!(messages.insert(name, tags).is_none(), "two messages {name}");
+        for (name, one) in declared::of(source) {
+            assert!(all.insert(name.clone(), one).is_none(), "two of the name {name}");
         }
     }
-    messages
+    all
 }
 
 /// Field numbers at the top of an encoded message.
@@ -113,8 +102,11 @@ fn every_message_and_every_field_of_it_is_in_the_golden_file() {
         covered.entry(name.split('/').next().unwrap()).or_default().extend(top_level_tags(&body));
     }
     let declared = declared();
-    assert!(declared.len() > 60, "the sources are no longer read rightly: {} messages", declared.len());
-    assert_eq!(covered, declared, "left: what the samples set; right: what the sources declare");
+    let messages = declared.iter().filter(|(_, one)| one.is_message);
+    let messages: BTreeMap<&str, BTreeSet<u32>> =
+        messages.map(|(name, one)| (&name[..], one.numbers.clone())).collect();
+    assert!(messages.len() > 60, "the sources are no longer read rightly: {} messages", messages.len());
+    assert_eq!(covered, messages, "left: what the samples set; right: what the sources declare");
 }
 
 #[test]
@@ -298,23 +290,9 @@ fn names_are_written_and_read_in_one_way() {
 }
 
 #[test]
-fn the_chapter_on_the_protocol_has_every_field_and_every_opcode() {
+fn the_chapter_on_the_protocol_is_written_from_the_sources() {
     let chapter = include_str!("../../../docs/src/protocol.md");
-    let mut described: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-    let mut message = None;
-    for line in chapter.lines() {
-        if let Some((name, _)) = line.strip_prefix("**`").and_then(|rest| rest.split_once("`**")) {
-            described.insert(name, BTreeSet::new());
-            message = Some(name);
-        } else if line.starts_with("**") || line.starts_with('#') {
-            message = None;
-        }
-        let number = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok());
-        if let (Some(name), Some(number)) = (message, number) {
-            described.entry(name).or_default().insert(number);
-        }
-    }
-    assert_eq!(described, declared(), "left: docs/src/protocol.md; right: the sources");
+    declared::is_written(chapter, &declared(), concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/protocol.md"));
     for opcode in Opcode::ALL {
         let row = format!("| {} | `{}` |", *opcode as u16, opcode.name());
         assert!(chapter.contains(&row), "docs/src/protocol.md lacks the row {row}");

@@ -82,7 +82,7 @@ impl ParamRec {
     }
 }
 
-/// A pool of object targets; its key is the file system's name and the pool's.
+/// A pool of object targets; its key is the file system's name and the pool's. Since version 0.2.0; 0.1.0 ignores it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PoolRec {
     /// Indexes of its targets, ascending.

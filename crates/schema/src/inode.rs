@@ -95,52 +95,74 @@ pub struct InodeXattr {
     pub large: bool,
 }
 
-/// The encoding of an inode: times are relative to the ctime, and a link count of 1 is left out.
+/// An object of the namespace. Times are relative to the ctime, and a link count of 1 is left out, so that an ordinary
+/// file takes few bytes.
 #[derive(Clone, PartialEq, Message)]
 struct Body {
+    /// FID: sequence.
     #[prost(uint64, tag = "1")]
     seq: u64,
+    /// FID: object number; the version is 0.
     #[prost(uint32, tag = "2")]
     oid: u32,
+    /// Type and permission bits, as in `st_mode`.
     #[prost(uint32, tag = "3")]
     mode: u32,
+    /// Owner.
     #[prost(uint32, tag = "4")]
     uid: u32,
+    /// Group.
     #[prost(uint32, tag = "5")]
     gid: u32,
     /// `nlink` - 1.
     #[prost(sint64, tag = "6")]
     more_links: i64,
+    /// Device number of a device node.
     #[prost(uint64, tag = "7")]
     rdev: u64,
+    /// Bytes; 0 for files whose data is on object targets.
     #[prost(uint64, tag = "8")]
     size: u64,
+    /// Units of 512 bytes.
     #[prost(uint64, tag = "9")]
     blocks: u64,
+    /// Nanoseconds since 1970.
     #[prost(sfixed64, tag = "10")]
     ctime_ns: i64,
+    /// atime minus ctime (wrapping).
     #[prost(sint64, tag = "11")]
     atime_after_ctime_ns: i64,
+    /// mtime minus ctime (wrapping).
     #[prost(sint64, tag = "12")]
     mtime_after_ctime_ns: i64,
+    /// Birth time minus ctime (wrapping).
     #[prost(sint64, tag = "13")]
     btime_after_ctime_ns: i64,
+    /// Transno of the last change.
     #[prost(uint64, tag = "14")]
     version: u64,
+    /// Regular files: where the data is. Directories: the default for new files.
     #[prost(message, optional, tag = "15")]
     layout: Option<Layout>,
+    /// Its names.
     #[prost(message, optional, tag = "16")]
     links: Option<LinkEa>,
+    /// Extended attributes, in the order in which they were added.
     #[prost(message, repeated, tag = "17")]
     xattrs: Vec<InodeXattr>,
+    /// Symbolic links: the target path.
     #[prost(bytes = "bytes", tag = "18")]
     symlink: Bytes,
+    /// Directories only.
     #[prost(message, optional, tag = "19")]
     dir: Option<DirState>,
+    /// Resident files: a client was about to copy the data to object targets, so there may be objects.
     #[prost(bool, tag = "20")]
     leaving: bool,
+    /// Time at which the mtime was set explicitly, minus ctime; absent if it never was.
     #[prost(sint64, optional, tag = "21")]
     mtime_set_after_ctime_ns: Option<i64>,
+    /// First object number of the file that was never used, nor any above it. 0: the one after its layout.
     #[prost(uint32, tag = "90")]
     next_object: u32,
 }

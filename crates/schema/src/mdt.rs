@@ -185,8 +185,10 @@ impl Record for SeqGrant {
     prost_body!();
 }
 
-/// Marks a range of FIDs of which some files may be moving to object targets. Every resident file of the range may have
-/// objects, whether its inode says so or not. The record is durable before the first file moves.
+/// Marks a range of 1024 FIDs of which some files may be moving to object targets. Every resident file of the range may
+/// have objects, whether its inode says so or not. The record is durable before the first file moves, and is removed
+/// when none has moved for a minute: by then the inodes of those that moved say so. After a crash that left it, all
+/// resident files of the range are marked. Versions that do not know the record leave it alone.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Moving {}
 

@@ -115,7 +115,7 @@ impl Record for ClientRec {
 }
 
 /// The reply to the last modifying request of a slot, for a client with several slots. Only the reply to a later request
-/// replaces it.
+/// replaces it. A target with such records has the incompat feature `multi_rpcs`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ReplyRec {
     /// The request.

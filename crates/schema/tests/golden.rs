@@ -3,11 +3,18 @@
 //! A test here that fails means that an older or a newer version would misread what lies on a medium. A new record gets a
 //! new line in `golden/records.txt`, a new field makes its line longer; nothing else there ever changes, unless the
 //! record's format version rises and the old one is upgraded when it is read.
+//!
+//! The tables of the guide's chapter on formats are written from the sources:
+//!
+//! ```text
+//! BLESS=1 cargo test -p schema --test golden
+//! ```
 
 use core::fmt::Debug;
 use schema::{Record, format_version, formats};
 use std::collections::{BTreeMap, BTreeSet};
 use store::Value;
+use testkit::declared::{self, Declared};
 use testkit::samples::hex;
 use testkit::samples::records::{self, Visitor};
 
@@ -94,67 +101,39 @@ fn every_record_has_its_golden_bytes() {
     assert_eq!(now.len(), golden.len(), "golden/records.txt has a line that no sample gives");
 }
 
-/// The kinds of records, and the field numbers of every message, as the sources declare them.
-fn declared() -> (BTreeSet<&'static str>, BTreeMap<&'static str, BTreeSet<u32>>) {
-    let (mut records, mut tags) = (BTreeSet::new(), BTreeMap::new());
-    for source in SOURCES {
-        let mut is_message = false;
-        let mut lines = source.lines();
-        while let Some(line) = lines.next() {
-            if line == "mod tests {" {
-                break;
-            }
-            if let Some(name) = line.strip_prefix("impl Record for ") {
-                records.insert(name.trim_end_matches(" {"));
-            }
-            if line.starts_with("#[derive(") {
-                is_message = line.contains("Message");
-            }
-            let declared = line.strip_prefix("pub struct ").or(line.strip_prefix("struct "));
-            let Some(name) = declared.filter(|_| is_message) else { continue };
-            // How an inode lies on the medium.
-            let name = if name == "Body {" { "Inode" } else { name.trim_end_matches([' ', '{', '}']) };
-            let mut numbers = BTreeSet::new();
-            if !line.ends_with("{}") {
-                for line in lines.by_ref().take_while(|line| *line != "}") {
-                    if let Some((_, tag)) = line.split_once("tag = \"").filter(|_| line.contains("#[prost(")) {
-                        numbers.insert(tag.split('"').next().unwrap().parse::<u32>().unwrap());
-                    }
-                }
-            }
-            tags.insert(name, numbers);
-        }
-    }
+/// Every message that the sources declare, by name.
+fn declared() -> BTreeMap<String, Declared> {
+    let mut all: BTreeMap<String, Declared> = SOURCES.iter().flat_map(|source| declared::of(source)).collect();
+    // How an inode lies on the medium.
+    let inode = all.remove("Body").expect("the encoding of an inode");
+    all.insert("Inode".to_owned(), inode.renamed("Inode"));
+    all
+}
+
+/// The kinds of records.
+fn records() -> BTreeSet<&'static str> {
+    let lines = SOURCES.iter().flat_map(|source| source.lines());
+    let records: BTreeSet<_> = lines
+        .filter_map(|line| line.strip_prefix("impl Record for "))
+        .map(|name| name.trim_end_matches(" {"))
+        .collect();
     assert!(records.len() >= 20, "the sources are no longer read rightly: {records:?}");
-    (records, tags)
+    records
 }
 
 #[test]
 fn every_record_and_every_field_of_it_is_in_the_golden_file() {
-    let (records, tags) = declared();
-    let seen = seen();
-    assert_eq!(seen.records, records, "left: what the samples have; right: what the sources declare");
-    assert_eq!(seen.tags, tags, "left: what the samples set; right: what the sources declare");
+    let (declared, seen) = (declared(), seen());
+    assert_eq!(seen.records, records(), "left: what the samples have; right: what the sources declare");
+    let numbers: BTreeMap<&str, BTreeSet<u32>> =
+        declared.iter().map(|(name, one)| (&name[..], one.numbers.clone())).collect();
+    assert_eq!(seen.tags, numbers, "left: what the samples set; right: what the sources declare");
 }
 
 #[test]
-fn the_chapter_on_formats_has_every_field_and_every_table() {
+fn the_chapter_on_formats_is_written_from_the_sources() {
     let chapter = include_str!("../../../docs/src/formats.md");
-    let mut described: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-    let mut record = None;
-    for line in chapter.lines() {
-        if let Some((name, _)) = line.strip_prefix("**`").and_then(|rest| rest.split_once("`**")) {
-            described.insert(name, BTreeSet::new());
-            record = Some(name);
-        } else if line.starts_with('#') {
-            record = None;
-        }
-        let number = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok());
-        if let (Some(name), Some(number)) = (record, number) {
-            described.entry(name).or_default().insert(number);
-        }
-    }
-    assert_eq!(described, declared().1, "left: docs/src/formats.md; right: the sources");
+    declared::is_written(chapter, &declared(), concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/formats.md"));
     for (prefix, name) in seen().tables {
         let row = format!("| `{:02x}` |", prefix[0]);
         assert!(chapter.contains(&row), "docs/src/formats.md lacks the table of {name}: {row}");

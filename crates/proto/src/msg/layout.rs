@@ -30,9 +30,10 @@ pub struct Layout {
     /// Directory default: index of the first target; -1 means any.
     #[prost(sint32, tag = "6")]
     pub want_first: i32,
-    /// Number of the object of the first stripe; those of the other stripes follow. It is [`Layout::first_number`]
-    /// until the data is copied to other objects. No number is used twice within a file, so that a stripe may stay on
-    /// its target.
+    /// Number of the object of the first stripe; those of the other stripes follow. The high 8 bits are the number of
+    /// object targets that had been replaced when the objects were chosen ([`super::Config::replaced`]), the low 24 bits
+    /// count from 0. No number is used twice within a file, so that a stripe may stay on its target when the data is
+    /// copied to other objects.
     #[prost(uint32, tag = "90")]
     pub first_object: u32,
     /// Pool that the targets are chosen from, or were when the file was made; empty for all targets. Since version
@@ -89,8 +90,9 @@ pub enum SetlayoutKind {
     /// client lacks the feature `layout_swap`.
     Copy = 2,
     /// Makes the copy, which is complete and durable, the file's data, and removes its previous objects. Needs an EX
-    /// lock with LAYOUT that the client has held since before it checked that no other client had the data locked.
-    /// Errors: `ENOLCK` without the lock; `ESTALE` if the layout has changed since, the copy was given up, or another client
+    /// lock with LAYOUT that the client has held since before it checked that no other client had the data locked. With
+    /// an EX lock on UPDATE, too, the change waits for no other client; a client that keeps its locks on objects meanwhile
+    /// needs that, or their targets may evict it. Errors: `ENOLCK` without the lock; `ESTALE` if the layout has changed since, the copy was given up, or another client
     /// has confirmed the layout since this client has
     /// ([`GetattrReq::confirms_layout`](crate::msg::GetattrReq::confirms_layout)): an object target may have evicted this
     /// client and given its locks to the other.

@@ -62,7 +62,8 @@ pub struct Attr {
     /// Nanoseconds.
     #[prost(sint64, tag = "9")]
     pub atime_ns: i64,
-    /// Nanoseconds. For a file on object targets see [`Attr::take_data_times`].
+    /// Nanoseconds. For a file on object targets the time that a target or a lock holder reports counts instead, unless
+    /// this one was set later than the data changed ([`Attr::take_data_times`]).
     #[prost(sint64, tag = "10")]
     pub mtime_ns: i64,
     /// Nanoseconds.

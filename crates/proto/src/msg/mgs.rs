@@ -106,7 +106,7 @@ pub struct Config {
     /// Pools, by name. Since version 0.2.0.
     #[prost(message, repeated, tag = "110")]
     pub pools: Vec<Pool>,
-    /// Number of object targets replaced since the file system was made, see [`super::Layout::first_number`]. Since
+    /// Number of object targets replaced since the file system was made, see [`super::Layout::first_object`]. Since
     /// version 0.2.0.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,

@@ -226,13 +226,13 @@ pub struct StrayObjects {
     /// The sequence. Its client was evicted, so no new files of it appear.
     #[prost(uint64, tag = "1")]
     pub seq: u64,
-    /// First object number of the files,
+    /// First object number of the range in which files were lost.
     #[prost(uint32, tag = "2")]
     pub first: u32,
-    /// last object number,
+    /// Last object number of the range.
     #[prost(uint32, tag = "3")]
     pub last: u32,
-    /// and the numbers in between that exist.
+    /// Object numbers of the range whose files exist: their objects stay.
     #[prost(uint32, repeated, tag = "4")]
     pub keep: Vec<u32>,
 }

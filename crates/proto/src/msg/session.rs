@@ -25,7 +25,9 @@ pub struct ConnectReq {
     /// Largest read or write that the client sends, in bytes.
     #[prost(uint32, tag = "5")]
     pub brw_size: u32,
-    /// Whether the peer is a server (MDT to OST, target to MGS), whose session has no client record and no recovery.
+    /// Whether the peer is a server (MDT to OST, target to MGS), whose session has no client record and no recovery. An
+    /// MDT or OST refuses it with `EACCES` if the peer is neither root (or the server's user) on the same machine nor at
+    /// an address that an MDT has registered.
     #[prost(bool, tag = "6")]
     pub lightweight: bool,
     /// Name for status output, `client:hostname:mountpoint`.

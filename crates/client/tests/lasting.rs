@@ -610,7 +610,7 @@ fn the_kernel_is_told_again_when_an_answer_had_not_come_to_it_yet() {
         let waited = c.now.since(before);
         assert!(waited >= Duration::from_millis(again as u64) && waited < Duration::from_secs(2));
     }
-    assert!(stdx::marks::count("kernel_told_too_early") > 0);
+    assert!(stdx::marks::count("kernel_invalidated_too_early") > 0);
 }
 
 /// Whoever removes a name without knowing what it leads to may know the object by another one. Its programs see the new number of links
@@ -699,7 +699,7 @@ fn a_kernel_without_attributes_is_not_told_to_forget_them() {
     c.call(a, Call::Opendir { ino: f }).unwrap();
     chmod(&mut c, 0o755);
     assert_eq!(told(&mut c), 0);
-    assert!(stdx::marks::count("nothing_to_forget") > 0);
+    assert!(stdx::marks::count("no_invalidation_needed") > 0);
 
     // While one program waits for attributes, the kernel may not keep what another is told meanwhile.
     c.lose_frames(true, [Opcode::MdsGetattr]);

@@ -244,7 +244,7 @@ fn a_file_that_is_open_here_without_its_lock_is_told_of() {
     }));
     c.restart("fs-MDT0000");
     c.pass(Duration::from_secs(10));
-    assert!(stdx::marks::count("open_here_without_lock") > 0);
+    assert!(stdx::marks::count("local_open_without_lock") > 0);
     c.tamper = None;
     // It is no longer known what the names lead to.
     let _ = c.walk(a, "d/f");

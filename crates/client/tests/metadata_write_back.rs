@@ -416,7 +416,7 @@ fn what_is_lost_with_an_eviction_is_told_to_the_next_call() {
     c.walk(a, "d").unwrap();
     assert_eq!(c.mkdir(a, dir, "other").map(drop), Err(Errno::EIO));
     c.mkdir(a, dir, "other").unwrap();
-    assert!(stdx::marks::count("lost_change_told") > 0);
+    assert!(stdx::marks::count("lost_change_reported") > 0);
 }
 
 /// A file is removed and its bytes need no writing; an eviction takes the removal, so that the file is there again without them.

@@ -294,8 +294,8 @@ fn clients_agree_with_the_model() {
         history(seed, 300, false);
     }
     assert!(stdx::marks::count("stale_node") > 0);
-    assert!(stdx::marks::count("names_not_waited_for") > 0);
-    assert!(stdx::marks::count("lookup_that_holds") > 0);
+    assert!(stdx::marks::count("names_left_in_doubt") > 0);
+    assert!(stdx::marks::count("lookup_that_opens") > 0);
 }
 
 #[test]

@@ -702,7 +702,7 @@ fn what_was_looked_up_after_a_stale_handle_lasts_until_it_is_opened() {
     assert_eq!(c.open(a, old, 0), Err(Errno::ESTALE));
     // The kernel walks the path once more, and no further.
     let new = c.lookup(a, 1, "f").unwrap().ino;
-    assert!(marks::count("lookup_that_holds") > 0);
+    assert!(marks::count("lookup_that_opens") > 0);
     again(&mut c);
     let fh = c.open(a, new, 0).expect("it was there when it was looked up");
     assert_eq!(&c.read(a, fh, 0, 100).unwrap()[..], b"content");
@@ -737,7 +737,7 @@ fn a_callback_waits_for_names_but_not_for_long() {
     assert!(!c.answered(b, unlink));
     c.pass(std::time::Duration::from_millis(25));
     assert!(c.answered(b, unlink));
-    assert!(marks::count("names_not_waited_for") > 0);
+    assert!(marks::count("names_left_in_doubt") > 0);
 }
 
 /// A lock goes back because there are too many: nobody waits for it, so the kernel has all the time that it needs, and no
@@ -752,7 +752,7 @@ fn a_lock_that_nobody_wants_waits_for_names_however_long() {
     let now = c.now;
     c.nodes[a].machine.set_param(now, "ldlm.namespaces.*MDT*.lru_size", "clear").unwrap();
     c.pass(std::time::Duration::from_millis(100));
-    assert!(marks::count("names_have_time") > 0);
+    assert!(marks::count("unwanted_lock_waits_for_kernel") > 0);
     let again = c.open(a, f.ino, 0).expect("the name is what it was");
     c.close(a, again).unwrap();
     let unlink = c.send(b, Call::Unlink { parent: 1, name: name("f") });
@@ -1241,7 +1241,7 @@ fn a_name_that_changed_while_its_file_was_cut_is_not_kept_by_the_kernel() {
         Answer::Created { stat, .. } => assert_eq!((stat.ino, stat.entry_cacheable), (f.ino, false)),
         other => panic!("{other:?}"),
     }
-    assert!(marks::count("name_lost_on_the_way") > 0);
+    assert!(marks::count("name_lock_lost_in_flight") > 0);
 }
 
 #[test]
@@ -1339,7 +1339,7 @@ fn a_name_in_a_directory_that_goes_meanwhile_is_not_there() {
         vec![frame]
     }));
     assert_eq!(c.call(b, Call::Lookup { parent: dir, name: name("x") }).map(drop), Err(Errno::ENOENT));
-    assert!(marks::count("looked_up_in_what_went") > 0);
+    assert!(marks::count("looked_up_in_removed") > 0);
 }
 
 /// A change of the mode changes the access list with it, for who makes it, too.

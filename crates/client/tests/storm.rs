@@ -171,7 +171,7 @@ fn nothing_waits_for_ever() {
     for seed in seeds(0, 60) {
         storm(seed, 400, false);
     }
-    assert!(stdx::marks::count("directory_lock_lost_on_the_way") > 0);
+    assert!(stdx::marks::count("directory_lock_lost_in_flight") > 0);
 }
 
 #[test]

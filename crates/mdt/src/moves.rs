@@ -123,7 +123,7 @@ pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
     if let Some(range) = mdt.moves.ranges.get_mut(&range) {
         range.used = true;
         if range.group > durable {
-            stdx::mark!("move_waits_for_its_note");
+            stdx::mark!("move_waits_for_its_record");
             cx.hold_until_durable();
         }
     }

@@ -361,7 +361,7 @@ impl Nodes {
             dir.names.remove(name);
         }
         if !same || version == 0 {
-            stdx::mark!("directory_lock_lost_on_the_way");
+            stdx::mark!("directory_lock_lost_in_flight");
             dir.incomplete();
             dir.building = None;
             dir.listing = None;

@@ -304,7 +304,7 @@ impl Cx<'_> {
                         self.w.set_timer(again);
                         return Err(self.wait(WaitKey::Timer));
                     }
-                    stdx::mark!("kernel_told_too_early");
+                    stdx::mark!("kernel_invalidated_too_early");
                     unknown = pending.unknown + 1;
                 }
                 Some(_) => {
@@ -322,7 +322,7 @@ impl Cx<'_> {
         // program that asked for the size would go on with an old one. So no needless invalidation is sent.
         let Some(node) = known.filter(|node| length > 0 || node.kernel.has_attributes()) else {
             if known.is_some() {
-                stdx::mark!("nothing_to_forget");
+                stdx::mark!("no_invalidation_needed");
             }
             self.set_memo(step, 0);
             return Ok(());

@@ -272,14 +272,14 @@ pub(crate) fn forget_names(cx: &mut Cx<'_>, ino: u64, wanted: bool) -> Run<()> {
         return Ok(());
     }
     if !wanted && !cx.w.unmounting {
-        stdx::mark!("names_have_time");
+        stdx::mark!("unwanted_lock_waits_for_kernel");
         return Err(cx.wait(WaitKey::Gates));
     }
     let until = Instant(cx.memo(Step::NamesUntil).unwrap_or((cx.now() + PATIENCE).0));
     cx.set_memo(Step::NamesUntil, until.0);
     let stuck = cx.w.gates.iter().any(|gate| gate.removes && gate.directories.iter().any(|d| parents.contains(d)));
     if stuck || cx.now() >= until {
-        stdx::mark!("names_not_waited_for");
+        stdx::mark!("names_left_in_doubt");
         if let Some(node) = cx.w.nodes.get_mut(ino) {
             node.kernel.names_in_doubt();
         }

@@ -102,7 +102,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
 pub(crate) fn lost(w: &mut World, ino: u64) {
     let Some(node) = w.nodes.get(ino).filter(|node| node.is_held(Hold::Handle)) else { return };
     if w.files.local_opens(of_file(node.private, ino)).next().is_some() {
-        stdx::mark!("open_here_without_lock");
+        stdx::mark!("local_open_without_lock");
         w.spawn(Task::Publish { ino });
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn take_unreported(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
     for ino in concerned(call) {
         let failures = cx.w.nodes.get_mut(ino).and_then(|node| node.failures.as_deref_mut());
         if let Some(failures) = failures.filter(|failures| failures.unreported) {
-            stdx::mark!("lost_change_told");
+            stdx::mark!("lost_change_reported");
             failures.unreported = false;
             let errno = failures.errno;
             data::error_reported(cx.w, ino);

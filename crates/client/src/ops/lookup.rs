@@ -26,7 +26,7 @@ pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Sta
     let known = || matches!(w.nodes.known_name(parent, name), KnownName::Child(fid) if fid.ino() == stat.ino);
     let entry_cacheable = stat.entry_cacheable && known();
     if entry_cacheable != stat.entry_cacheable {
-        stdx::mark!("name_lost_on_the_way");
+        stdx::mark!("name_lock_lost_in_flight");
     }
     referenced(w, Stat { entry_cacheable, ..stat }, parent, name)
 }
@@ -107,7 +107,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         // The directory had its name when the call arrived, and is removed now: so it was empty. `ESTALE` would make
         // the kernel look the path up again, which it does only once for all names of a call.
         Err(Stop::Errno(Errno::ESTALE)) if cx.memo(Step::HadName) == Some(1) => {
-            stdx::mark!("looked_up_in_what_went");
+            stdx::mark!("looked_up_in_removed");
             return Err(Errno::ENOENT.into());
         }
         other => other?,

@@ -85,7 +85,7 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
         Request::new(&op.change(Some(want), Reint::Open(open))).wanting(wants).opening().then_learn(
             move |w, rep, reply| {
                 if let Some(attr) = &rep.attr {
-                    stdx::mark!("lookup_that_holds");
+                    stdx::mark!("lookup_that_opens");
                     asked.found(w, rep, reply.number, attr);
                     held(w, dest, attr.fid, reply.header.xid);
                 }

@@ -273,7 +273,7 @@ impl Locks {
                     }
                 }
                 (None, Some(handle)) => {
-                    stdx::mark!("dlm.glimpse.told");
+                    stdx::mark!("dlm.glimpse.answered_by_write");
                     state.answers.push((handle, Some(Lvb { size, ..Lvb::default() })));
                 }
                 (None, None) => {}

@@ -74,7 +74,7 @@ impl Locks {
             self.limit.limited += 1;
         }
         state.limit = locks;
-        stdx::mark!("dlm.limit.told");
+        stdx::mark!("dlm.limit.sent");
         self.events.push_back(LockEvent::Limit { export, locks });
     }
 
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(s.told(), [(A, 126)]);
         s.locks.export_gone(Instant::ZERO, A);
         assert_eq!(s.told(), []);
-        assert!(stdx::marks::count("dlm.limit.told") > 0);
+        assert!(stdx::marks::count("dlm.limit.sent") > 0);
     }
 
     /// An entry of an [`Index`](stdx::Index): its four bytes and the control byte, in a table that is half full.

@@ -637,7 +637,7 @@ fn who_writes_back_after_its_answer_is_asked_no_more_and_has_said_the_size() {
         t.locks.export_gone(t.now, D);
         assert_eq!(t.said(), ["glimpsed 60"]);
     }
-    assert!(stdx::marks::count("dlm.glimpse.raised") > 0 && stdx::marks::count("dlm.glimpse.told") > 0);
+    assert!(stdx::marks::count("dlm.glimpse.raised") > 0 && stdx::marks::count("dlm.glimpse.answered_by_write") > 0);
 }
 
 /// The glimpses that leave, as what answers them; nothing else is said.

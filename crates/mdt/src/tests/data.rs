@@ -514,7 +514,7 @@ fn a_move_begins_when_a_crash_cannot_forget_it() {
         w.sync();
     }
     assert_eq!(w.records::<schema::Moving>(), 0);
-    assert!(stdx::marks::count("move_in_doubt") > 0 && stdx::marks::count("move_waits_for_its_note") >= 2);
+    assert!(stdx::marks::count("move_in_doubt") > 0 && stdx::marks::count("move_waits_for_its_record") >= 2);
     // No object target is there to remove the others.
     w.log.clear();
     w.check();

@@ -62,7 +62,11 @@ struct Range {
 }
 
 /// Marks a file whose data is about to move.
-struct Mark(Fid);
+struct Mark {
+    fid: Fid,
+    /// Its range counts it ([`Range::marking`]).
+    counted: bool,
+}
 /// Marks the resident files of a range, from this one on.
 struct Resolve(Fid);
 /// Removes idle ranges.
@@ -163,10 +167,9 @@ pub fn resume(mdt: &mut Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
 }
 
 fn mark_later(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) {
-    if let Some(range) = mdt.moves.ranges.get_mut(&Moving::range_of(fid)) {
-        range.marking += 1;
-    }
-    cx.spawn(Task::new("leaving", Mark(fid)));
+    let range = mdt.moves.ranges.get_mut(&Moving::range_of(fid));
+    let counted = range.map(|range| range.marking += 1).is_some();
+    cx.spawn(Task::new("leaving", Mark { fid, counted }));
 }
 
 /// Marks a file whose data is about to move, and chooses object targets for one that has none. The version stays: this is not
@@ -188,8 +191,8 @@ fn watch(mdt: &mut Mdt, cx: &mut Cx<'_>) {
 
 /// Runs one attempt of a task, if it is a task of this module.
 pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Option<Result<(), Stop>> {
-    if let Some(Mark(fid)) = task.get() {
-        return Some(mark_now(mdt, cx, *fid));
+    if let Some(mark) = task.get() {
+        return Some(mark_now(mdt, cx, mark));
     }
     if let Some(Resolve(from)) = task.get() {
         return Some(resolve(mdt, cx, *from));
@@ -200,12 +203,13 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Option<Result<(), Sto
     })
 }
 
-fn mark_now(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
+fn mark_now(mdt: &mut Mdt, cx: &mut Cx<'_>, &Mark { fid, counted }: &Mark) -> Result<(), Stop> {
     if let Some(mut node) = tree::find(cx, fid)?.filter(|node| node.inode.is_resident()) {
         mark(mdt, cx, &mut node);
     }
-    if let Some(range) = mdt.moves.ranges.get_mut(&Moving::range_of(fid)) {
-        range.marking = range.marking.saturating_sub(1);
+    // A range that marks a file stays.
+    if let Some(range) = mdt.moves.ranges.get_mut(&Moving::range_of(fid)).filter(|_| counted) {
+        range.marking -= 1;
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ fn syncfs_waits_for_cuts_of_objects() {
 }
 
 #[test]
-fn a_read_behind_the_end_holds_no_lock_up() {
+fn a_read_beyond_the_end_holds_no_lock_up() {
     let mut c = Cluster::new(1);
     let (a, b) = (c.mount(), c.mount());
     let (ino, fh) = large_file(&mut c, a);

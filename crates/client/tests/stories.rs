@@ -865,7 +865,7 @@ fn a_soft_mount_that_gets_no_answer_is_given_up_in_time_and_says_why() {
     assert!(reason.contains("unix:MGS") && reason.contains("within 3 s"), "{reason}");
 }
 
-/// The kernel asks for pages behind the end when another mount has cut the file, and takes the last short answer for the
+/// The kernel asks for pages beyond the end when another mount has cut the file, and takes the last short answer for the
 /// end; the one that holds the end must be first.
 #[test]
 fn of_reads_that_are_asked_for_together_the_one_with_the_end_is_answered_first() {
@@ -878,7 +878,7 @@ fn of_reads_that_are_asked_for_together_the_one_with_the_end_is_answered_first()
     c.run();
     assert!(c.answered(a, end) && !c.answered(a, behind));
     assert_eq!(c.answer(a, behind), Ok(Answer::Data(bytes::Bytes::new())));
-    assert!(marks::count("read_behind_the_end") > 0);
+    assert!(marks::count("read_beyond_the_end") > 0);
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn page(image: &[u8], number: usize) -> &[u8] {
     &image[start..(start + PAGE).min(image.len())]
 }
 
-/// Pages that differ; behind its end a file is zeros.
+/// Pages that differ; beyond its end a file is zeros.
 fn changed(before: &[u8], after: &[u8]) -> Vec<usize> {
     let differs = |number: &usize| {
         let (a, b) = (page(before, *number), page(after, *number));

@@ -366,7 +366,7 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
-        name: "untold",
+        name: "unsent",
         what: "the power fails before a client has sent a directory that it made, and another's later change is durable",
         plan: || Plan::before_full_disks(17_016),
         canary: Canary::None,

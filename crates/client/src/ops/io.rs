@@ -87,7 +87,7 @@ fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     let at = match cx.memo(Step::AfterEnd) {
         Some(at) => Instant(at),
         None => {
-            stdx::mark!("read_behind_the_end");
+            stdx::mark!("read_beyond_the_end");
             let at = cx.now() + EMPTY_AFTER;
             cx.set_memo(Step::AfterEnd, at.0);
             at

@@ -23,32 +23,32 @@ use crate::world::server::RESERVE;
 /// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
     story(
-        "behind-synced",
+        "write-back-synced",
         "changes that a sync of their directory covers persist, although they were acknowledged before they were sent",
-        behind_synced,
+        write_back_synced,
     ),
     story(
-        "behind-promised",
+        "write-back-credits",
         "no more changes are acknowledged before they are sent than the client has credits for, however full the disk is",
-        behind_promised,
+        write_back_credits,
     ),
     story(
-        "behind-replayed",
+        "write-back-replayed",
         "credits survive a restart, whatever is replayed before the changes that need it",
-        behind_replayed,
+        write_back_replayed,
     ),
     story(
-        "behind-refused",
+        "write-back-refused",
         "a change that was acknowledged before it was sent and that the server cannot make is reported as lost, and is not there",
-        behind_refused,
+        write_back_refused,
     ),
     story(
-        "behind-in-part",
+        "write-back-in-part",
         "of a batch, the changes that the server could make survive a crash, and no others are made with them",
-        behind_in_part,
+        write_back_in_part,
     ),
-    story("open-here", "a file that is open at the client only outlives its name", open_here),
-    story("closed-here", "a server that removes a name knows of all earlier closes", closed_here),
+    story("local-open", "a file that is open at the client only outlives its name", local_open),
+    story("local-close", "a server that removes a name knows of all earlier closes", local_close),
     story("opened-meanwhile", "a file that is opened while its name is removed persists", opened_meanwhile),
     story(
         "given-up-attributes",
@@ -72,7 +72,7 @@ pub(super) const STORIES: &[Story] = &[
     story("killed-rename", "a name that a program was renaming when it was killed is looked up again", killed_rename),
     story("cut-small", "bytes truncated from a small file do not come back when it grows again", cut_small),
     story("undone-open", "a file whose creation a crash undid is no longer open", undone_open),
-    story("removed-here", "nothing is cached of objects that a client has removed", removed),
+    story("removed-by-this-client", "nothing is cached of objects that a client has removed", removed),
     story("thinned", "names that do not fit into memory are found all the same", thinned),
     story("rebuilt", "a reply rebuilt after a crash has less content: the client requests the rest", rebuilt),
 ];
@@ -119,7 +119,7 @@ fn leased(at: &str) -> Vec<Act> {
     once(mkdir(1, at)).chain(names).collect()
 }
 
-fn behind_synced() -> Vec<Act> {
+fn write_back_synced() -> Vec<Act> {
     let mut acts = vec![Planned(write_back)];
     acts.extend(leased("d"));
     acts.extend([
@@ -136,7 +136,7 @@ fn behind_synced() -> Vec<Act> {
     acts
 }
 
-fn behind_promised() -> Vec<Act> {
+fn write_back_credits() -> Vec<Act> {
     // The server keeps a small reserve, and promises a part of it when clients connect.
     let mut acts = vec![Planned(write_back), Fill(MDT, 16 << 20, RESERVE), Wait(2_000_000), Crash(MDT)];
     acts.extend(leased("d"));
@@ -148,7 +148,7 @@ fn behind_promised() -> Vec<Act> {
     acts
 }
 
-fn behind_replayed() -> Vec<Act> {
+fn write_back_replayed() -> Vec<Act> {
     let names = |kind: &'static str| (0..30).map(move |number| format!("d/{kind}{number}"));
     let make = |kind| names(kind).map(|at| mknod(1, &at));
     let mut acts = vec![Planned(write_back), Planned(|plan| plan.commit_interval = Duration::from_secs(5))];
@@ -163,7 +163,7 @@ fn behind_replayed() -> Vec<Act> {
     acts
 }
 
-fn behind_refused() -> Vec<Act> {
+fn write_back_refused() -> Vec<Act> {
     let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
     acts.extend(leased("d"));
     acts.extend([Do(1, Op::Syncfs), SETTLE, Crash(MDT), Wait(500_000), mkdir(0, "other")]);
@@ -192,7 +192,7 @@ fn behind_refused() -> Vec<Act> {
 
 /// One batch has changes of two directories, and the server can read the record of only one of them. After a crash the changes
 /// that it made are made again.
-fn behind_in_part() -> Vec<Act> {
+fn write_back_in_part() -> Vec<Act> {
     let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
     acts.extend([Planned(|plan| plan.commit_interval = Duration::from_secs(5))]);
     acts.extend(leased("d").into_iter().chain(leased("e")));
@@ -229,7 +229,7 @@ fn known_here(size: usize) -> Vec<Act> {
     ]
 }
 
-fn open_here() -> Vec<Act> {
+fn local_open() -> Vec<Act> {
     let mut acts = Vec::new();
     for size in [3_000, 200_000] {
         acts.extend(known_here(size));
@@ -247,7 +247,7 @@ fn open_here() -> Vec<Act> {
     acts
 }
 
-fn closed_here() -> Vec<Act> {
+fn local_close() -> Vec<Act> {
     let open_files = |count: &str| Act::Expect(Node::Server(MDT), "mdt.*.open_files", count.to_owned());
     vec![
         open(0, "f", CREATE, 1),

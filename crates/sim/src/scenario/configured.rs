@@ -29,13 +29,13 @@ pub(super) const STORIES: &[Story] = &[
         "older copies of a target, other stores under its name and replacements of a running target are refused",
         || vec![Act::Raw(|cx| Box::pin(registered(cx)))],
     ),
-    story("told-durably", "no client sees a configuration that a crash of the management target may undo", || {
-        vec![Act::Raw(|cx| Box::pin(told_durably(cx)))]
+    story("notified-durably", "no client sees a configuration that a crash of the management target may undo", || {
+        vec![Act::Raw(|cx| Box::pin(notified_durably(cx)))]
     }),
     story(
-        "told-when-there",
+        "notified-when-registered",
         "a client that asks for a file system before its first target has registered is notified when it has",
-        || vec![Act::Raw(|cx| Box::pin(told_when_there(cx)))],
+        || vec![Act::Raw(|cx| Box::pin(notified_when_registered(cx)))],
     ),
     story(
         "ranges",
@@ -153,7 +153,7 @@ async fn registered(cx: RawContext) -> Outcome {
 /// Longer than any request without a broken disk.
 const SOON: Duration = Duration::from_secs(1);
 
-async fn told_durably(cx: RawContext) -> Outcome {
+async fn notified_durably(cx: RawContext) -> Outcome {
     let (peer, watcher, late) = (administrator(&cx).await?, administrator(&cx).await?, administrator(&cx).await?);
     let before = config(&watcher).await?;
     // Another change is being committed when the disk stops; this change never reaches it.
@@ -177,7 +177,7 @@ async fn told_durably(cx: RawContext) -> Outcome {
     Ok(())
 }
 
-async fn told_when_there(cx: RawContext) -> Outcome {
+async fn notified_when_registered(cx: RawContext) -> Outcome {
     let (early, peer) = (administrator(&cx).await?, administrator(&cx).await?);
     early.refused(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }, Errno::ENOENT).await?;
     peer.done::<RegisterRep>(Opcode::MgsRegister, &target("later-MDT0000", 9, 1, 1)).await?;

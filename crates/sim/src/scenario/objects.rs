@@ -34,9 +34,9 @@ pub(super) const STORIES: &[Story] = &[
         || vec![Act::Raw(|cx| Box::pin(destroyed(cx)))],
     ),
     story(
-        "bytes-behind",
+        "bytes-beyond-the-end",
         "bytes that a crash, a leaving client or a disk error leaves beyond the end of an object never show",
-        || vec![Act::Raw(|cx| Box::pin(bytes_behind(cx)))],
+        || vec![Act::Raw(|cx| Box::pin(bytes_beyond_the_end(cx)))],
     ),
     story(
         "moves-and-makes-way",
@@ -319,7 +319,7 @@ async fn wants_the_first(cx: RawContext) -> Outcome {
 /// The offset of a page written beyond a gap.
 const FAR: u64 = 64 * KIB;
 
-async fn bytes_behind(cx: RawContext) -> Outcome {
+async fn bytes_beyond_the_end(cx: RawContext) -> Outcome {
     let (peer, other) = (client(&cx).await?, client(&cx).await?);
     let (some, page) = (pattern(1, 4_096), pattern(2, 4_096));
     let gap = vec![0; (FAR - 4 * KIB) as usize];

@@ -31,7 +31,7 @@ pub(super) const STORIES: &[Story] = &[
     story("given-up", "an evicted client sees later changes of others, and continues", given_up),
     story("given-up-open", "files that a client had open at its eviction are no longer open", given_up_open),
     story("read-times", "the access time of a file is up to date after its close", read_times),
-    story("behind", "metadata changes that are lost with an eviction are not there", behind),
+    story("write-back-lost", "metadata changes that are lost with an eviction are not there", write_back_lost),
     story(
         "large-directory",
         "a directory with many names is listed completely, each name once, while names are added and removed",
@@ -310,7 +310,7 @@ fn handed_over() -> Vec<Act> {
 }
 
 /// Nothing that client 1 makes reaches the server before the eviction.
-fn behind() -> Vec<Act> {
+fn write_back_lost() -> Vec<Act> {
     vec![
         mkdir(1, "d"),
         Act::Set(super::Node::Client(1), "llite.*.sync_metadata", "0"),

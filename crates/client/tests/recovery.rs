@@ -7,7 +7,7 @@ use std::time::Duration;
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use prost::Message;
 use proto::frame::flags;
-use proto::msg::{EnqueueReq, Layout, OpenOp, Reint, ReintReq};
+use proto::msg::{EnqueueReq, Layout, OpenOp, Reint, ReintReq, WriteReq};
 use proto::{Errno, Frame, Opcode};
 use stdx::Rng;
 use testkit::cluster::{self, Cluster, cred, name, wish};
@@ -1247,6 +1247,56 @@ fn a_cut_in_a_hole_is_not_left_half_done() {
     let size = c.lookup(b, 1, "f").unwrap().size;
     assert!([36 << 10, (100 << 10) + 10].contains(&size), "{size}");
     assert!(stdx::marks::count("cut_in_a_hole") > 0);
+}
+
+/// A write of the first page is lost on its way. It reports the size that the file had then, so a cut does not overtake it.
+#[test]
+fn a_cut_does_not_overtake_a_write_of_another_part() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.two_stripes(a, 200 << 10);
+    c.call(a, Call::Fsync { fh }).unwrap();
+    c.write(a, fh, 0, &[3; 4096]).unwrap();
+    c.lose_frames(false, [Opcode::ObjWrite]);
+    let synced = c.send(a, Call::Fsync { fh });
+    c.pass(Duration::from_secs(1));
+    let set = SetStat { size: Some(70 << 10), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino: f.ino, set });
+    c.pass(Duration::from_secs(2));
+    assert_eq!(c.all_requests.get("ost_punch"), None);
+    c.tamper = None;
+    c.answer(a, cut).unwrap();
+    c.answer(a, synced).unwrap();
+    assert_eq!(c.lookup(b, 1, "f").unwrap().size, 70 << 10);
+}
+
+/// Nor does a write that is sent while the answer to the cut is on its way report the size from before it.
+#[test]
+fn a_write_beside_a_cut_reports_the_size_after_it() {
+    let mut c = Cluster::new(2);
+    let a = c.mount();
+    let (f, fh) = c.two_stripes(a, 200 << 10);
+    c.call(a, Call::Fsync { fh }).unwrap();
+    c.write(a, fh, 0, &[3; 4096]).unwrap();
+    let reported = Rc::new(Cell::new(None));
+    let seen = reported.clone();
+    c.tamper = Some(Box::new(move |to_client, _, frame| {
+        if !to_client && frame.header.opcode == Opcode::ObjWrite as u16 {
+            seen.set(frame.decode::<WriteReq>().unwrap().lvb.map(|lvb| lvb.size));
+        }
+        let lost = to_client && frame.header.opcode == Opcode::ObjPunch as u16;
+        if lost { Vec::new() } else { vec![frame] }
+    }));
+    let set = SetStat { size: Some(70 << 10), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino: f.ino, set });
+    c.pass(Duration::from_secs(1));
+    let synced = c.send(a, Call::Fsync { fh });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(a, cut));
+    assert_eq!(reported.get(), Some(64 << 10));
+    c.tamper = None;
+    c.answer(a, cut).unwrap();
+    c.answer(a, synced).unwrap();
 }
 
 /// The metadata target has agreed to a cut through an open file, and takes that open with an eviction while an object target is away. The

@@ -494,6 +494,14 @@ impl Pages {
         self.unwritten.get_or_insert_default().changes.insert(id, reach);
     }
 
+    /// The size after the truncation that is in flight, if there is one.
+    pub(crate) fn cut_in_flight(&self) -> Option<u64> {
+        let unwritten = self.unwritten.as_ref()?;
+        let (start, (end, id)) = unwritten.busy.last_key_value()?;
+        // Nothing else reaches so far.
+        (*end == u64::MAX && unwritten.changes.contains_key(id)).then_some(*start)
+    }
+
     /// Whether such a request is in flight.
     pub(crate) fn is_changing(&self) -> bool {
         self.unwritten.as_ref().is_some_and(|unwritten| !unwritten.changes.is_empty())

@@ -91,6 +91,18 @@ fn a_reported_size_counts_up_to_the_reach_of_changes_in_flight() {
 }
 
 #[test]
+fn only_a_truncation_in_flight_is_a_cut() {
+    let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+    assert_eq!(object.pages.cut_in_flight(), None);
+    object.pages.begin(1, 16384..20480, 20480);
+    assert_eq!(object.pages.cut_in_flight(), None, "a hole, zeros, or a write past the cache");
+    object.pages.begin(2, 32768..u64::MAX, 32768);
+    assert_eq!(object.pages.cut_in_flight(), Some(32768));
+    object.pages.end(2);
+    assert_eq!(object.pages.cut_in_flight(), None);
+}
+
+#[test]
 fn bytes_truncated_by_others_do_not_come_back_with_another_lock() {
     let lvb = |size| Lvb { size, ..Lvb::default() };
     let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));

@@ -178,7 +178,10 @@ pub(crate) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
         metadata_write_back::settled(cx, ino)?;
         let (uid, gid) = crate::coherence::data::owner(cx.w, ino);
         let lock = file(cx.w, ino).and_then(|f| f.object(key)).and_then(|object| {
-            object.covering(LockMode::Pw, &range).map(|lock| (lock.handle, object.resource, object.size_floor()))
+            let lock = object.covering(LockMode::Pw, &range)?;
+            // It may arrive after a truncation that is in flight.
+            let size = object.size_floor().min(object.pages.cut_in_flight().unwrap_or(u64::MAX));
+            Some((lock.handle, object.resource, size))
         });
         let Some((handle, resource, size)) = lock else {
             // The lock was lost after the bytes were taken.

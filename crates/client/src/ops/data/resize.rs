@@ -7,7 +7,7 @@ use proto::{Bytes, Errno, Opcode};
 use super::{IoFlags, WriteAt, leave, write};
 use crate::api::Whence;
 use crate::base::Step;
-use crate::cache::data::state::{ALL, HOME, Key, NodeData, home_lvb};
+use crate::cache::data::state::{ALL, HOME, Key, NodeData, Object, home_lvb};
 use crate::cache::data::striping::FILE_SIZE_MAX;
 use crate::coherence::cx::{Cx, Run, Stop};
 use crate::coherence::data::leaving;
@@ -114,11 +114,11 @@ fn prepare_cut(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     // Other clients may have had the locks while this operation waited for the metadata target, and programs of this
     // mount may have written since. Their requests may take long, so they are awaited without the locks and without the
     // turn.
-    let written = wait_for_writes(cx, ino, size);
+    let written = wait_for_writes(cx, ino, size, is_writing_beyond);
     access::quiet(cx, ino, written)?;
     // Usually done by `before_truncate`; not if the data left the metadata target in between.
     access::lock_again(cx, ino, &(size..u64::MAX))?;
-    let turn = access::take_turn(cx, ino).and_then(|()| wait_for_writes(cx, ino, size));
+    let turn = access::take_turn(cx, ino).and_then(|()| wait_for_writes(cx, ino, size, is_writing));
     access::quiet(cx, ino, turn)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     // The object with the new end.
@@ -150,14 +150,22 @@ fn prepare_cut(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     Ok(())
 }
 
-/// Waits until no request changes what is beyond `size`.
-fn wait_for_writes(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+/// Whether a request changes what is cut off. Others go on as long as programs may write: there may always be one.
+fn is_writing_beyond(object: &Object, cut: u64) -> bool {
+    object.pages.writing_in(&(cut..u64::MAX))
+}
+
+/// Whether a request that keeps the object from being cut is in flight: also one that changes another part of it. It
+/// reports the size that the object had when it was sent, and others would see that after the cut if it arrived late.
+fn is_writing(object: &Object, cut: u64) -> bool {
+    is_writing_beyond(object, cut) || object.size > cut && object.pages.writing_in(&ALL)
+}
+
+/// Waits until `is_busy` holds for no object of the file and the size that it will have.
+fn wait_for_writes(cx: &mut Cx<'_>, ino: u64, size: u64, is_busy: fn(&Object, u64) -> bool) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Ok(()) };
-    let writing = now.keys().into_iter().any(|key| {
-        let behind = now.object_range(key, &(0..size)).end..u64::MAX;
-        now.object(key).is_some_and(|object| object.pages.writing_in(&behind))
-    });
-    if writing { Err(cx.wait(node_key(ino))) } else { Ok(()) }
+    let is_busy = |key| now.object(key).is_some_and(|object| is_busy(object, now.object_range(key, &(0..size)).end));
+    if now.keys().into_iter().any(is_busy) { Err(cx.wait(node_key(ino))) } else { Ok(()) }
 }
 
 /// Sends a punch; until [`punched`], nothing of the range is written.

@@ -398,7 +398,7 @@ impl Cx<'_> {
 
     // --- durability ---
 
-    /// This change modifies `key` and depends on its earlier changes: [`Cx::depends_on`] and [`Cx::touched`].
+    /// This change modifies `key` and depends on its earlier changes: [`Cx::depends_on`] and [`Cx::blind_write`].
     pub fn changed(&mut self, key: ShareKey) {
         self.depends_on(key);
         self.m.out.changed.push(key);

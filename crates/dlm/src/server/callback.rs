@@ -196,7 +196,7 @@ impl Locks {
     /// Sends a glimpse to every other export that may be modifying the object, for that of its locks that reaches
     /// farthest. Revokes nothing. When the operation runs again, the same call returns the answers.
     ///
-    /// An answer is valid only while its lock exists and the object was not truncated ([`cut`](Locks::cut)). Otherwise
+    /// An answer is valid only while its lock exists and the object was not truncated ([`truncated`](Locks::truncated)). Otherwise
     /// what the holder knew is in the object by now, or is lost, and the present holders are asked.
     pub fn glimpse(&mut self, now: Instant, waiter: WaiterId, resource: Resource, exclude: ExportId) -> Glimpsed {
         let lists = self.glimpses.get(&waiter);

@@ -356,6 +356,10 @@ fn each_target_evicts_a_client_that_is_gone_once_and_nobody_waits_longer() {
             let file = fs::OpenOptions::new().write(true).open(folder.join(format!("f{ost}"))).unwrap();
             file.write_all_at(&[8; 100_000], 0).unwrap();
         }
+        // Three mounts, and the metadata target, which may connect later than they do.
+        await_that("all are connected", AT_ONCE, || {
+            (0..3).all(|ost| number(&cluster, Which::Ost(ost), "num_exports") == 4)
+        });
         let clients = everything.map(|which| number(&cluster, which, "num_exports"));
         let process = Pid::from_raw(cluster.mount_pid(VICTIM) as i32).unwrap();
         if stopped {

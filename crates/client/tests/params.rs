@@ -9,6 +9,7 @@ use proto::params::{self, Access, Declared, Metric, OfFaults, OfLog, OfMedium, O
 use proto::{Errno, Opcode};
 use stdx::wildcard;
 use testkit::cluster::Cluster;
+use testkit::golden;
 
 const SERVERS: [&str; 3] = ["MGS", "fs-OST0000", "fs-MDT0000"];
 
@@ -55,20 +56,10 @@ fn set(c: &mut Cluster, mount: usize, machine: &str, name: &str, value: &str) ->
     }
 }
 
-/// Compares a text with a file beside this test. Built with `BLESS` set it writes the file instead.
+/// Compares a text with a file beside this test.
 #[track_caller]
 fn is_golden(text: &str, golden: &str, file: &str) {
-    if option_env!("BLESS").is_some() {
-        write(&format!("{}/tests/params/{file}", env!("CARGO_MANIFEST_DIR")), text);
-    } else if text != golden {
-        let apart = text.lines().zip(golden.lines()).find(|(now, before)| now != before);
-        panic!("tests/params/{file} is not what the machines say now; the first line that differs: {apart:#?}");
-    }
-}
-
-#[expect(clippy::disallowed_methods)] // a person asked for it
-fn write(path: &str, text: &str) {
-    std::fs::write(path, text).unwrap();
+    golden::is_same(text, golden, &format!("{}/tests/params/{file}", env!("CARGO_MANIFEST_DIR")));
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use proto::params::{self, Access, Declared, Values};
+use testkit::golden;
 
 const CHAPTER: &str = include_str!("../../../docs/src/parameters.md");
 const BEGIN: &str = "<!-- params: ";
@@ -68,16 +69,6 @@ fn every_parameter_has_its_row_in_the_chapter() {
     let topics: BTreeSet<&str> =
         CHAPTER.split(BEGIN).skip(1).filter_map(|part| Some(part.split_once(" -->")?.0)).collect();
     assert_eq!(params::all().map(|declared| declared.topic).collect::<BTreeSet<_>>(), topics);
-    let wanted = written();
-    if option_env!("BLESS").is_some() {
-        write(&wanted);
-        return;
-    }
-    let apart = wanted.lines().zip(CHAPTER.lines()).find(|(wanted, found)| wanted != found);
-    assert!(wanted == CHAPTER, "docs/src/parameters.md differs from what is declared; BLESS=1 writes it: {apart:#?}");
-}
-
-#[expect(clippy::disallowed_methods)] // a person asked for it
-fn write(text: &str) {
-    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/parameters.md"), text).unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/parameters.md");
+    golden::is_same(&written(), CHAPTER, path);
 }

@@ -283,25 +283,6 @@ pub fn written(chapter: &str, declared: &BTreeMap<String, Declared>) -> String {
     text
 }
 
-/// Compares a chapter with its tables as they should be. With `BLESS` set when it is built, it writes the chapter to `path`
-/// instead.
-///
-/// # Panics
-/// They differ.
-pub fn is_written(chapter: &str, declared: &BTreeMap<String, Declared>, path: &str) {
-    let wanted = written(chapter, declared);
-    if option_env!("BLESS").is_some() {
-        write(path, &wanted);
-    } else if wanted != chapter {
-        let apart = wanted.lines().zip(chapter.lines()).find(|(wanted, found)| wanted != found);
-        panic!("'{path}' is not what the sources say; BLESS=1 writes it. The first line that differs: {apart:#?}");
-    }
-}
-
-fn write(path: &str, text: &str) {
-    std::fs::write(path, text).unwrap();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

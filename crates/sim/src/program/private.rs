@@ -524,7 +524,8 @@ impl Process {
     }
 
     /// Why the result of a call that ran beside the death of clients with unsynced work of this process is wrong: no state that
-    /// the deaths, and evictions beside them, can leave gives it. Calls through open files may have any outcome, because the objects may be lost.
+    /// the deaths, and evictions beside them, can leave gives it. Calls through open files may have any outcome, because the objects
+    /// may be lost.
     fn why_impossible(
         &self,
         kernel: usize,

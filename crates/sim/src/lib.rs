@@ -34,7 +34,8 @@
 //! # What they excuse
 //! Each excuse quotes a promise of the guide, and goes no further:
 //! - *"What a client changed can be seen by others before it is durable"*: two concurrent changes of different programs that had
-//!   no reply when a server crashed may have been seen in the opposite order before the crash (`linear`, `Event::seen_undone`).
+//!   no reply when a server crashed may have been seen in the opposite order before the crash (`linear`, `Event::seen_undone`);
+//!   and a change that had no reply either, on top of one that is lost with a dead client, may have been seen although it fails.
 //! - *"is undone if that client and its server are both lost before it is"*: the last unsynced changes of a dead client may be
 //!   missing if they had not reached a server, or if the server crashed before it received them again. Changes of others that
 //!   were acknowledged on top of them remain (`linear::lost`, `program::history`).

@@ -296,9 +296,9 @@ impl GroupRecord {
         if let Some(eviction) = sched.first_eviction() {
             discard_after(&mut histories, eviction);
         }
-        note_seen_undone(&mut histories, crashes);
         let acknowledged: Vec<u64> = sched.all_progress().iter().map(|progress| progress.acknowledged).collect();
         let deaths = mark_at_risk(&mut histories, &sched.deaths(), &acknowledged, crashes, recovered);
+        note_seen_undone(&mut histories, crashes);
         let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
         let verdict = search(&self.begin(), &histories, &Excuses { deaths, given_up, ..Excuses::default() }, STEPS_MAX);
         match verdict {
@@ -329,20 +329,26 @@ fn discard_after(histories: &mut [Vec<Event>], eviction: Instant) {
 /// may have been visible before the crash, undone by it, and made again before any other request is served. If two such changes
 /// of different processes were concurrent, they may be made again in the other order: others may have seen the first order from
 /// the start of one of them until the crash. (*Changes* of others on top of them were acknowledged only when both were durable;
-/// but the object that a name led to can be changed whatever became of the name.)
+/// but the object that a name led to can be changed whatever became of the name.) And a change on top of one that is lost with a
+/// dead client was seen, too, and fails when it is sent again: it was not acknowledged. Needs the marks of [`mark_at_risk`].
 fn note_seen_undone(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
+    let mut stands_on_losses: BTreeSet<u32> = BTreeSet::new();
+    let risky: Vec<&Event> = histories.iter().flatten().filter(|event| event.at_risk).collect();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
         let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && affects(&event.op, *kind);
         let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
         zones.extend(last.map(|last| (process, event.serial, event.from, last)));
+        if last.is_some_and(|last| risky.iter().any(|lost| stands_on(event, lost, last))) {
+            stands_on_losses.insert(event.serial);
+        }
     }
-    // A single one is made again before any other request is served.
+    // A single one is made again before any other request is served, unless it fails then.
     let all = zones.clone();
     let together =
         |a: &(usize, u32, Instant, Instant), b: &(usize, u32, Instant, Instant)| a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3;
-    zones.retain(|zone| all.iter().any(|other| together(zone, other)));
+    zones.retain(|zone| stands_on_losses.contains(&zone.1) || all.iter().any(|other| together(zone, other)));
     for (process, events) in histories.iter_mut().enumerate() {
         for event in events {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
@@ -354,6 +360,17 @@ fn note_seen_undone(histories: &mut [Vec<Event>], crashes: &[Moment]) {
                 .collect();
         }
     }
+}
+
+/// Whether a call that failed can have been executed before a crash on top of a change that was lost in this crash with another
+/// client: one of their paths leads through the other.
+fn stands_on(event: &Event, lost: &Event, crash: Instant) -> bool {
+    let paths = |event: &Event| -> Vec<Path> {
+        event.op.clone().paths_mut().into_iter().map(|(_, path)| path.clone()).collect()
+    };
+    let failed = matches!(event.end, Some((_, Err(_))));
+    let meets = |one: &Path| paths(lost).iter().any(|other| one.starts_with(other) || other.starts_with(one));
+    failed && lost.client != event.client && lost.from <= crash && paths(event).iter().any(meets)
 }
 
 /// Whether a crash of a target of this kind can undo a call: object targets hold bytes and sizes only, the management target
@@ -706,5 +723,27 @@ mod tests {
         assert!(!seen(rename(), TargetKind::Ost, 12, 15) && !seen(rename(), TargetKind::Mgt, 12, 15));
         assert!(seen(cut(), TargetKind::Ost, 12, 15) && !seen(cut(), TargetKind::Mgt, 12, 15));
         assert!(!seen(Op::Readlink { path: path(&["x"]) }, TargetKind::Mdt, 12, 15), "a read changes nothing");
+    }
+
+    /// Client 0 makes x/n at 1 and dies; client 1 begins to make x/n/b at 10, a crash comes at 20, and the call ends at 40.
+    #[test]
+    fn a_change_on_top_of_what_a_dead_client_lost_may_be_seen_and_fail() {
+        let seen = |lost: &str, at_risk, outcome, look: u64| {
+            let mkdir = |path| Op::Mkdir { path, mode: 0o755 };
+            let names = |text: &str| text.split('/').map(name).collect();
+            let dead = Event { at_risk, ..event(100, 1, 2, mkdir(names(lost))) };
+            let end = Some((Instant(40), outcome));
+            let change = Event { client: 1, end, ..event(101, 10, 40, mkdir(names("x/n/b"))) };
+            let look = Event { client: 2, ..event(102, look, look + 1, Op::Rmdir { path: names("x/n") }) };
+            let mut histories = [vec![dead], vec![change], vec![look]];
+            note_seen_undone(&mut histories, &[(Instant(20), TargetKind::Mdt)]);
+            histories[2][0].seen_undone.contains(&101)
+        };
+        let gone = || Err(Errno::ENOENT);
+        assert!(seen("x/n", true, gone(), 15));
+        assert!(!seen("x/n", true, gone(), 21), "after the crash");
+        assert!(!seen("x/n", true, Ok(Returned::Done), 15), "it was made again before any other request");
+        assert!(!seen("x/n", false, gone(), 15), "what it stands on was not lost");
+        assert!(!seen("x/m", true, gone(), 15), "what was lost is elsewhere");
     }
 }

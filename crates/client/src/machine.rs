@@ -228,6 +228,7 @@ impl Client {
     }
 
     fn begin(&mut self, call: Option<CallId>, cred: Arc<Cred>, work: Work) -> OpId {
+        self.w.calls_running += usize::from(matches!(work, Work::Call(_)));
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             (self.slots.len() - 1) as u32
@@ -285,6 +286,7 @@ impl Client {
             self.w.imports.released(self.w.now);
         }
         if let Work::Call(call) = &running.work {
+            self.w.calls_running -= 1;
             kernel::ended(&mut self.w, id, call, &result);
             self.w.stats.ended(self.w.now, call, &result, running.state.started);
             if running.state.abandoned {

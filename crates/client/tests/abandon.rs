@@ -305,6 +305,38 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     assert_eq!(g.size, 1 << 20);
 }
 
+/// A call that runs when the unmount begins ends first: what it writes may go to a target that had received everything before.
+#[test]
+fn an_unmount_leaves_no_server_while_a_call_runs_that_may_write_to_it() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (stat, fh) = c.create(a, 1, "f").unwrap();
+    let ino = stat.ino;
+    let wish = proto::msg::Layout { stripe_size: 1 << 20, want_count: 1, want_first: 0, ..Default::default() };
+    c.call(a, Call::SetLayout { ino, wish }).unwrap();
+    c.write(a, fh, 0, &[7; 4096]).unwrap();
+    c.call(a, Call::Fsync { fh }).unwrap();
+    c.call(b, Call::Setattr { ino, set: SetStat { mode: Some(0o6755), ..SetStat::default() } }).unwrap();
+    let dead = c.server("fs-OST0001");
+    c.kill(dead);
+    // The write waits for the metadata target, which clears the set-id bits first.
+    lose_replies(&mut c, a, Opcode::MdsReint);
+    let data = vec![8; 8192].into();
+    let write = Call::Write { fh, ino, offset: 0, data, write_back: false, kill_priv: true };
+    let id = c.send_as(a, cred(1000), write);
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Unmount);
+    c.pass(Duration::from_secs(2));
+    assert!(!c.answered(a, id));
+    assert_eq!(c.all_requests.get(Opcode::Disconnect.name()), None);
+    replies_arrive(&mut c, a);
+    assert_eq!(c.answer(a, id), Ok(Answer::Written(8192)));
+    c.start(dead);
+    c.until(|c| c.nodes[a].unmounted);
+    assert_eq!(c.nodes[a].lost, None);
+    assert_eq!(c.lookup(b, 1, "f").unwrap().size, 8192);
+}
+
 /// A program that is killed closes its files while what it wrote is on its way. Nobody waits for that for ever, and another file that
 /// gets the same handle has nothing to do with it.
 #[test]

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 /// A deadline for each part, and the earliest of all. Parts are numbered from 0.
 ///
-/// Whoever may have changed a part's deadline calls [`Deadlines::touch`]; before the question for the earliest, the
-/// deadlines of all parts in [`Deadlines::touched`] are set.
+/// Call [`Deadlines::touch`] when a part's deadline may have changed. Before asking for the earliest, set the deadline of
+/// every part in [`Deadlines::touched`].
 #[derive(Debug, Default)]
 pub struct Deadlines {
     parts: Vec<Part>,

@@ -110,6 +110,8 @@ pub(crate) struct World {
     pub(crate) reclaim: Reclaim,
     /// Operations in progress, including background work.
     pub ops_running: usize,
+    /// Those that are calls of programs.
+    pub(crate) calls_running: usize,
     pub(crate) effects: VecDeque<Effect>,
     /// Operations that are ready to run, and what the others wait for.
     pub(crate) schedule: Schedule,
@@ -155,6 +157,7 @@ impl World {
             gates: Vec::new(),
             reclaim: Reclaim::default(),
             ops_running: 0,
+            calls_running: 0,
             effects: VecDeque::new(),
             schedule: Schedule::default(),
             spawned: VecDeque::new(),

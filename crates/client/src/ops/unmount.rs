@@ -38,11 +38,14 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     result
 }
 
-/// Disconnects the targets that have received everything, if any other target is unreachable.
+/// Disconnects the targets that have received everything, if any other target is unreachable. A call that runs may still need
+/// any of them, and write to it; so may a file that is being moved, under a lock of its metadata target.
 fn leave_some(cx: &mut Cx<'_>) {
     let dests = cx.w.imports.dests();
     let full = |w: &World, dest: Dest| w.imports.get(dest).is_some_and(Target::is_full);
-    if dests.iter().all(|dest| full(cx.w, *dest)) {
+    let moves = |w: &World, dest: Dest| w.locks.get(dest).is_some_and(dlm::client::LockCache::any_held);
+    let is_moving = dests.iter().any(|dest| matches!(dest, Dest::Mdt(_)) && moves(cx.w, *dest));
+    if cx.w.calls_running > 0 || is_moving || dests.iter().all(|dest| full(cx.w, *dest)) {
         return;
     }
     for dest in dests {
@@ -65,8 +68,7 @@ fn leave_some(cx: &mut Cx<'_>) {
     }
 }
 
-/// Whether a target has received everything, and no operation goes on under its locks: a file that is being moved must
-/// stay locked. `asked`: the target was asked to make it durable.
+/// Whether a target has received everything, and no operation goes on under its locks. `asked`: the target was asked to make it durable.
 fn is_settled(w: &World, dest: Dest, asked: bool) -> bool {
     let (Some(target), Some(locks)) = (w.imports.get(dest), w.locks.get(dest)) else { return true };
     let requests = target.pending().len();

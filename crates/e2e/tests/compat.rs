@@ -1,4 +1,4 @@
-//! Version 0.1.0 and this one as each other's clients and servers, and the way up and down between them: the
+//! Older versions and this one as each other's clients and servers, and the way up and down between them. Of version 0.1.0: the
 //! interoperability and the upgrade tests of Lustre's plan for several changes in flight.
 
 use std::fs;
@@ -425,4 +425,49 @@ fn when_the_feature_is_taken_back() {
     for (name, content) in [("f", "x"), ("g", "y")] {
         assert_eq!(fs::read_to_string(cluster.mount(0).join(name)).unwrap(), content);
     }
+}
+
+/// Both have several changes in flight and write metadata back, and neither needs a feature that the other lacks: each takes the other's
+/// place at once, as a client and as a server, after a clean stop and after a crash.
+#[test]
+fn version_0_2_0_and_this_one_take_each_others_place() {
+    let Some(old) = (if needs_root() { older("0.2.0") } else { None }) else { return };
+    let story = Story::begin("version 0.2.0 beside this one", Duration::from_secs(300));
+    let new = binary();
+    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    cluster.add_mount(&old);
+    let mut trees = Trees::new(&story, cluster.mount(0));
+    let both = |cluster: &Cluster, trees: &mut Trees| {
+        for mount in cluster.mounts() {
+            trees.there = mount;
+            trees.operate();
+        }
+    };
+    both(&cluster, &mut trees);
+    kills(&story, &mut cluster, 4);
+    both(&cluster, &mut trees);
+    let before = features(&cluster);
+    assert_eq!(import(&cluster).matches("multi_mod_rpcs").count(), 2, "{}", import(&cluster));
+    for servers in [&old, &new] {
+        stop_servers(&mut cluster);
+        cluster.change_servers(servers);
+        cluster.start_all();
+        both(&cluster, &mut trees);
+        assert_eq!(features(&cluster), before);
+    }
+    story.note("after clean stops");
+    for (seed, servers) in (9..).zip([&old, &new]) {
+        let load = Load::start(&cluster.mounts(), 2, seed);
+        load.await_progress(300, BACK);
+        cluster.kill9_servers();
+        cluster.change_servers(servers);
+        cluster.start_all();
+        load.await_progress(300, BACK);
+        all_is_there(&cluster, load);
+        both(&cluster, &mut trees);
+    }
+    story.note("after crashes");
+    change_client(&mut cluster, 0, &old);
+    change_client(&mut cluster, 1, &new);
+    both(&cluster, &mut trees);
 }

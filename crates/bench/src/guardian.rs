@@ -5,17 +5,22 @@
 //! run ends, in whatever way. The guardian then takes down what is left in reverse order, so mounts before their servers,
 //! and removes the directories. After a run that has cleaned up, nothing is left to do. Without [`Guardian::start`] (unit
 //! tests), [`watch`] does nothing.
+//!
+//! A run serves the do-nothing file system itself. If it is killed while one of its threads waits there for an answer, that
+//! thread waits for ever, and so the pipe stays open: the guardian sees that the run is being killed and ends the mount.
 
 use std::io::{BufRead, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +45,11 @@ fn pipe() -> MutexGuard<'static, Option<ChildStdin>> {
 
 /// How long a process may take to end in order.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the guardian checks whether the run is being killed.
+const LOOK: Duration = Duration::from_millis(250);
+/// A run that is still there after so many checks in which it was being killed does not end by itself.
+const LOOKS_MAX: u32 = 8;
 
 /// Reports a ward to the guardian. It is never withdrawn; the guardian skips what has ended by itself.
 pub fn watch(ward: &Ward) {
@@ -86,10 +96,22 @@ impl Drop for Guardian {
     }
 }
 
-/// The main function of the guardian: reads wards until the pipe closes, and then cleans up.
-pub fn guard(input: impl BufRead) {
+/// The main function of the guardian: reads wards until the pipe closes, or process `run` hangs while it is being killed, and
+/// then cleans up.
+pub fn guard(input: impl BufRead + Send + 'static, run: Option<u32>) {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || input.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut wards = Vec::new();
-    for line in input.lines().map_while(Result::ok) {
+    let mut looks = 0;
+    while looks < LOOKS_MAX {
+        let line = match receiver.recv_timeout(LOOK) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                looks = if run.is_some_and(is_being_killed) { looks + 1 } else { 0 };
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         let Ok(ward) = serde_json::from_str::<Ward>(&line) else { continue };
         // A descriptor of the process, because its number may have been reused by the time of the cleanup.
         let handle = match ward {
@@ -110,6 +132,17 @@ pub fn guard(input: impl BufRead) {
     }
 }
 
+/// Whether SIGKILL is pending for a thread of a process.
+fn is_being_killed(process: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+        let bits = pending.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+        bits & (1 << (Signal::KILL.as_raw() - 1)) != 0
+    })
+}
+
 fn open(id: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(i32::try_from(id).ok()?)?, PidfdFlags::empty()).ok()
 }
@@ -126,16 +159,19 @@ fn end(process: &OwnedFd) {
     }
 }
 
-/// Removes a directory, after unmounting everything in it. If a mount stays, nothing is removed.
+/// Removes a directory, after unmounting everything in it. If a mount stays, nothing is removed. Whoever waits for the answer
+/// of a file system there gets an error.
 fn remove(folder: &Path) {
     for place in cluster::mounts_in(folder) {
-        cluster::unmount(&place);
+        let _ = rustix::mount::unmount(&place, UnmountFlags::FORCE | UnmountFlags::DETACH);
     }
     cluster::remove_unless_mounted(folder);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     #[test]
@@ -159,7 +195,7 @@ mod tests {
         // A process that does not exist, and a line that is no ward.
         wards.push(Ward::Process(u32::MAX));
         let lines: Vec<String> = wards.iter().map(|ward| serde_json::to_string(ward).unwrap()).collect();
-        guard(format!("{}\nnothing\n", lines.join("\n")).as_bytes());
+        guard(Cursor::new(format!("{}\nnothing\n", lines.join("\n"))), None);
         for child in &mut children {
             assert!(child.wait().unwrap().success());
         }

@@ -194,7 +194,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Guardian => {
-            bench::guardian::guard(std::io::stdin().lock());
+            let run = std::os::unix::process::parent_id();
+            bench::guardian::guard(std::io::BufReader::new(std::io::stdin()), Some(run));
             Ok(ExitCode::SUCCESS)
         }
         Command::Slots { common, files, processes, mut slots, older } => {

@@ -4,8 +4,8 @@
 //!   hand, frame by frame; [`sessions`], a target and real ends of sessions (`rpc::client::Import`); and [`cluster`], all targets
 //!   with real clients.
 //! - [`mutate`]: bytes that were right once, for fuzzers. [`memory`]: an allocator that counts.
-//! - [`golden`]: texts that are compared with a file. [`samples`]: a filled-in value of every message and every record. [`declared`]: what the sources say of them, and the
-//!   chapters of the guide that are written from that.
+//! - [`golden`]: texts that are compared with a file. [`samples`]: a filled-in value of every message and every record.
+//!   [`declared`]: what the sources say of them, and the chapters of the guide that are written from that.
 //!
 //! `tests/scripts.rs` runs the golden scripts.
 //!

@@ -137,6 +137,9 @@ pub(crate) fn findings<'a>(mutants: &[Mutant], source: impl Fn(&str) -> Option<&
         if mutant.form() == Form::Raw && mutant.equivalent.is_none() && !mutant.new.contains("$ON") {
             return Some(format!("mutant '{name}': the form 'raw' needs $ON in 'new'"));
         }
+        if mutant.form() == Form::Statements && mutant.old.trim_start().starts_with("let ") {
+            return Some(format!("mutant '{name}': what it declares would end with its block; use the form 'raw'"));
+        }
         if !mutant.fault.ends_with('.') || mutant.name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
             return Some(format!(
                 "mutant '{name}': a name of letters, digits and hyphens, and a sentence for the fault"
@@ -247,6 +250,9 @@ mod tests {
         assert_eq!(findings(&mutants, |_| None).len(), 2, "no such file");
         assert_eq!(findings(&mutants, |_| Some("g( x); x")).len(), 1, "twice");
         assert_eq!(findings(&mutants, |_| Some("")).len(), 2, "gone");
+        let table = TABLE.replace("'g( x);'", "'let y = g( x);'");
+        let mutants = read([("t.toml", &*table)].into_iter()).unwrap();
+        assert_eq!(findings(&mutants, |_| Some("let y = g( x);")).len(), 1, "hides what it declares");
     }
 
     #[test]

@@ -35,21 +35,40 @@ const FAST_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_INCREMENTAL", "false"),
 ];
 
-/// Builds the missing versions. Returns the folder with the programs, `adamant-0.1.0` and so on.
-pub(crate) fn build_all(sh: &Shell) -> anyhow::Result<PathBuf> {
+/// Which older versions are built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    /// The newest one, for the tests of every change.
+    Newest,
+    /// All, for the long tests.
+    All,
+}
+
+/// The file beside the programs that names those which have to be there, one per line.
+const BUILT: &str = "built";
+
+/// Builds the missing versions. Returns the folder with the programs, `adamant-0.1.0` and so on. A version that need not be built
+/// is in the folder if it was built before.
+pub(crate) fn build(sh: &Shell, which: Which) -> anyhow::Result<PathBuf> {
     let folder = target_directory().join("compat");
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin)?;
-    for version in listed()? {
+    let versions = listed()?;
+    let needed = &versions[if which == Which::All { 0 } else { versions.len().saturating_sub(1) }..];
+    let names: String = needed.iter().map(|version| format!("{}\n", version.name)).collect();
+    std::fs::write(bin.join(BUILT), names)?;
+    for version in &versions {
         let kept = folder.join(format!("{}-{}", version.name, version.commit)).join("adamant");
-        if !kept.is_file() {
-            build(sh, &version, &folder, &kept)
+        if !kept.is_file() && needed.iter().any(|needed| needed.name == version.name) {
+            build_one(sh, version, &folder, &kept)
                 .with_context(|| format!("version {} could not be built as a peer of the tests", version.name))?;
         }
         let link = bin.join(format!("adamant-{}", version.name));
         // It may have been built from another commit before.
         let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(&kept, &link)?;
+        if kept.is_file() {
+            std::os::unix::fs::symlink(&kept, &link)?;
+        }
     }
     Ok(bin)
 }
@@ -62,7 +81,7 @@ fn listed() -> anyhow::Result<Vec<Version>> {
 }
 
 /// Builds in scratch folders, which are removed; the program is moved to its place when it is complete.
-fn build(sh: &Shell, version: &Version, folder: &Path, kept: &Path) -> anyhow::Result<()> {
+fn build_one(sh: &Shell, version: &Version, folder: &Path, kept: &Path) -> anyhow::Result<()> {
     check_history(sh, version)?;
     let Version { name, commit } = version;
     eprintln!("building version {name} ({}), once: this takes some minutes", &commit[..commit.len().min(12)]);

@@ -96,14 +96,14 @@ fn run(command: Command) -> anyhow::Result<()> {
             }
             let out = target_directory().join("bench");
             // `slots` looks for version 0.1.0 next to the program.
-            compat::build_all(&sh)?;
+            compat::build(&sh, compat::Which::All)?;
             for suite in ["ceiling", "native", "smallfile", "meta", "slots", "recovery"] {
                 cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
             }
             Ok(cmd!(sh, "cargo run --release --package adamant -- bench report --out {out}").run()?)
         }
         Command::Compat => {
-            println!("{}", compat::build_all(&sh)?.display());
+            println!("{}", compat::build(&sh, compat::Which::All)?.display());
             Ok(())
         }
         Command::Results => steps::results(&sh),

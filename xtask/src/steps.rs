@@ -47,7 +47,11 @@ const STEPS: &[Step] = &[
         run: simulator_smoke,
     },
     Step { name: "canary", about: "the simulator finds a planted fault", run: simulator_canary },
-    Step { name: "compat", about: "older versions, built once, as peers of the tests with real processes", run: older },
+    Step {
+        name: "compat",
+        about: "the newest older version, built once, as a peer of the tests with real processes",
+        run: older,
+    },
     Step { name: "e2e", about: "real processes, real mounts", run: e2e },
     Step { name: "book", about: "the user's guide", run: book },
 ];
@@ -160,11 +164,11 @@ fn simulator_canary(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn older(sh: &Shell) -> anyhow::Result<()> {
-    compat::build_all(sh).map(|_| ())
+    compat::build(sh, compat::Which::Newest).map(|_| ())
 }
 
 fn e2e(sh: &Shell) -> anyhow::Result<()> {
-    real_processes(sh, &["--test-threads=1"])
+    real_processes(sh, compat::Which::Newest, &["--test-threads=1"])
 }
 
 /// Fails without root or FUSE, where nearly all of these tests would be skipped and count as passed.
@@ -178,11 +182,11 @@ fn may_mount(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
+fn real_processes(sh: &Shell, older: compat::Which, runner_arguments: &[&str]) -> anyhow::Result<()> {
     may_mount(sh)?;
     let _strict = sh.push_env(crate::numbered::STRICT, "1");
     let _binary = sh.push_env("ADAMANT", adamant(sh)?);
-    let _older = sh.push_env("ADAMANT_COMPAT", compat::build_all(sh)?);
+    let _older = sh.push_env("ADAMANT_COMPAT", compat::build(sh, older)?);
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
     Ok(cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?)
 }
@@ -212,5 +216,5 @@ pub(crate) fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     seeds::soak(sh, binary.as_ref(), Duration::from_secs(u64::from(minutes) * 60))?;
     // Every story, with the fault at every step.
     cmd!(sh, "{binary} sim --scenario all").run()?;
-    real_processes(sh, &["--test-threads=1", "--include-ignored"])
+    real_processes(sh, compat::Which::All, &["--test-threads=1", "--include-ignored"])
 }

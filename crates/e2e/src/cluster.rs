@@ -17,6 +17,8 @@ const END_BOUND: Duration = Duration::from_secs(20);
 /// The shape of a cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    /// Metadata targets.
+    pub mdts: u32,
     /// Object targets.
     pub osts: u32,
     /// Mounts.
@@ -42,6 +44,7 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Shape {
         Shape {
+            mdts: 1,
             osts: 2,
             mounts: 1,
             mount_options: Vec::new(),
@@ -73,8 +76,8 @@ impl Shape {
 pub enum Which {
     /// The management target.
     Mgt,
-    /// The metadata target.
-    Mdt,
+    /// A metadata target.
+    Mdt(u32),
     /// An object target.
     Ost(u32),
 }
@@ -83,7 +86,7 @@ impl std::fmt::Display for Which {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Which::Mgt => f.write_str("mgt"),
-            Which::Mdt => f.write_str("mdt0"),
+            Which::Mdt(index) => write!(f, "mdt{index}"),
             Which::Ost(index) => write!(f, "ost{index}"),
         }
     }
@@ -139,38 +142,10 @@ impl Cluster {
     pub fn stopped(story: &Story, shape: Shape) -> Cluster {
         let fsname = story.fsname();
         let folder = story.folder().join(&fsname);
-        let mut all = vec![Which::Mgt, Which::Mdt];
+        let mut all = vec![Which::Mgt];
+        all.extend((0..shape.mdts).map(Which::Mdt));
         all.extend((0..shape.osts).map(Which::Ost));
-        let servers: Vec<Server> = all
-            .into_iter()
-            .map(|which| Server {
-                which,
-                place: shape
-                    .places
-                    .iter()
-                    .find(|(name, _)| *name == which)
-                    .map_or_else(|| folder.join(which.to_string()), |(_, place)| place.clone()),
-                nid: free_nid(),
-                program: shape.server_program.clone().unwrap_or_else(crate::binary),
-                process: None,
-            })
-            .collect();
         std::fs::create_dir_all(folder.join("log")).expect("a folder");
-        for server in &servers {
-            let place = server.place.display().to_string();
-            let mgs = servers[0].nid.as_str();
-            let mkfs = crate::command(&server.program).arg("mkfs");
-            let mkfs = match server.which {
-                Which::Mgt => mkfs.arg("--mgs"),
-                Which::Mdt => mkfs.args(["--fsname", &fsname, "--mdt", "--index", "0", "--mgsnode", mgs]),
-                Which::Ost(index) => {
-                    mkfs.args(["--fsname", &fsname, "--ost", "--index", &index.to_string(), "--mgsnode", mgs])
-                }
-            };
-            // An older version has no option for this.
-            let plain = server.which == Which::Mdt && shape.plain_names && shape.server_program.is_none();
-            mkfs.args(plain.then_some("--plain-names")).arg(&place).ok();
-        }
         let mounts = (0..shape.mounts)
             .map(|index| Mounted {
                 place: folder.join(format!("mnt{index}")),
@@ -178,7 +153,41 @@ impl Cluster {
                 process: None,
             })
             .collect();
-        Cluster { fsname, folder, shape, servers, mounts, starts: 0 }
+        let mut cluster = Cluster { fsname, folder, shape, servers: Vec::new(), mounts, starts: 0 };
+        all.into_iter().for_each(|which| cluster.format(which));
+        cluster
+    }
+
+    /// Formats a further target.
+    #[track_caller]
+    fn format(&mut self, which: Which) {
+        let shape = &self.shape;
+        let place = shape.places.iter().find(|(name, _)| *name == which);
+        let place = place.map_or_else(|| self.folder.join(which.to_string()), |(_, place)| place.clone());
+        let program = shape.server_program.clone().unwrap_or_else(crate::binary);
+        let mkfs = crate::command(&program).arg("mkfs");
+        let mkfs = match which {
+            Which::Mgt => mkfs.arg("--mgs"),
+            Which::Mdt(index) | Which::Ost(index) => {
+                let kind = if matches!(which, Which::Mdt(_)) { "--mdt" } else { "--ost" };
+                let mgs = self.nid(Which::Mgt);
+                mkfs.args(["--fsname", &self.fsname, kind, "--index", &index.to_string(), "--mgsnode", mgs])
+            }
+        };
+        // An older version has no option for this.
+        let plain = matches!(which, Which::Mdt(_)) && shape.plain_names && shape.server_program.is_none();
+        mkfs.args(plain.then_some("--plain-names")).arg(&place).ok();
+        self.servers.push(Server { which, place, nid: free_nid(), program, process: None });
+    }
+
+    /// Adds a target while the file system is in use.
+    #[track_caller]
+    pub fn add(&mut self, which: Which) {
+        self.format(which);
+        let index = self.index(which);
+        self.launch(index, &[]);
+        self.await_service(index);
+        self.await_registration(index);
     }
 
     /// The folder of a mount.
@@ -210,7 +219,7 @@ impl Cluster {
     pub fn target_name(&self, which: Which) -> String {
         match which {
             Which::Mgt => "MGS".to_owned(),
-            Which::Mdt => format!("{}-MDT0000", self.fsname),
+            Which::Mdt(index) => format!("{}-MDT{index:04x}", self.fsname),
             Which::Ost(index) => format!("{}-OST{index:04x}", self.fsname),
         }
     }

@@ -148,7 +148,7 @@ impl Cluster {
     /// Arms a site of the metadata server.
     #[track_caller]
     pub fn fail_loc(&self, loc: u32) {
-        self.set_on(Which::Mdt, "fail_loc", &format!("{loc:#x}")).ok();
+        self.set_on(Which::Mdt(0), "fail_loc", &format!("{loc:#x}")).ok();
     }
 
     /// `count` files with mode 0644 in a new directory, made by one of the mounts; their paths on the first mount.
@@ -238,7 +238,7 @@ impl Cluster {
     #[track_caller]
     pub fn await_hit(&self) {
         wait_for("the site was hit", || {
-            let text = self.get_on(Which::Mdt, "fail_loc");
+            let text = self.get_on(Which::Mdt(0), "fail_loc");
             u32::from_str_radix(text.trim_start_matches("0x"), 16).is_ok_and(|loc| loc & FAILED != 0)
         });
     }
@@ -279,13 +279,13 @@ impl Cluster {
     /// Files that the metadata target knows as open.
     #[track_caller]
     pub fn open_files(&self) -> usize {
-        self.get_on(Which::Mdt, "mdt.*.open_files").parse().expect("a number")
+        self.get_on(Which::Mdt(0), "mdt.*.open_files").parse().expect("a number")
     }
 
     /// How many requests of a kind the metadata target has executed, by its `stats`.
     #[track_caller]
     pub fn requests_done(&self, kind: &str) -> usize {
-        let text = self.get_on(Which::Mdt, "mdt.*.stats");
+        let text = self.get_on(Which::Mdt(0), "mdt.*.stats");
         let mut words = text.lines().map(str::split_whitespace).find(|words| words.clone().next() == Some(kind));
         words.as_mut().and_then(|words| words.nth(1)).map_or(0, |count| count.parse().expect("a number"))
     }
@@ -293,7 +293,7 @@ impl Cluster {
     /// Waits until everything that the metadata target has done is on its disk.
     #[track_caller]
     pub fn sync_mdt(&self) {
-        wait_for("everything is on disk", || self.get_on(Which::Mdt, "mdt.*.dirty_bytes") == "0");
+        wait_for("everything is on disk", || self.get_on(Which::Mdt(0), "mdt.*.dirty_bytes") == "0");
     }
 
     /// Lustre's `replay_barrier`: changes from now on do not reach the disk of the metadata target, and are lost when
@@ -301,13 +301,13 @@ impl Cluster {
     #[track_caller]
     pub fn replay_barrier(&self) {
         self.sync_mdt();
-        self.set_on(Which::Mdt, "osd-*.*.readonly", "1").ok();
+        self.set_on(Which::Mdt(0), "osd-*.*.readonly", "1").ok();
     }
 
     /// Lustre's `fail`: kills the metadata server and starts it again.
     #[track_caller]
     pub fn fail_mdt(&mut self) {
-        self.kill9(Which::Mdt);
-        self.restart(Which::Mdt);
+        self.kill9(Which::Mdt(0));
+        self.restart(Which::Mdt(0));
     }
 }

@@ -16,7 +16,7 @@ fn a_target_stops_and_its_clients_replay() {
     if !needs_root() {
         return;
     }
-    for which in [Which::Mdt, Which::Ost(0)] {
+    for which in [Which::Mdt(0), Which::Ost(0)] {
         let story = Story::begin(&format!("an assertion fails in {which:?}"), Duration::from_secs(60));
         let mut cluster = Cluster::start(&story, Shape::with_faults());
         cluster.await_mount();

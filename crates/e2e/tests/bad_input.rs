@@ -64,7 +64,7 @@ fn mounts_that_cannot_be() {
     let nid = cluster.nid(Which::Mgt);
     mount_fails(&format!("{nid}:/wrong"), &place, "soft=1").refused_with(&["'wrong'", nid]);
     // The address of another target than the MGS.
-    let mdt = cluster.nid(Which::Mdt);
+    let mdt = cluster.nid(Which::Mdt(0));
     mount_fails(&format!("{mdt}:/{}", cluster.fsname), &place, "soft=1").refused_with(&[mdt]);
     mount_fails("not-a-source", &place, "soft=1").refused_with(&["'not-a-source'", "NID"]);
     mount_fails(&format!("{source}/sub/tree"), &place, "soft=1").refused_with(&["'/sub/tree'", "No such file"]);
@@ -126,7 +126,7 @@ fn servers_that_cannot_start() {
         "in use",
         "--listen",
     ]);
-    serve(&["--listen", &free, &place(Which::Mdt)]).refused_with(&[&place(Which::Mdt), "use"]);
+    serve(&["--listen", &free, &place(Which::Mdt(0))]).refused_with(&[&place(Which::Mdt(0)), "use"]);
     // No target at all.
     serve(&["--listen", &free, &story.folder().join("nothing").display().to_string()]).refused_with(&["nothing"]);
     serve(&["--listen", &free, story.folder().to_str().unwrap()]).refused_with(&[story.folder().to_str().unwrap()]);
@@ -320,7 +320,7 @@ fn newer_peers() {
     }
     let story = Story::begin("newer peers", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::mounts(1));
-    for which in [Which::Mgt, Which::Mdt, Which::Ost(0)] {
+    for which in [Which::Mgt, Which::Mdt(0), Which::Ost(0)] {
         let name = cluster.target_name(which);
         let connect = |change: &dyn Fn(&mut ConnectReq)| {
             let frame = connect_frame(|request| {
@@ -355,8 +355,8 @@ fn a_damaged_store() {
         fs::write(cluster.mount(0).join(format!("f{number}")), format!("content {number}")).unwrap();
     }
     cluster.unmount(0);
-    cluster.stop(Which::Mdt);
-    let data = cluster.place(Which::Mdt).join("data.mdb");
+    cluster.stop(Which::Mdt(0));
+    let data = cluster.place(Which::Mdt(0)).join("data.mdb");
     let whole = fs::read(&data).unwrap();
 
     // Cut short; emptied; with another head.
@@ -366,7 +366,7 @@ fn a_damaged_store() {
         ("other head", [&[0x55; 8192][..], &whole[8192..]].concat()),
     ] {
         fs::write(&data, &bytes).unwrap();
-        let outcome = cluster.restart_fails(Which::Mdt, &[]);
+        let outcome = cluster.restart_fails(Which::Mdt(0), &[]);
         assert_eq!(outcome.code, Some(65), "{name}: {outcome}");
         assert!(!outcome.stderr.contains("panicked"), "{name}: {outcome}");
         assert!(outcome.stderr.contains("mdt0") || outcome.stderr.contains("MDT0000"), "{name}: {outcome}");
@@ -384,10 +384,10 @@ fn a_damaged_store() {
         copies.into_iter().for_each(|at| damaged[at] ^= 0x20);
     }
     fs::write(&data, &damaged).unwrap();
-    let place = cluster.place(Which::Mdt).display().to_string();
+    let place = cluster.place(Which::Mdt(0)).display().to_string();
     let mut server = e2e::process::Background::start(
         "mdt0",
-        &["serve".into(), "--listen".into(), cluster.nid(Which::Mdt).into(), place],
+        &["serve".into(), "--listen".into(), cluster.nid(Which::Mdt(0)).into(), place],
         story.folder().join("damaged.log"),
     );
     std::thread::sleep(Duration::from_millis(500));
@@ -422,7 +422,7 @@ fn a_damaged_store() {
 
     // With its own bytes it serves again, when it is told that the start in between does not count.
     fs::write(&data, &whole).unwrap();
-    cluster.restart_with(Which::Mdt, &["-o", "accept_old_store"]);
+    cluster.restart_with(Which::Mdt(0), &["-o", "accept_old_store"]);
     cluster.mount_again(0);
     assert_eq!(fs::read_to_string(cluster.mount(0).join("f7")).unwrap(), "content 7");
 }
@@ -503,7 +503,7 @@ fn a_full_metadata_disk() {
     let story = Story::begin("a full metadata disk", Duration::from_secs(200));
     let disk = Disk::new(&story, "disk", 24);
     let objects = Disk::new(&story, "objects", 24);
-    let places = vec![(Which::Mdt, disk.0.join("mdt0")), (Which::Ost(0), objects.0.join("ost0"))];
+    let places = vec![(Which::Mdt(0), disk.0.join("mdt0")), (Which::Ost(0), objects.0.join("ost0"))];
     let mut cluster = Cluster::start(&story, Shape { osts: 1, places, ..Shape::mounts(1) });
     let mount = cluster.mount(0).to_path_buf();
     let content = e2e::trees::bytes(4, 30_000);
@@ -525,7 +525,7 @@ fn a_full_metadata_disk() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
     story.note(&format!("full after {made} files of 30 kB on twice 24 MiB"));
     assert!(made > 100, "only {made} files fit");
-    assert!(cluster.is_alive(Which::Mdt), "{}", cluster.server_log(Which::Mdt));
+    assert!(cluster.is_alive(Which::Mdt(0)), "{}", cluster.server_log(Which::Mdt(0)));
     let check = || {
         for number in 0..made {
             let path = mount.join(format!("d{}/f{number}", number / 100));
@@ -533,8 +533,8 @@ fn a_full_metadata_disk() {
         }
     };
     check();
-    cluster.kill9(Which::Mdt);
-    cluster.restart(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
+    cluster.restart(Which::Mdt(0));
     check();
     // A full disk must let go of files.
     for number in 0..60 {

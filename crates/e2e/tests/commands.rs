@@ -26,7 +26,7 @@ fn lfs_tells_of_space_and_targets() {
     let story = Story::begin("lfs df, mdts, osts, check", Duration::from_secs(60));
     let mut cluster = Cluster::start(&story, Shape { mount_options: vec!["soft=2"], ..Shape::mounts(1) });
     let mount = cluster.mount(0).display().to_string();
-    let (mdt, ost1) = (cluster.target_name(Which::Mdt), cluster.target_name(Which::Ost(1)));
+    let (mdt, ost1) = (cluster.target_name(Which::Mdt(0)), cluster.target_name(Which::Ost(1)));
 
     for arguments in [&["df", &mount][..], &["df", "-h", &mount], &["df", "-i", &mount], &["df"]] {
         // Without a path every mount of the machine is told of, and one that others left dead is an error.
@@ -140,7 +140,7 @@ fn lfs_goes_on_past_a_dead_mount() {
         let outcome = lfs(words);
         assert_eq!(outcome.code, Some(1), "{outcome}");
         assert!(outcome.stderr.contains(&places[0]) && !outcome.stderr.contains(&places[1]), "{outcome}");
-        assert!(outcome.stdout.contains(&cluster.target_name(Which::Mdt)) || words == ["osts"], "{outcome}");
+        assert!(outcome.stdout.contains(&cluster.target_name(Which::Mdt(0))) || words == ["osts"], "{outcome}");
     }
     lfs(&["df", &places[0]]).refused_with(&[&places[0]]);
     cluster.kill9_mount(0);
@@ -307,7 +307,7 @@ fn jobs_are_told_apart() {
     let story = Story::begin("job_stats", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::mounts(2));
     let stats = |which| {
-        let kind = if which == Which::Mdt { "mdt" } else { "obdfilter" };
+        let kind = if which == Which::Mdt(0) { "mdt" } else { "obdfilter" };
         cluster.parameter(&format!("{kind}.{}.job_stats", cluster.target_name(which)))
     };
     let of_job = |text: &str, job: &str, what: &str| -> Option<u64> {
@@ -325,7 +325,7 @@ fn jobs_are_told_apart() {
         shell(&line).env("MY_JOB", job).run().ok();
     };
     write(0, "one", "before");
-    assert_eq!(stats(Which::Mdt), "job_stats:", "they are off");
+    assert_eq!(stats(Which::Mdt(0)), "job_stats:", "they are off");
     // Of these mounts alone.
     let on_mount = |at: usize, words: &[&str]| adamant(["lctl", "--device"]).arg(cluster.mount(at)).args(words).run();
     on_mount(0, &["set_param", "jobid_var=no blanks"]).refused_with(&["jobid_var", "Invalid argument"]);
@@ -345,19 +345,19 @@ fn jobs_are_told_apart() {
     command("stat").arg(cluster.mount(0).join("c/f")).env("MY_JOB", "bad name: x").ok();
     command("touch").arg(cluster.mount(0).join("c/g")).run().ok();
     adamant(["sync"]).arg(cluster.mount(0)).ok();
-    let (mdt, ost) = (stats(Which::Mdt), stats(Which::Ost(0)));
+    let (mdt, ost) = (stats(Which::Mdt(0)), stats(Which::Ost(0)));
     for (job, times) in [("one", 2), ("two", 1)] {
         assert_eq!(of_job(&mdt, job, "mkdir"), Some(times), "{mdt}");
         assert!(of_job(&ost, job, "write_bytes").is_some_and(|samples| samples >= times), "{ost}");
     }
     assert!(mdt.contains("bad?name??x") && mdt.contains("touch.0"), "{mdt}");
-    let name = format!("mdt.{}.job_stats", cluster.target_name(Which::Mdt));
+    let name = format!("mdt.{}.job_stats", cluster.target_name(Which::Mdt(0)));
     lctl(&["set_param", &format!("{name}=two")]).ok();
-    assert_eq!(of_job(&stats(Which::Mdt), "two", "mkdir"), None);
-    assert_eq!(of_job(&stats(Which::Mdt), "one", "mkdir"), Some(2));
+    assert_eq!(of_job(&stats(Which::Mdt(0)), "two", "mkdir"), None);
+    assert_eq!(of_job(&stats(Which::Mdt(0)), "one", "mkdir"), Some(2));
     lctl(&["set_param", &format!("{name}=two")]).refused();
     lctl(&["set_param", &format!("{name}=clear")]).ok();
-    assert!(!stats(Which::Mdt).contains("job_id: "));
+    assert!(!stats(Which::Mdt(0)).contains("job_id: "));
 }
 
 /// Files of a pool lie on its targets only; pools can be changed while clients work, and outlast their MGS.
@@ -448,21 +448,21 @@ fn from_afar(cluster: &Cluster, mdt: &str) {
     let ask = |which, words: &[&str]| adamant(["lctl"]).args(at(which)).args(words).run();
     let exports = format!("mdt.{mdt}.num_exports");
     let here = lctl(&["get_param", &exports]).ok();
-    assert_eq!(ask(Which::Mdt, &["get_param", &exports]).ok(), here);
+    assert_eq!(ask(Which::Mdt(0), &["get_param", &exports]).ok(), here);
     assert_eq!(ask(Which::Ost(0), &["get_param", &exports]).code, Some(2), "it is another process");
     let shares = format!("mdt.{mdt}.commit_on_sharing");
     let before = lctl(&["get_param", "-n", &shares]).ok();
-    ask(Which::Mdt, &["set_param", &format!("{shares}=1")]).ok();
+    ask(Which::Mdt(0), &["set_param", &format!("{shares}=1")]).ok();
     assert_eq!(lctl(&["get_param", "-n", &shares]).ok().trim(), "1");
     lctl(&["set_param", &format!("{shares}={}", before.trim())]).ok();
-    assert_eq!(ask(Which::Mdt, &["set_param", &format!("{shares}=x")]).code, Some(1));
-    let devices = ask(Which::Mdt, &["dl"]).ok();
+    assert_eq!(ask(Which::Mdt(0), &["set_param", &format!("{shares}=x")]).code, Some(1));
+    let devices = ask(Which::Mdt(0), &["dl"]).ok();
     assert!(devices.lines().count() == 1 && devices.contains(mdt), "{devices}");
-    assert_eq!(ask(Which::Mdt, &["list_nids"]).ok().trim(), cluster.nid(Which::Mdt));
-    assert!(ask(Which::Mdt, &["list_param", "-R", "mdt.*"]).ok().contains(&exports));
-    ask(Which::Mdt, &["mark", "from", "afar"]).ok();
-    assert!(cluster.server_log(Which::Mdt).contains("mark: from afar"));
-    ask(Which::Mdt, &["set_param", "-P", "x=1"]).refused_with(&["--host"]);
+    assert_eq!(ask(Which::Mdt(0), &["list_nids"]).ok().trim(), cluster.nid(Which::Mdt(0)));
+    assert!(ask(Which::Mdt(0), &["list_param", "-R", "mdt.*"]).ok().contains(&exports));
+    ask(Which::Mdt(0), &["mark", "from", "afar"]).ok();
+    assert!(cluster.server_log(Which::Mdt(0)).contains("mark: from afar"));
+    ask(Which::Mdt(0), &["set_param", "-P", "x=1"]).refused_with(&["--host"]);
     let nobody = adamant(["lctl", "--host", &e2e::cluster::free_nid(), "get_param", &exports]).run();
     assert!(nobody.code != Some(0) && nobody.stderr.contains("is a server running there"), "{nobody}");
 }
@@ -537,7 +537,7 @@ fn lctl_shows_and_sets_parameters() {
     let cluster = Cluster::start(&story, Shape::mounts(1));
     let fsname = &cluster.fsname;
     fs::write(cluster.mount(0).join("f"), "x").unwrap();
-    let mdt = cluster.target_name(Which::Mdt);
+    let mdt = cluster.target_name(Which::Mdt(0));
 
     let status = lctl(&["get_param", &format!("mdt.{mdt}.recovery_status")]).ok();
     assert!(status.contains("status: ") && status.starts_with(&format!("mdt.{mdt}.recovery_status=")), "{status}");
@@ -565,12 +565,12 @@ fn lctl_shows_and_sets_parameters() {
     assert!(classified.starts_with(&format!("mdt.{mdt}.dom_stripesize==")), "{classified}");
     lctl(&["get_param", &format!("mdt.{mdt}")]).refused_with(&["Is a directory", "-R"]);
     // Of this cluster alone: others of this node may have stopped targets.
-    assert_eq!(lctl(&["--host", cluster.nid(Which::Mdt), "health_check"]).ok(), "healthy\n");
+    assert_eq!(lctl(&["--host", cluster.nid(Which::Mdt(0)), "health_check"]).ok(), "healthy\n");
     assert_eq!(lctl(&["--device", &mdt, "get_param", "-n", "health_check"]).ok(), "healthy\n");
-    let version = lctl(&["--host", cluster.nid(Which::Mdt), "get_param", "-n", "version"]).ok();
+    let version = lctl(&["--host", cluster.nid(Which::Mdt(0)), "get_param", "-n", "version"]).ok();
     assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
     assert!(lctl(&["version"]).ok().starts_with("adamant: "));
-    assert!(lctl(&["dl", "-t"]).ok().contains(cluster.nid(Which::Mdt)));
+    assert!(lctl(&["dl", "-t"]).ok().contains(cluster.nid(Which::Mdt(0))));
     for words in [&["lfsck_start"][..], &["net", "up"], &["nodemap_add", "x"], &["get_param", "mdd.*.changelog_users"]]
     {
         let lacking = lctl(words);
@@ -588,8 +588,8 @@ fn lctl_shows_and_sets_parameters() {
     let named = |device: &serde_json::Value| device["name"] == mdt.as_str() && device["kind"] == "mdt";
     assert!(devices.as_array().is_some_and(|all| all.iter().any(named)), "{devices}");
     let nids = lctl(&["list_nids"]).ok();
-    assert!(nids.contains(cluster.nid(Which::Mdt)), "{nids}");
-    lctl(&["ping", cluster.nid(Which::Mdt)]).ok();
+    assert!(nids.contains(cluster.nid(Which::Mdt(0))), "{nids}");
+    lctl(&["ping", cluster.nid(Which::Mdt(0))]).ok();
     lctl(&["ping", &e2e::cluster::free_nid()]).refused_with(&["failed to ping"]);
     lctl(&["mark", "a", "line"]).ok();
     from_afar(&cluster, &mdt);
@@ -637,8 +637,8 @@ fn persistent_parameters_are_followed_by_all() {
     lctl(&["set_param", "-P", &format!("{dom}=128k"), &format!("{cached}=77")]).ok();
     is(&dom, "131072");
     is(&cached, "77");
-    cluster.kill9(Which::Mdt);
-    cluster.restart(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
+    cluster.restart(Which::Mdt(0));
     cluster.unmount(0);
     cluster.mount_again(0);
     is(&dom, "131072");
@@ -669,8 +669,8 @@ fn persistent_parameters_are_followed_by_all() {
 
     lctl(&["set_param", "-P", "-d", &dom]).ok();
     assert_eq!(lctl(&["set_param", "-P", "-d", &dom]).code, Some(2), "it is gone");
-    cluster.stop(Which::Mdt);
-    cluster.restart(Which::Mdt);
+    cluster.stop(Which::Mdt(0));
+    cluster.restart(Which::Mdt(0));
     is(&dom, "65536");
     let nowhere = lctl(&["set_param", "-P", "mdt.nothing-MDT0000.dom_stripesize=0"]);
     assert_eq!(nowhere.code, Some(2), "{nowhere}");
@@ -777,7 +777,7 @@ fn tune_changes_parameters_and_registration() {
     let mut cluster = Cluster::start(&story, Shape::mounts(1));
     fs::write(cluster.mount(0).join("f"), "kept").unwrap();
     let dom = format!("mdt.{}-MDT0000.dom_stripesize", cluster.fsname);
-    let mdt = cluster.place(Which::Mdt).display().to_string();
+    let mdt = cluster.place(Which::Mdt(0)).display().to_string();
     adamant(["tune", "--param", "mdt.dom_stripesize=128k", &mdt]).run().refused_with(&["in use"]);
     let cached = format!("llite.{}.max_cached_mb=99", cluster.fsname);
     lctl(&["set_param", "-P", &cached]).ok();
@@ -800,7 +800,7 @@ fn tune_changes_parameters_and_registration() {
     assert!(kept.lines().any(|kept| kept == line), "{line} is missing:\n{kept}");
     adamant(["tune", "--writeconf", &mgt]).ok();
     cluster.restart(Which::Mgt);
-    cluster.restart_fails(Which::Mdt, &[]).refused_with(&["has registered before", "--writeconf"]);
+    cluster.restart_fails(Which::Mdt(0), &[]).refused_with(&["has registered before", "--writeconf"]);
     for which in cluster.targets().into_iter().filter(|which| *which != Which::Mgt) {
         adamant(["tune", "--writeconf"]).arg(cluster.place(which)).ok();
         cluster.restart(which);
@@ -809,9 +809,9 @@ fn tune_changes_parameters_and_registration() {
     assert_eq!(fs::read_to_string(cluster.mount(0).join("f")).unwrap(), "kept");
     assert_eq!(lctl(&["get_param", "-n", &dom]).ok().trim(), "131072");
     cluster.unmount(0);
-    cluster.stop(Which::Mdt);
+    cluster.stop(Which::Mdt(0));
     adamant(["tune", "--erase-params", &mdt]).ok();
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     assert_eq!(lctl(&["get_param", "-n", &dom]).ok().trim(), "65536");
 }
 

@@ -10,7 +10,7 @@ use e2e::load::{self, Load};
 use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, command, needs_root, older, trees};
 
 const BACK: Duration = Duration::from_secs(30);
-const ALL: [Which; 4] = [Which::Mgt, Which::Mdt, Which::Ost(0), Which::Ost(1)];
+const ALL: [Which; 4] = [Which::Mgt, Which::Mdt(0), Which::Ost(0), Which::Ost(1)];
 /// `feature_incompat` of a metadata target that this version made.
 const KEYED_NAMES: &str = "0x10000";
 
@@ -34,7 +34,7 @@ fn import(cluster: &Cluster) -> String {
 
 /// The incompatible features of the metadata target, as the reader of sessions shows them.
 fn features(cluster: &Cluster) -> String {
-    let text = adamant(["lr_reader"]).arg(cluster.place(Which::Mdt)).ok();
+    let text = adamant(["lr_reader"]).arg(cluster.place(Which::Mdt(0))).ok();
     let line = text.lines().find_map(|line| line.trim().strip_prefix("feature_incompat: ")).expect("a line");
     line.to_owned()
 }
@@ -139,7 +139,7 @@ fn change(root: &Path, seed: u64) {
 fn kills(story: &Story, cluster: &mut Cluster, seed: u64) {
     let load = Load::start(&cluster.mounts(), 2, seed);
     load.await_progress(100, BACK);
-    for victims in [&[Which::Mdt][..], &[Which::Ost(0)], &[Which::Mdt], &ALL] {
+    for victims in [&[Which::Mdt(0)][..], &[Which::Ost(0)], &[Which::Mdt(0)], &ALL] {
         for victim in victims {
             cluster.kill9(*victim);
         }
@@ -172,10 +172,10 @@ fn a_client_of_version_0_1_0_and_servers_of_this_one() {
     assert_eq!(features(&cluster), KEYED_NAMES, "this client gives the target nothing that its version could not read");
     // Which is more than servers of that version can say. A client of that version does not end while its server is away.
     cluster.unmount(0);
-    cluster.stop(Which::Mdt);
+    cluster.stop(Which::Mdt(0));
     cluster.change_servers(&old);
-    cluster.restart_fails(Which::Mdt, &[]).refused_with(&["needs feature '0x10000' that this version lacks"]);
-    let told = adamant(["tune", "--print"]).arg(cluster.place(Which::Mdt)).ok();
+    cluster.restart_fails(Which::Mdt(0), &[]).refused_with(&["needs feature '0x10000' that this version lacks"]);
+    let told = adamant(["tune", "--print"]).arg(cluster.place(Which::Mdt(0))).ok();
     assert!(told.contains("way_back: ") && told.contains("--plain-names"), "its error points here: {told}");
 }
 
@@ -195,10 +195,10 @@ fn a_client_of_this_version_and_servers_of_0_1_0() {
     assert_eq!(cluster.parameter(&setting), "1");
     let more = adamant(["lctl", "set_param", &format!("{setting}=2")]).run();
     assert_ne!(more.code, Some(0), "the server takes one: {more}");
-    cluster.stop(Which::Mdt);
-    let header = command(&old).args(["tune", "--print"]).arg(cluster.place(Which::Mdt)).ok();
+    cluster.stop(Which::Mdt(0));
+    let header = command(&old).args(["tune", "--print"]).arg(cluster.place(Which::Mdt(0))).ok();
     assert!(header.lines().any(|line| line.contains("feature_incompat") && line.ends_with("0x0")), "{header}");
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     trees.check();
 }
 
@@ -291,12 +291,12 @@ fn downgrade_servers(cluster: &mut Cluster, old: &Path) {
     let new = binary();
     cluster.change_servers(old);
     cluster.restart(Which::Mgt);
-    refused_by_the_older_version(&cluster.restart_fails(Which::Mdt, &[]));
-    refused_by_the_older_version(&cluster.restart_fails(Which::Mdt, &["-o", "abort_recov"]));
-    let told = adamant(["tune", "--print"]).arg(cluster.place(Which::Mdt)).ok();
+    refused_by_the_older_version(&cluster.restart_fails(Which::Mdt(0), &[]));
+    refused_by_the_older_version(&cluster.restart_fails(Which::Mdt(0), &["-o", "abort_recov"]));
+    let told = adamant(["tune", "--print"]).arg(cluster.place(Which::Mdt(0))).ok();
     assert!(told.contains("way_back: ") && told.contains("abort_recov"), "its error points here: {told}");
     cluster.change_servers(&new);
-    cluster.serve_once(Which::Mdt, &["-o", "abort_recov"]);
+    cluster.serve_once(Which::Mdt(0), &["-o", "abort_recov"]);
     assert_eq!(features(cluster), "0x0", "it knows no such client any more");
     cluster.change_servers(old);
     cluster.start_all();
@@ -373,7 +373,7 @@ fn a_crash_between_the_versions() {
     // And back, with clients that the older version can serve.
     change_client(&mut cluster, 1, &old);
     stop_servers(&mut cluster);
-    cluster.serve_once(Which::Mdt, &["-o", "abort_recov"]);
+    cluster.serve_once(Which::Mdt(0), &["-o", "abort_recov"]);
     cluster.start_all();
     await_connection(&cluster);
     let load = Load::start(&cluster.mounts(), 2, 8);
@@ -393,19 +393,19 @@ fn when_the_feature_is_taken_back() {
     let mut cluster = Cluster::start(&story, plain());
     assert_eq!(features(&cluster), MULTI_RPCS, "set before the client's first change");
     // Killed and started again with the client there: kept through the recovery.
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     assert_eq!(features(&cluster), MULTI_RPCS, "durable before the client was answered");
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     fs::write(cluster.mount(0).join("f"), "x").unwrap();
     assert_eq!(features(&cluster), MULTI_RPCS);
     // The client says good-bye: one more start takes it back, the stop before it does not.
     cluster.unmount(0);
-    cluster.stop(Which::Mdt);
+    cluster.stop(Which::Mdt(0));
     assert_eq!(features(&cluster), MULTI_RPCS);
-    cluster.serve_once(Which::Mdt, &[]);
+    cluster.serve_once(Which::Mdt(0), &[]);
     assert_eq!(features(&cluster), "0x0");
     // A client of the older version does not bring it back.
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     cluster.change_mount(0, &old);
     cluster.mount_again(0);
     assert_eq!(fs::read(cluster.mount(0).join("f")).unwrap(), b"x");
@@ -416,11 +416,11 @@ fn when_the_feature_is_taken_back() {
     fs::write(cluster.mount(0).join("h"), "z").unwrap();
     assert_eq!(features(&cluster), MULTI_RPCS);
     cluster.kill9_mount(0);
-    cluster.kill9(Which::Mdt);
-    cluster.serve_once(Which::Mdt, &["-o", "abort_recov"]);
+    cluster.kill9(Which::Mdt(0));
+    cluster.serve_once(Which::Mdt(0), &["-o", "abort_recov"]);
     assert_eq!(features(&cluster), "0x0", "the client that was killed is forgotten");
     cluster.change_servers(&old);
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     cluster.mount_again(0);
     for (name, content) in [("f", "x"), ("g", "y")] {
         assert_eq!(fs::read_to_string(cluster.mount(0).join(name)).unwrap(), content);

@@ -96,15 +96,15 @@ fn changes_in_flight_are_limited_after_an_update(how: Mode) {
         many_take_one_slot(&cluster, "own");
     }
     // More than the target offers takes a new offer, which clients hear of when they connect.
-    let offer = cluster.get_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight");
+    let offer = cluster.get_on(Which::Mdt(0), "mdt.*.max_mod_rpcs_in_flight");
     cluster.unmount(0);
-    cluster.set_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight", "16").ok();
+    cluster.set_on(Which::Mdt(0), "mdt.*.max_mod_rpcs_in_flight", "16").ok();
     cluster.mount_again(0);
     cluster.resend_after(RESEND);
     set(&cluster, "max_rpcs_in_flight", 17);
     set(&cluster, "max_mod_rpcs_in_flight", 16);
     in_flight_is_enforced(&cluster, "d16", 16);
-    cluster.set_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight", &offer).ok();
+    cluster.set_on(Which::Mdt(0), "mdt.*.max_mod_rpcs_in_flight", &offer).ok();
 }
 
 #[test]

@@ -17,12 +17,12 @@ fn without_permission_nothing_can_be_set() {
     let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::default() });
     cluster.await_mount();
     let mount = cluster.mount(0).display().to_string();
-    for device in [cluster.target_name(Which::Mdt), mount] {
+    for device in [cluster.target_name(Which::Mdt(0)), mount] {
         let set = adamant(["lctl", "--device", &device, "set_param", "fail_loc=0x80000119"]).run();
         set.refused_with(&["fault injection is not allowed", "--allow-faults"]);
         assert_eq!(adamant(["lctl", "--device", &device, "get_param", "fail_loc"]).ok(), "fail_loc=0x0\n");
     }
-    let refused = cluster.set_on(Which::Mdt, "osd-*.*.readonly", "1");
+    let refused = cluster.set_on(Which::Mdt(0), "osd-*.*.readonly", "1");
     assert_eq!(refused.code, Some(1), "{refused}");
     adamant(["lctl", "--device", "nothing-MDT0000", "get_param", "fail_loc"]).run().refused_with(&["lctl dl"]);
 }
@@ -34,14 +34,14 @@ fn each_process_has_its_own_table() {
     }
     let story = Story::begin("tables of faults", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::with_faults());
-    cluster.set_on(Which::Mdt, "fail_loc", "0x10000119").ok();
-    cluster.set_on(Which::Mdt, "fail_val", "7").ok();
-    assert_eq!(cluster.get_on(Which::Mdt, "fail_loc"), "0x10000119");
-    assert_eq!(cluster.get_on(Which::Mdt, "fail_val"), "7");
+    cluster.set_on(Which::Mdt(0), "fail_loc", "0x10000119").ok();
+    cluster.set_on(Which::Mdt(0), "fail_val", "7").ok();
+    assert_eq!(cluster.get_on(Which::Mdt(0), "fail_loc"), "0x10000119");
+    assert_eq!(cluster.get_on(Which::Mdt(0), "fail_val"), "7");
     assert_eq!(cluster.get_on(Which::Ost(0), "fail_loc"), "0x0");
-    let nonsense = cluster.set_on(Which::Mdt, "fail_loc", "nonsense");
+    let nonsense = cluster.set_on(Which::Mdt(0), "fail_loc", "nonsense");
     assert!(nonsense.code == Some(1) && nonsense.stderr.contains("'nonsense' is not a 32-bit number"), "{nonsense}");
-    cluster.set_on(Which::Mdt, "fail_loc", "0").ok();
+    cluster.set_on(Which::Mdt(0), "fail_loc", "0").ok();
     // Without a device it is set in every process here that allows it, and those that do not are no failure.
     cluster.await_mount();
     let mount = cluster.mount(0).display().to_string();
@@ -113,12 +113,12 @@ fn a_process_that_hangs_does_not_hold_lctl_up() {
     let pid = rustix::process::Pid::from_raw(cluster.mount_pid(0) as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let start = Instant::now();
-    let told = cluster.get_on(Which::Mdt, "fail_loc");
+    let told = cluster.get_on(Which::Mdt(0), "fail_loc");
     let took = start.elapsed();
     let all = adamant(["lctl", "get_param", "-n", &format!("mdt.{}-MDT0000.num_exports", cluster.fsname)]).run();
     let pattern = format!("mdt.{}-MDT0000.commit_on_sharing", cluster.fsname);
     let set = adamant(["lctl", "set_param", &format!("{pattern}=1")]).run();
-    let stays = cluster.get_on(Which::Mdt, &pattern);
+    let stays = cluster.get_on(Which::Mdt(0), &pattern);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     let warning = format!("process {} (mount) has not answered", cluster.mount_pid(0));
     assert!(all.stderr.contains(&warning) && set.stderr.contains(&warning), "{all}\n{set}");
@@ -134,9 +134,9 @@ fn a_process_that_hangs_does_not_hold_lctl_up() {
 fn a_target_that_cannot_read_its_clients_says_so_and_does_not_start() {
     let story = Story::begin("a target without its clients", Duration::from_secs(60));
     let mut cluster = Cluster::start(&story, Shape { osts: 0, mounts: 0, ..Shape::default() });
-    cluster.stop(Which::Mdt);
-    let faulty = cluster.restart_fails(Which::Mdt, &["--allow-faults", "-o", "fail_loc=0x80000720"]);
+    cluster.stop(Which::Mdt(0));
+    let faulty = cluster.restart_fails(Which::Mdt(0), &["--allow-faults", "-o", "fail_loc=0x80000720"]);
     faulty.refused_with(&["MDT0000", "cannot read its first records"]);
-    cluster.restart_fails(Which::Mdt, &["-o", "fail_loc=0x720"]).refused_with(&["--allow-faults"]);
-    cluster.restart(Which::Mdt);
+    cluster.restart_fails(Which::Mdt(0), &["-o", "fail_loc=0x720"]).refused_with(&["--allow-faults"]);
+    cluster.restart(Which::Mdt(0));
 }

@@ -64,7 +64,7 @@ fn a_full_metadata_disk_loses_nothing_and_goes_on() {
     }
     let story = Story::begin("full_disk", Duration::from_secs(240));
     let disk = Disk::make(story.folder().join("small"), 48);
-    let shape = Shape { places: vec![(Which::Mdt, disk.0.join("mdt"))], ..Shape::mounts(2) };
+    let shape = Shape { places: vec![(Which::Mdt(0), disk.0.join("mdt"))], ..Shape::mounts(2) };
     let mut cluster = Cluster::start(&story, shape);
     let source = story.folder().join("source");
     std::fs::create_dir_all(&source).unwrap();
@@ -97,8 +97,8 @@ fn a_full_metadata_disk_loses_nothing_and_goes_on() {
     std::fs::remove_file(other.join("f0")).unwrap();
 
     // It starts on the full disk, and goes on where it was.
-    cluster.kill9(Which::Mdt);
-    cluster.restart(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
+    cluster.restart(Which::Mdt(0));
     soon("read after the restart", || std::fs::read(other.join("f8")));
     is_whole(&other, 8);
     for number in 1..=100 {

@@ -43,10 +43,10 @@ fn run(story: &Story, plan: &Plan) {
     let mut deaths = Vec::new();
     for _ in 0..plan.kills {
         pile_up(&cluster, &load, plan.uncommitted, &mut rng);
-        cluster.kill9(Which::Mdt);
+        cluster.kill9(Which::Mdt(0));
         let restarted = Instant::now();
-        cluster.restart(Which::Mdt);
-        let status = format!("mdt.{}.recovery_status", cluster.target_name(Which::Mdt));
+        cluster.restart(Which::Mdt(0));
+        let status = format!("mdt.{}.recovery_status", cluster.target_name(Which::Mdt(0)));
         let text = await_complete(&cluster, &status);
         let line = text.lines().find_map(|line| line.strip_prefix("replayed_requests:")).unwrap_or("0");
         deaths.push(Death { restarted, over: Instant::now(), replayed: line.trim().to_owned() });
@@ -106,7 +106,7 @@ fn pile_up(cluster: &Cluster, load: &Load, uncommitted: u64, rng: &mut Rng) {
         return;
     }
     sync(cluster);
-    let interval = format!("mdt.{}.commit_interval_ms=60000", cluster.target_name(Which::Mdt));
+    let interval = format!("mdt.{}.commit_interval_ms=60000", cluster.target_name(Which::Mdt(0)));
     adamant(["lctl", "set_param", &interval]).ok();
     load.await_progress(uncommitted + rng.below(uncommitted / 10 + 1), Duration::from_secs(120));
 }

@@ -109,8 +109,8 @@ fn an_object_target_is_emptied_while_programs_write() {
     wait_for("the target has no objects", || objects(&cluster, 0) == (0, 0));
 
     // What is on disk is the same as what is in memory.
-    cluster.kill9(Which::Mdt);
-    cluster.restart(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
+    cluster.restart(Which::Mdt(0));
     let expected: String = (0..lines).map(|line| format!("{line:7}\n")).collect();
     for root in [&mount, &other] {
         assert_eq!(fs::read_to_string(root.join("log")).unwrap(), expected);
@@ -245,7 +245,7 @@ fn a_move_that_is_not_completed_leaves_the_file_and_no_objects() {
     let mut program = copying(&cluster);
     cluster.kill9_mount(0);
     program.wait().unwrap();
-    let log = cluster.server_log(Which::Mdt);
+    let log = cluster.server_log(Which::Mdt(0));
     let uuid = log.split_once("/mnt0 (").and_then(|(_, rest)| rest.split(')').next()).unwrap();
     let everywhere = format!("*.{}-*.evict_client={uuid}", cluster.fsname);
     adamant(["lctl", "set_param", &everywhere]).ok();

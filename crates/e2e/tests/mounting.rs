@@ -94,14 +94,14 @@ fn a_mount_names_the_server_that_is_missing() {
     let mut cluster = Cluster::start(&story, Shape::mounts(1));
     let place = story.folder().join("place");
     std::fs::create_dir(&place).unwrap();
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     let mut command = begin(&cluster.source(), &place);
     let line = first_line(&mut command);
-    assert!(line.contains(&cluster.target_name(Which::Mdt)) && !line.contains("MGS"), "{line}");
+    assert!(line.contains(&cluster.target_name(Which::Mdt(0))) && !line.contains("MGS"), "{line}");
     // A mount that was there says which connection is lost.
     let mounted = cluster.mount(0).to_path_buf();
     until("the lost connection is seen", || state(&mounted).as_deref() == Some("DISCONN"));
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     assert!(command.wait().unwrap().success());
     assert!(e2e::story::is_mounted(&place));
     until("the connection is back", || state(&mounted).as_deref() == Some("UP"));

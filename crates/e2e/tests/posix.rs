@@ -263,7 +263,7 @@ fn fio_verifies_while_servers_die() {
     let mut kills = 0;
     while !job.is_finished() && kills < 12 {
         std::thread::sleep(Duration::from_millis(400));
-        let victim = [Which::Ost(0), Which::Mdt, Which::Ost(1)][kills % 3];
+        let victim = [Which::Ost(0), Which::Mdt(0), Which::Ost(1)][kills % 3];
         cluster.kill9(victim);
         cluster.restart(victim);
         kills += 1;

@@ -62,7 +62,7 @@ fn a_commit_that_the_power_loss_met() {
         for image in variants {
             images += 1;
             cluster.kill9_all();
-            install(cluster.place(Which::Mdt), &image);
+            install(cluster.place(Which::Mdt(0)), &image);
             cluster.start_all();
             check(cluster.mount(0), &folder, &known);
             assert_eq!(fs::read(cluster.mount(0).join(&synced)).unwrap(), content, "it was synced before");
@@ -81,9 +81,9 @@ fn a_commit_that_the_power_loss_met() {
 fn lights_out(cluster: &mut Cluster, folder: &str, rng: &mut Rng) -> (Vec<u8>, Vec<u8>, Known) {
     let mount = cluster.mount(0).to_path_buf();
     File::open(&mount).unwrap().sync_all().unwrap();
-    let interval = format!("mdt.{}.commit_interval_ms=60000", cluster.target_name(Which::Mdt));
+    let interval = format!("mdt.{}.commit_interval_ms=60000", cluster.target_name(Which::Mdt(0)));
     adamant(["lctl", "set_param", &interval]).ok();
-    let data = cluster.place(Which::Mdt).join("data.mdb");
+    let data = cluster.place(Which::Mdt(0)).join("data.mdb");
     let before = fs::read(&data).unwrap();
 
     let (made, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -115,7 +115,7 @@ fn lights_out(cluster: &mut Cluster, folder: &str, rng: &mut Rng) -> (Vec<u8>, V
         })
     };
     std::thread::sleep(Duration::from_micros(rng.below(30_000)));
-    stop(cluster.server_pid(Which::Mdt));
+    stop(cluster.server_pid(Which::Mdt(0)));
     // What it said before it was stopped arrives.
     std::thread::sleep(Duration::from_millis(100));
     let known = Known { durable: durable.load(Ordering::Relaxed), made: made.load(Ordering::Relaxed) };

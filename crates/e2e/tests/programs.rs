@@ -23,7 +23,7 @@ fn on_a_mount(name: &str, kills: bool, body: impl Fn(&Story, &Path) + Send + Syn
             done.store(true, Ordering::Relaxed);
             result
         });
-        let (mut count, victims) = (0, [Which::Mdt, Which::Ost(0), Which::Mgt, Which::Mdt, Which::Ost(1)]);
+        let (mut count, victims) = (0, [Which::Mdt(0), Which::Ost(0), Which::Mgt, Which::Mdt(0), Which::Ost(1)]);
         while kills && !done.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(300));
             let victim = victims[count % victims.len()];

@@ -20,7 +20,7 @@ fn parameter(cluster: &Cluster, which: Which, name: &str) -> String {
 }
 
 fn set(cluster: &Cluster, name: &str, value: &str) -> Outcome {
-    adamant(["lctl", "set_param", &format!("mdt.{}.{name}={value}", cluster.target_name(Which::Mdt))]).run()
+    adamant(["lctl", "set_param", &format!("mdt.{}.{name}={value}", cluster.target_name(Which::Mdt(0)))]).run()
 }
 
 /// A row of `recovery_status`.
@@ -56,10 +56,10 @@ fn abort_recovery_ends_the_wait_for_a_dead_client() {
     for index in 0..2 {
         fs::write(cluster.mount(index).join(format!("f{index}")), "x").unwrap();
     }
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     cluster.kill9_mount(1);
-    cluster.restart(Which::Mdt);
-    let status = || parameter(&cluster, Which::Mdt, "recovery_status");
+    cluster.restart(Which::Mdt(0));
+    let status = || parameter(&cluster, Which::Mdt(0), "recovery_status");
     await_that("one client is here", AT_ONCE, || status().contains("connected_clients: 1/2"));
     let text = status();
     assert_eq!(row(&text, "status"), "RECOVERING");
@@ -78,7 +78,7 @@ fn abort_recovery_ends_the_wait_for_a_dead_client() {
     std::thread::sleep(Duration::from_secs(1));
     assert!(!waiting.is_finished(), "it must wait for the other client");
     let lctl = |words: &[&str]| adamant(["lctl"]).args(words).run();
-    let device = cluster.target_name(Which::Mdt);
+    let device = cluster.target_name(Which::Mdt(0));
     lctl(&["abort_recovery"]).refused_with(&["--device"]);
     lctl(&["--device", "nothing-MDT0000", "abort_recovery"]).refused_with(&["nothing-MDT0000", "lctl dl"]);
     lctl(&["--device", &device, "dl"]).refused_with(&["--device"]);
@@ -121,9 +121,9 @@ fn a_start_with_abort_recov_waits_for_nobody() {
     file.sync_all().unwrap();
     drop(file);
     for option in ["abort_recov", "abort_recovery"] {
-        cluster.kill9(Which::Mdt);
-        cluster.restart_with(Which::Mdt, &["-o", option]);
-        assert_eq!(parameter(&cluster, Which::Mdt, "recovery_status"), "status: INACTIVE");
+        cluster.kill9(Which::Mdt(0));
+        cluster.restart_with(Which::Mdt(0), &["-o", option]);
+        assert_eq!(parameter(&cluster, Which::Mdt(0), "recovery_status"), "status: INACTIVE");
         await_that("it is evicted and comes back", AT_ONCE, || {
             states(&cluster).lines().rev().take(2).collect::<String>().contains("EVICTED")
         });
@@ -145,12 +145,12 @@ fn evict_client_by_uuid_and_nid() {
     let story = Story::begin("evict_client", Duration::from_secs(120));
     let cluster = Cluster::start(&story, Shape::mounts(1));
     let mount = cluster.mount(0).to_path_buf();
-    assert_eq!(parameter(&cluster, Which::Mdt, "eviction_count"), "0");
+    assert_eq!(parameter(&cluster, Which::Mdt(0), "eviction_count"), "0");
     let nobody = set(&cluster, "evict_client", "uuid:nobody");
     assert!(nobody.code != Some(0), "{nobody}");
     let uuid = cluster.parameter(&format!("llite.{}.uuid", cluster.fsname));
     let base = format!("exports.{uuid}");
-    let nid = parameter(&cluster, Which::Mdt, &format!("{base}.nid"));
+    let nid = parameter(&cluster, Which::Mdt(0), &format!("{base}.nid"));
     for (count, name) in
         [uuid.clone(), format!("uuid:{uuid}"), format!("nid:{nid}"), "nid:127.0.0.1".into()].iter().enumerate()
     {
@@ -159,12 +159,12 @@ fn evict_client_by_uuid_and_nid() {
         let open = fs::File::open(mount.join("f")).unwrap();
         // The address is another one after each reconnect.
         let name = if name.contains(&nid) {
-            format!("nid:{}", parameter(&cluster, Which::Mdt, &format!("{base}.nid")))
+            format!("nid:{}", parameter(&cluster, Which::Mdt(0), &format!("{base}.nid")))
         } else {
             name.clone()
         };
         set(&cluster, "evict_client", &name).ok();
-        assert_eq!(parameter(&cluster, Which::Mdt, "eviction_count"), evicted.to_string(), "{name}");
+        assert_eq!(parameter(&cluster, Which::Mdt(0), "eviction_count"), evicted.to_string(), "{name}");
         await_that("it comes back", AT_ONCE, || states(&cluster).matches("EVICTED").count() == evicted);
         await_that("it works again", AT_ONCE, || fs::write(mount.join("g"), "again").is_ok());
         drop(open);
@@ -185,8 +185,8 @@ fn the_import_and_its_states() {
     fs::write(cluster.mount(0).join("f"), "x").unwrap();
     let text = states(&cluster);
     assert!(text.starts_with("current_state: FULL\nstate_history:\n - [ "), "{text}");
-    cluster.kill9(Which::Mdt);
-    cluster.restart(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
+    cluster.restart(Which::Mdt(0));
     fs::write(cluster.mount(0).join("g"), "x").unwrap();
     let text = states(&cluster);
     let words: Vec<&str> = text.lines().skip(2).map(|line| line.split_whitespace().nth(3).unwrap()).collect();
@@ -201,7 +201,7 @@ fn the_import_and_its_states() {
     // The close of the file goes on behind the program's back.
     await_that("the import is at rest", AT_ONCE, || import().contains("inflight: 0"));
     let import = import();
-    let nid = cluster.nid(Which::Mdt);
+    let nid = cluster.nid(Which::Mdt(0));
     for wanted in [
         format!("name: {}-MDT0000-mdc", cluster.fsname),
         format!("target: {}-MDT0000", cluster.fsname),
@@ -237,17 +237,17 @@ fn the_mgs_brings_clients_back() {
     fs::write(mounts[0].join("f"), "x").unwrap();
     fs::write(mounts[1].join("g"), "x").unwrap();
     for (options, word) in [(&[][..], "ENABLED"), (&["-o", "noir"][..], "DISABLED")] {
-        cluster.kill9(Which::Mdt);
+        cluster.kill9(Which::Mdt(0));
         // Long enough that they try once a second only.
         std::thread::sleep(Duration::from_secs(4));
-        cluster.restart_with(Which::Mdt, options);
-        let status = || parameter(&cluster, Which::Mdt, "recovery_status");
+        cluster.restart_with(Which::Mdt(0), options);
+        let status = || parameter(&cluster, Which::Mdt(0), "recovery_status");
         let took = await_that("recovery is over", AT_ONCE, || status().contains("status: COMPLETE"));
         let text = status();
         assert_eq!((row(&text, "completed_clients"), row(&text, "IR")), ("2/2".to_owned(), word.to_owned()), "{text}");
         story.note(&format!("IR {word}: over after {took:.2?}"));
     }
-    assert_eq!(parameter(&cluster, Which::Mdt, "ir_factor"), "5");
+    assert_eq!(parameter(&cluster, Which::Mdt(0), "ir_factor"), "5");
 }
 
 /// A client is killed while it holds locks, dirty data and an open file without a name, and while servers die, too. The
@@ -278,7 +278,7 @@ fn a_dead_client_costs_the_others_no_more_than_the_window() {
     rustix::fs::flock(&small, rustix::fs::FlockOperation::LockExclusive).unwrap();
     fs::remove_file(at(2, "small")).unwrap();
     fs::write(at(2, "small"), "another").unwrap();
-    let everything = [Which::Mdt, Which::Ost(0), Which::Ost(1)];
+    let everything = [Which::Mdt(0), Which::Ost(0), Which::Ost(1)];
     for which in everything {
         cluster.kill9(which);
     }
@@ -291,7 +291,7 @@ fn a_dead_client_costs_the_others_no_more_than_the_window() {
     }
     load.await_progress(300, Duration::from_secs(60));
     let back = start.elapsed();
-    let status = parameter(&cluster, Which::Mdt, "recovery_status");
+    let status = parameter(&cluster, Which::Mdt(0), "recovery_status");
     assert_eq!(
         (row(&status, "completed_clients"), row(&status, "evicted_clients")),
         ("2/3".into(), "1".into()),
@@ -330,7 +330,7 @@ fn each_target_evicts_a_client_that_is_gone_once_and_nobody_waits_longer() {
     const VICTIM: usize = 2;
     let story = Story::begin("a client with locks at all targets is gone", Duration::from_secs(180));
     let mut cluster = Cluster::start(&story, Shape { osts: 3, ..Shape::mounts(3) });
-    let everything = [Which::Mdt, Which::Ost(0), Which::Ost(1), Which::Ost(2)];
+    let everything = [Which::Mdt(0), Which::Ost(0), Which::Ost(1), Which::Ost(2)];
     for which in everything {
         cluster.set_on(which, "ldlm_timeout", &CALLBACK.as_secs().to_string()).ok();
     }
@@ -513,7 +513,7 @@ fn commit_on_sharing_is_a_choice() {
     let serve_arguments = vec!["-o", "recovery_time_soft=2,recovery_time_hard=6"];
     let mut cluster = Cluster::start(&story, Shape { serve_arguments, ..Shape::mounts(2) });
     let mounts = cluster.mounts();
-    assert_eq!(parameter(&cluster, Which::Mdt, "commit_on_sharing"), "1");
+    assert_eq!(parameter(&cluster, Which::Mdt(0), "commit_on_sharing"), "1");
     for on in [true, false] {
         cluster.mount_if_missing(0);
         set(&cluster, "commit_interval_ms", "60000").ok();
@@ -521,18 +521,18 @@ fn commit_on_sharing_is_a_choice() {
         fs::read_dir(&mounts[1]).unwrap().count();
         // Both see the root; whatever came before is on disk.
         fs::File::open(&mounts[0]).unwrap().sync_all().unwrap();
-        let durable = || parameter(&cluster, Which::Mdt, "last_committed").parse::<u64>().unwrap();
+        let durable = || parameter(&cluster, Which::Mdt(0), "last_committed").parse::<u64>().unwrap();
         let before = durable();
         fs::create_dir(mounts[0].join("d")).unwrap();
         assert_eq!(durable(), before, "a change of its own waits for the interval");
         fs::create_dir(mounts[1].join("d/inside")).unwrap();
         assert_eq!(durable() > before, on, "the other client's change hangs on it");
-        cluster.kill9(Which::Mdt);
+        cluster.kill9(Which::Mdt(0));
         cluster.kill9_mount(0);
-        cluster.restart(Which::Mdt);
+        cluster.restart(Which::Mdt(0));
         await_that("it serves", BACK, || fs::metadata(&mounts[1]).is_ok());
         await_that("recovery is over", BACK, || {
-            parameter(&cluster, Which::Mdt, "recovery_status").contains("COMPLETE")
+            parameter(&cluster, Which::Mdt(0), "recovery_status").contains("COMPLETE")
         });
         // An evicted client learns of it when it connects again, and uses what it has cached until then.
         await_that("what is there is what was durable", BACK, || mounts[1].join("d/inside").is_dir() == on);
@@ -553,9 +553,9 @@ fn the_silent_are_evicted_unless_pings_are_suppressed() {
     let cluster = Cluster::start(&story, Shape::mounts(1));
     let mount = cluster.mount(0).to_path_buf();
     fs::write(mount.join("f"), "x").unwrap();
-    let mdt = cluster.target_name(Which::Mdt);
+    let mdt = cluster.target_name(Which::Mdt(0));
     let at_mdt = |setting: &str| adamant(["lctl", "--device", &mdt, "set_param", setting]).ok();
-    let evictions = || parameter(&cluster, Which::Mdt, "eviction_count");
+    let evictions = || parameter(&cluster, Which::Mdt(0), "eviction_count");
     let import = || cluster.parameter(&format!("mdc.{mdt}-mdc*.import"));
     assert!(import().contains("adaptive_timeouts") && !import().contains("pingless"), "{}", import());
     at_mdt("timeout=4");
@@ -584,7 +584,7 @@ fn a_slow_request_is_waited_for() {
     let story = Story::begin("early replies", Duration::from_secs(120));
     let cluster = Cluster::start(&story, Shape { mount_options: vec!["allow_faults"], ..Shape::mounts(2) });
     let mounts = cluster.mounts();
-    let mdt = cluster.target_name(Which::Mdt);
+    let mdt = cluster.target_name(Which::Mdt(0));
     adamant(["lctl", "--device", &mdt, "set_param", "ldlm_timeout=13"]).ok();
     let device = |index: usize| mounts[index].display().to_string();
     fs::create_dir(mounts[1].join("d")).unwrap();
@@ -619,9 +619,9 @@ fn nobody_is_evicted_because_a_target_was_stopped() {
     }
     let story = Story::begin("a target that is stopped for a while", Duration::from_secs(100));
     let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::mounts(2) });
-    cluster.set_on(Which::Mdt, "ldlm_timeout", "3").ok();
+    cluster.set_on(Which::Mdt(0), "ldlm_timeout", "3").ok();
     let signal = |pid: u32, signal| kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
-    let (target, holder) = (cluster.server_pid(Which::Mdt), cluster.mount_pid(1));
+    let (target, holder) = (cluster.server_pid(Which::Mdt(0)), cluster.mount_pid(1));
     for round in 0..2 {
         let folder = format!("d{round}");
         fs::create_dir(cluster.mount(1).join(&folder)).unwrap();
@@ -639,8 +639,8 @@ fn nobody_is_evicted_because_a_target_was_stopped() {
         for name in ["held", "wanted"] {
             assert!(cluster.mount(1).join(&folder).join(name).is_file(), "{name}");
         }
-        let log = cluster.server_log(Which::Mdt);
-        assert_eq!(parameter(&cluster, Which::Mdt, "eviction_count"), "0", "{log}");
+        let log = cluster.server_log(Which::Mdt(0));
+        assert_eq!(parameter(&cluster, Which::Mdt(0), "eviction_count"), "0", "{log}");
         assert!(log.contains("did not run for"), "{log}");
     }
 }

@@ -266,7 +266,7 @@ const LDLM_REPLY_NET: u32 = 0x157;
 fn files_for_all_slots(cluster: &Cluster) -> Vec<PathBuf> {
     cluster.await_mount();
     let files = cluster.make_files("d", cluster.slots());
-    cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
+    cluster.set_on(Which::Mdt(0), "mdt.*.stats", "clear").ok();
     files
 }
 
@@ -274,7 +274,7 @@ fn files_for_all_slots(cluster: &Cluster) -> Vec<PathBuf> {
 /// sent before.
 fn own_files(cluster: &Cluster) -> (Vec<PathBuf>, usize) {
     let files = cluster.make_own_files("own", 3 * cluster.slots());
-    cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
+    cluster.set_on(Which::Mdt(0), "mdt.*.stats", "clear").ok();
     (files, cluster.batches())
 }
 
@@ -499,7 +499,7 @@ fn changes_that_cannot_be_made_twice(mode: Mode) {
     prepare_only_once(&other);
     ONLY_ONCE.iter().for_each(|(name, _)| assert_eq!(names(&mount.join(name)).len(), 2));
     wait_for("nothing is in flight", || cluster.in_flight() == 0);
-    cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
+    cluster.set_on(Which::Mdt(0), "mdt.*.stats", "clear").ok();
     cluster.fail_loc(REINT_MULTI_NET_REP);
     let waiting = begin_only_once(&mount);
     wait_for("all are done", || cluster.requests_done("mds_reint") == ONLY_ONCE.len());
@@ -516,7 +516,7 @@ fn changes_that_cannot_be_made_twice(mode: Mode) {
         let own = mount.join("own");
         prepare_only_once(&own);
         e2e::adamant(["sync", &own.display().to_string()]).ok();
-        cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
+        cluster.set_on(Which::Mdt(0), "mdt.*.stats", "clear").ok();
         cluster.fail_loc(REINT_MULTI_NET_REP);
         let waiting = begin_only_once(&own);
         cluster.await_hit();

@@ -51,7 +51,7 @@ fn under_load(name: &str, rounds: u32, victims: &[Which]) {
 
 #[test]
 fn the_metadata_server_under_load() {
-    under_load("kill -9 of the MDT", 8, &[Which::Mdt]);
+    under_load("kill -9 of the MDT", 8, &[Which::Mdt(0)]);
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn the_configuration_server_under_load() {
 
 #[test]
 fn all_servers_at_once_under_load() {
-    under_load("kill -9 of all servers", 4, &[Which::Mgt, Which::Mdt, Which::Ost(0), Which::Ost(1)]);
+    under_load("kill -9 of all servers", 4, &[Which::Mgt, Which::Mdt(0), Which::Ost(0), Which::Ost(1)]);
 }
 
 #[test]
 #[ignore = "soak: many more kills"]
 fn the_metadata_server_many_times() {
-    under_load("kill -9 of the MDT, many times", 60, &[Which::Mdt]);
-    under_load("kill -9 of all servers, many times", 30, &[Which::Mgt, Which::Mdt, Which::Ost(0), Which::Ost(1)]);
+    under_load("kill -9 of the MDT, many times", 60, &[Which::Mdt(0)]);
+    under_load("kill -9 of all servers, many times", 30, &[Which::Mgt, Which::Mdt(0), Which::Ost(0), Which::Ost(1)]);
 }
 
 /// Stopping and starting as an administrator does is no different for programs.
@@ -105,8 +105,8 @@ fn open_files_go_on() {
     let story = Story::begin("open files over a kill", Duration::from_secs(120));
     let mut cluster = Cluster::start(&story, Shape::mounts(2));
     let (a, b) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
-    let everything = [Which::Mgt, Which::Mdt, Which::Ost(0), Which::Ost(1)];
-    for victims in [&[Which::Mdt][..], &everything[..]] {
+    let everything = [Which::Mgt, Which::Mdt(0), Which::Ost(0), Which::Ost(1)];
+    for victims in [&[Which::Mdt(0)][..], &everything[..]] {
         for size in [500usize, 500_000] {
             let content = trees::bytes(3, size);
             for name in ["named", "nameless", "locked"] {
@@ -177,10 +177,10 @@ fn the_space_of_removed_files_comes_back() {
     for number in 0..20 {
         fs::remove_file(mount.join(format!("f{number}"))).unwrap();
     }
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     cluster.kill9(Which::Ost(1));
     cluster.restart(Which::Ost(1));
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
     for file in &kept {
         let mut byte = [0];
@@ -262,7 +262,7 @@ fn programs_wait_while_a_server_is_away() {
     let mut cluster = Cluster::start(&story, Shape::mounts(1));
     let path = cluster.mount(0).join("f");
     fs::write(&path, "x").unwrap();
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     let waiting = std::thread::spawn(move || {
         let start = Instant::now();
         fs::write(path.with_file_name("g"), "y").unwrap();
@@ -271,7 +271,7 @@ fn programs_wait_while_a_server_is_away() {
     std::thread::sleep(Duration::from_secs(3));
     assert!(!waiting.is_finished(), "it must wait");
     let back = Instant::now();
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     let waited = waiting.join().unwrap();
     let after = back.elapsed();
     story.note(&format!("waited {waited:.2?}, of it {after:.2?} after the start of the server"));
@@ -289,12 +289,12 @@ fn soft_mounts_give_up() {
     let mut cluster = Cluster::start(&story, shape);
     let mount = cluster.mount(0).to_path_buf();
     fs::write(mount.join("f"), "x").unwrap();
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     let start = Instant::now();
     let error = fs::write(mount.join("g"), "y").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     let start = Instant::now();
     while fs::write(mount.join("h"), "z").is_err() {
         assert!(start.elapsed() < BACK, "it does not come back");

@@ -53,7 +53,7 @@ fn a_server_that_stops_says_goodbye_and_logs_who_came_and_went() {
         adamant(["lctl", "--device", &mgt, "get_param", "-n", "mgs.MGS.num_exports"]).ok().trim_end().to_owned()
     };
     let before: u32 = exports(&cluster).parse().unwrap();
-    assert!(cluster.server_log(Which::Mdt).contains("has come"), "{}", cluster.server_log(Which::Mdt));
+    assert!(cluster.server_log(Which::Mdt(0)).contains("has come"), "{}", cluster.server_log(Which::Mdt(0)));
     // A target that is served is looked at, and not changed.
     let place = cluster.place(Which::Ost(1)).display().to_string();
     let shown = adamant(["tune", "--print", &place]).ok();
@@ -67,7 +67,7 @@ fn a_server_that_stops_says_goodbye_and_logs_who_came_and_went() {
     adamant(["tune", "--mgsnode", "127.0.0.1:1", "--mgsnode", cluster.nid(Which::Mgt), &place]).ok();
     cluster.restart(Which::Ost(1));
     cluster.unmount(0);
-    wait_for("the client's good-bye", || cluster.server_log(Which::Mdt).contains("has gone"));
+    wait_for("the client's good-bye", || cluster.server_log(Which::Mdt(0)).contains("has gone"));
 }
 
 /// The log of a server that runs, to be read when it has ended.

@@ -72,7 +72,7 @@ fn programs_that_wait_for_a_dead_server_die_of_signals() {
     for mount in cluster.mounts() {
         rustix::fs::statfs(&mount).unwrap();
     }
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     for index in [0, 1] {
         let mount = cluster.mount(index).to_path_buf();
         for signal in [Signal::INT, Signal::TERM, Signal::QUIT, Signal::KILL] {
@@ -100,7 +100,7 @@ fn programs_that_wait_for_a_dead_server_die_of_signals() {
         rustix::fs::statfs(&mount).unwrap();
         assert!(start.elapsed() < BOUND, "statfs");
     }
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     let mut left: Vec<_> =
         std::fs::read_dir(cluster.mount(1)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
@@ -144,11 +144,11 @@ fn a_signal_that_comes_with_the_call_ends_it() {
     waiting.iter_mut().for_each(|child| assert!(ends(child, "a program that waits for a lock").success()));
     drop(held);
     // A server that is away, and signals that kill.
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     let look = |index: u32| format!("syswrite W, 1; stat q({}/d{index}/none)", there.display());
     let mut waiting: Vec<Child> = (0..8).map(|at| signalled_at_once(&look(at), "TERM", at * 15)).collect();
     waiting.iter_mut().for_each(|child| assert!(ends(child, "a program that looks for a file").success()));
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     assert_eq!(std::fs::read_dir(&there).unwrap().count(), 9);
 }
 

@@ -130,7 +130,7 @@ fn the_reader_of_sessions(mode: Mode) {
     let ost = cluster.place(Which::Ost(0)).to_owned();
     assert!(read("", &ost).contains(&cluster.target_name(Which::Ost(0))));
     assert!(adamant(["lr_reader", "-h"]).ok().contains("OPTIONS"));
-    let mdt = cluster.place(Which::Mdt).to_owned();
+    let mdt = cluster.place(Which::Mdt(0)).to_owned();
     let check = |text: &str| {
         assert!(!text.contains("mdtlov"), "there is one metadata target: {text}");
         assert!(text.lines().any(|line| line == "reply_data:"), "{text}");
@@ -138,9 +138,9 @@ fn the_reader_of_sessions(mode: Mode) {
         assert!(text.contains("feature_incompat: 0x"), "{text}");
     };
     check(&read("-cr", &mdt));
-    cluster.kill9(Which::Mdt);
+    cluster.kill9(Which::Mdt(0));
     check(&read("-cr", &mdt));
-    cluster.restart(Which::Mdt);
+    cluster.restart(Which::Mdt(0));
     assert!(folder.is_dir());
     let wrong = adamant(["lr_reader", "-c"]).arg(story.folder()).run();
     assert_eq!(wrong.code, Some(1), "{wrong}");
@@ -174,7 +174,7 @@ fn limits(cluster: &Cluster) -> (u64, u64) {
 /// Mounts again, with what the target offers now.
 fn remount(cluster: &mut Cluster, offer: u64) {
     cluster.unmount(0);
-    cluster.set_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight", &offer.to_string()).ok();
+    cluster.set_on(Which::Mdt(0), "mdt.*.max_mod_rpcs_in_flight", &offer.to_string()).ok();
     cluster.mount_again(0);
     cluster.await_mount();
 }
@@ -188,7 +188,7 @@ fn limits_of_changes_in_flight(mode: Mode) {
     let story = Story::begin(&format!("conf-sanity 86c {mode:?}"), Duration::from_secs(60));
     let mut cluster = Cluster::start(&story, shape(mode));
     cluster.await_mount();
-    let offer = cluster.get_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight").parse().expect("a number");
+    let offer = cluster.get_on(Which::Mdt(0), "mdt.*.max_mod_rpcs_in_flight").parse().expect("a number");
     let (requests, changes) = limits(&cluster);
     assert_eq!((offer, requests, changes), (8, 8, 7));
 

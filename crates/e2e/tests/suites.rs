@@ -260,7 +260,7 @@ fn a_database_server_that_is_killed_keeps_every_transaction() {
     postgres.check();
 
     let bench = postgres.bench();
-    let victims = [Which::Mdt, Which::Ost(0), Which::Ost(1)];
+    let victims = [Which::Mdt(0), Which::Ost(0), Which::Ost(1)];
     for victim in victims.into_iter().cycle().take_while(|_| !bench.is_finished()) {
         std::thread::sleep(Duration::from_secs(3));
         cluster.kill9(victim);

@@ -187,7 +187,7 @@ fn mds_survey_loads_a_target_from_inside() {
     }
     let story = Story::begin("mds-survey", Duration::from_secs(90));
     let cluster = Cluster::start(&story, Shape::mounts(1));
-    let mdt = cluster.target_name(Which::Mdt);
+    let mdt = cluster.target_name(Which::Mdt(0));
     let survey = |more: &[&str]| {
         let words = ["mds-survey", "--targets", &mdt, "--thrlo", "2", "--thrhi", "4", "--dir-count", "2"];
         adamant(words).args(more).run()

@@ -116,6 +116,36 @@ fn from_nothing_to_a_mounted_file_system() {
     fs.down();
 }
 
+/// Metadata targets are added like object targets.
+#[test]
+fn up_with_more_metadata_targets() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("up with more metadata targets", Duration::from_secs(90));
+    let fs = Up::new(story.folder());
+    fs.up().ok();
+    fs::write(fs.mount.join("file"), "before").unwrap();
+    let more = |count: &str| adamant(fs.arguments("up")).args(["--mdts", count]).run();
+    more("3").refused_with(&["stop it first"]);
+    fs.down();
+    more("3").ok();
+    let mdts = || adamant(["lfs", "mdts"]).arg(&fs.mount).ok();
+    let all = (0..3).fold(format!("MDTS: {}\n", fs.mount.display()), |text, index| {
+        format!("{text}{index}: adamant-MDT{index:04x}_UUID ACTIVE\n")
+    });
+    e2e::faults::wait_for("the mount uses all metadata targets", || mdts() == all);
+    assert_eq!(fs::read_to_string(fs.mount.join("file")).unwrap(), "before");
+    fs::write(fs.mount.join("file"), "after").unwrap();
+    // It keeps what it has.
+    fs.down();
+    fs.up().ok();
+    e2e::faults::wait_for("all are there again", || mdts() == all);
+    assert_eq!(fs::read_to_string(fs.mount.join("file")).unwrap(), "after");
+    fs.down();
+    more("0").refused_with(&["1 to 1000"]);
+}
+
 /// A second file system on the same machine does not disturb the first, although both bear the same name.
 #[test]
 fn two_file_systems_of_one_name() {

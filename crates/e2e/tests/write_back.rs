@@ -115,8 +115,8 @@ fn nothing_is_lost_or_done_twice_when_the_server_is_killed() {
             .collect();
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(700));
-            cluster.kill9(Which::Mdt);
-            cluster.restart(Which::Mdt);
+            cluster.kill9(Which::Mdt(0));
+            cluster.restart(Which::Mdt(0));
         }
         over.store(true, Ordering::Relaxed);
         let kept: Vec<Vec<String>> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();

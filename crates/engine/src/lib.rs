@@ -12,6 +12,7 @@
 //! - A store with damaged pages ends the process with a message that names the store, and with the status [`EXIT_DAMAGED`].
 //! - Read transactions are short, so that no slow reader keeps pages from being reused.
 
+mod disk;
 mod error;
 mod fault;
 mod lmdb;
@@ -19,5 +20,6 @@ mod lock;
 mod reserve;
 mod verify;
 
+pub use disk::disk_number;
 pub use fault::EXIT_DAMAGED;
 pub use lmdb::{LmdbEngine, OpenOptions};

@@ -359,13 +359,15 @@ struct Medium {
     available: u64,
     /// The reserve, so that removals work on a full disk.
     kept: u64,
+    disk: u64,
 }
 
 fn medium(dir: &Path) -> Result<Medium, EngineError> {
     let medium = rustix::fs::statvfs(dir).map_err(|errno| from_errno(dir, "ask for space", errno))?;
     let total = medium.f_blocks * medium.f_frsize;
     let kept = (total / 20).clamp(4 * MIB, 256 * MIB);
-    Ok(Medium { total, available: medium.f_bavail * medium.f_frsize, kept })
+    let disk = crate::disk_number(dir).map_err(|errno| from_errno(dir, "ask for its disk", errno))?;
+    Ok(Medium { total, available: medium.f_bavail * medium.f_frsize, kept, disk })
 }
 
 /// Checks the length of the data file, because reading a mapped page past its end would kill the process.
@@ -511,6 +513,6 @@ impl Engine for LmdbEngine {
         let at_once = medium.available + held / 2 + unused / 8;
         let own = u64::from(self.last_group()? > 0);
         let records = records.saturating_sub(own);
-        Ok(Space { total: medium.total, free: left - reserve, reserve, at_once, records })
+        Ok(Space { total: medium.total, free: left - reserve, reserve, at_once, records, disk: medium.disk })
     }
 }

@@ -307,23 +307,8 @@ fn data_space(folder: &std::path::Path, store: &store::Space) -> io::Result<Data
     Ok(DataSpace {
         total: medium.f_blocks * medium.f_frsize,
         free: if beside { free.saturating_sub(store.reserve) } else { free },
-        disk: match std::fs::read("/proc/sys/kernel/random/boot_id") {
-            Ok(boot) => disk_number(&boot, rustix::fs::stat(folder)?.st_dev),
-            Err(_) => 0,
-        },
+        disk: engine::disk_number(folder)?,
     })
-}
-
-/// The number of a disk, the same in all processes of this machine and different on all others: FNV-1a over the kernel's
-/// boot id, which is new at each boot, and the device number.
-fn disk_number(boot: &[u8], device: u64) -> u64 {
-    let device = device.to_le_bytes();
-    let sum = boot
-        .iter()
-        .chain(&device)
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    // 0 stands for an unknown disk.
-    sum.max(1)
 }
 
 impl<S: Service + 'static> World<S> {

@@ -8,10 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 type Found = Vec<Inconsistency>;
 
 /// Runs these checks.
-pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found) {
+pub(crate) fn check(mdts: &[Mdt<'_>], osts: &[(u32, &Snapshot)], found: &mut Found) {
+    let object = |fid| mdts.iter().find_map(|mdt| mdt.object(fid));
     let mut doomed: BTreeMap<Fid, Vec<(u32, Vec<u32>)>> = BTreeMap::new();
-    for (ObjectsKey { fid, first }, log) in decode::<DestroyLog>(mdt.records, found) {
-        let needed = mdt.object(fid).and_then(|(_, inode)| inode.layout.as_ref()).filter(|layout| {
+    let mut moving: BTreeSet<Fid> = BTreeSet::new();
+    let mut logs = Vec::new();
+    for mdt in mdts {
+        logs.extend(decode::<DestroyLog>(mdt.records, found));
+        moving.extend(decode::<Moving>(mdt.records, found).into_iter().map(|(range, _)| range));
+    }
+    for (ObjectsKey { fid, first }, log) in logs {
+        let needed = object(fid).and_then(|(_, inode)| inode.layout.as_ref()).filter(|layout| {
             let end = |first: u32, osts: &[u32]| u64::from(first) + osts.len() as u64;
             u64::from(first) < end(layout.first_object, &layout.osts)
                 && u64::from(layout.first_object) < end(first, &log.osts)
@@ -21,7 +28,6 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
         }
         doomed.entry(fid).or_default().push((first, log.osts));
     }
-    let moving: BTreeSet<Fid> = decode::<Moving>(mdt.records, found).into_iter().map(|(range, _)| range).collect();
     for &(ost, records) in osts {
         let is_at = |first: u32, osts: &[u32], number: u32| {
             number.checked_sub(first).and_then(|stripe| osts.get(stripe as usize)) == Some(&ost)
@@ -29,7 +35,7 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
         let objects = decode::<Object>(records, found);
         for (key, _) in &objects {
             let (fid, stripe) = (key.fid, key.stripe.0);
-            let layout = mdt.object(fid).and_then(|(_, inode)| {
+            let layout = object(fid).and_then(|(_, inode)| {
                 let may_move = inode.leaving || moving.contains(&Moving::range_of(fid));
                 let may_have_objects = inode.is_file() && (!inode.is_resident() || may_move);
                 inode.layout.as_ref().filter(|_| may_have_objects)

@@ -1,6 +1,6 @@
 //! Consistency checks over the records of targets (`lfsck`).
 //!
-//! [`check`] is a pure function from [`Snapshot`]s of a metadata target and its object targets to a list of
+//! [`check`] is a pure function from [`Snapshot`]s of metadata targets and object targets to a list of
 //! [`Inconsistency`]s. The simulator uses it as an oracle, and an offline check of a stopped file system runs it. It repairs
 //! nothing and knows nothing of clients. The checks between targets are valid only at rest: no destroy in flight, no file half
 //! moved.
@@ -50,15 +50,20 @@ impl Mdt<'_> {
     }
 }
 
-/// Checks a metadata target and its object targets (by index). Returns all inconsistencies.
-pub fn check(mdt: &Snapshot, osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency> {
+/// Checks the metadata targets and the object targets (by index) of a file system. Returns all inconsistencies.
+pub fn check(mdts: &[&Snapshot], osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency> {
     let mut found = Vec::new();
-    let inodes = decode::<Inode>(mdt, &mut found).into_iter().collect();
-    let index = decode::<Oi>(mdt, &mut found).into_iter().map(|(fid, oi)| (fid, oi.ino)).collect();
-    let mdt = Mdt { records: mdt, inodes, index };
-    objects::check(&mdt, &mut found);
-    names::check(&mdt, &mut found);
-    layout::check(&mdt, osts, &mut found);
+    let mut decoded = Vec::new();
+    for records in mdts {
+        let inodes = decode::<Inode>(records, &mut found).into_iter().collect();
+        let index = decode::<Oi>(records, &mut found).into_iter().map(|(fid, oi)| (fid, oi.ino)).collect();
+        decoded.push(Mdt { records, inodes, index });
+    }
+    for mdt in &decoded {
+        objects::check(mdt, &mut found);
+        names::check(mdt, &mut found);
+    }
+    layout::check(&decoded, osts, &mut found);
     found
 }
 

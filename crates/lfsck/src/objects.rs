@@ -2,7 +2,7 @@
 
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
-use proto::Fid;
+use proto::{Fid, TargetName};
 use rules::mode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
 use schema::inode::REGION_BITS;
 use schema::{Header, LargeXattr, MdtState, Orphan, SeqGrant, SmallData};
@@ -12,10 +12,13 @@ type Found = Vec<Inconsistency>;
 
 /// Runs these checks.
 pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
-    if single::<Header>(mdt.records).is_none() {
+    let header = single::<Header>(mdt.records);
+    if header.is_none() {
         found.push(Inconsistency::Missing { what: "target header" });
     }
-    if mdt.object(Fid::ROOT).is_none_or(|(_, root)| !root.is_dir()) {
+    let name = header.and_then(|header| header.name.parse::<TargetName>().ok());
+    let has_root = name.is_none_or(|name| name.index.0 == 0);
+    if has_root && mdt.object(Fid::ROOT).is_none_or(|(_, root)| !root.is_dir()) {
         found.push(Inconsistency::Missing { what: "root directory" });
     }
     index(mdt, found);

@@ -28,7 +28,7 @@ struct World {
 
 impl World {
     fn check(&self) -> Vec<Inconsistency> {
-        crate::check(&self.mdt, &[(0, &self.ost)])
+        crate::check(&[&self.mdt], &[(0, &self.ost)])
     }
 
     fn put<R: Record>(&mut self, id: R::Id, record: R) {
@@ -61,7 +61,8 @@ fn world() -> World {
     let mut grant = SeqGrant::new(ClientUuid(1));
     (1..=5).for_each(|oid| grant.mark_used(oid));
     world.put::<Header>((), Header { name: "fs-MDT0000".into(), ..Header::default() });
-    world.put::<MdtState>((), MdtState { next_region: 3, sequences: vec![SeqRange { start: SEQ + 1, end: SEQ + 9 }] });
+    let sequences = vec![SeqRange { start: SEQ + 1, end: SEQ + 9 }];
+    world.put::<MdtState>((), MdtState { next_region: 3, sequences, ..MdtState::default() });
     world.put::<SeqGrant>(SEQ, grant);
     let dir = |fid, nlink, entries, next_ino, links| Inode {
         fid,
@@ -301,10 +302,10 @@ fn a_name_in_its_second_chain_needs_a_full_first_one() {
     take(&mut world, second, Some(entry("small", SMALL, 8, SMALL_INO)));
     let cookie = second.cookie;
     let misplaced = Inconsistency::EntryMisplaced { dir: Fid::ROOT, name: "small".into(), cookie };
-    assert_eq!(check(&world.mdt, &[]), [misplaced]);
+    assert_eq!(check(&[&world.mdt], &[]), [misplaced]);
     for at in 0..16 {
         take(&mut world, EntryKey { cookie: first.cookie + at, ..first }, Some(Entry::tombstone()));
     }
     world.change::<Inode>(ROOT_INO, |inode| inode.dir.tombstones = 16);
-    assert_eq!(check(&world.mdt, &[]), []);
+    assert_eq!(check(&[&world.mdt], &[]), []);
 }

@@ -8,10 +8,15 @@ use schema::{Inode, MdtState, Oi, Record};
 use store::Batch;
 use target::Format;
 
-/// The records of a new store, with an empty root directory that belongs to `owner` (user and group). The caller seals them
-/// with [`schema::formats`] and commits them as group 1 of an empty engine.
+/// The records of a new store. MDT0000 has an empty root directory that belongs to `owner` (user and group). The caller seals
+/// them with [`schema::formats`] and commits them as group 1 of an empty engine.
 pub fn format(format: &Format, owner: (u32, u32)) -> Batch {
     let mut batch = target::format(format);
+    let state = MdtState { next_region: 1, ..MdtState::default() };
+    batch.put(MdtState::key(&()), state.encode_record());
+    if format.name.index.0 != 0 {
+        return batch;
+    }
     let root = Inode {
         fid: Fid::ROOT,
         mode: S_IFDIR | 0o755,
@@ -26,9 +31,7 @@ pub fn format(format: &Format, owner: (u32, u32)) -> Batch {
         btime_ns: format.wall_ns,
         ..Inode::default()
     };
-    let state = MdtState { next_region: 1, ..MdtState::default() };
     batch.put(Inode::key(&ROOT_INO), root.encode_record());
     batch.put(Oi::key(&Fid::ROOT), Oi { ino: ROOT_INO }.encode_record());
-    batch.put(MdtState::key(&()), state.encode_record());
     batch
 }

@@ -56,8 +56,9 @@ use opens::Opens;
 use ops::Change;
 use osts::Osts;
 use proto::connect::features;
-use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
+use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, SequenceRange, WriteReq};
 use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
+use schema::mdt::SeqRange;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 use target::grants::Grants;
@@ -84,6 +85,10 @@ pub struct Mdt {
     space_grants: Grants,
     /// The engine's space that `space_grants` was last computed from.
     space: Option<store::Space>,
+    /// The metadata targets of FID sequences.
+    fldb: Vec<SequenceRange>,
+    /// The sequences that no client has yet.
+    sequences: Vec<SeqRange>,
     /// The object targets are polled for their space.
     watching: bool,
     /// A range of sequences is being fetched.
@@ -118,6 +123,8 @@ impl Mdt {
             credits: Credits::default(),
             space_grants: Grants::default(),
             space: None,
+            fldb: Vec::new(),
+            sequences: Vec::new(),
             watching: false,
             fetching: false,
             forgetting: false,
@@ -323,6 +330,7 @@ impl Service for Mdt {
     }
 
     fn configured(&mut self, cx: &mut Cx<'_>) {
+        self.fldb.clone_from(&cx.config().sequences);
         self.learn_osts(cx);
         tasks::watch_osts(self, cx);
         self.prefetch_sequences(cx);

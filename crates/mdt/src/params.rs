@@ -1,9 +1,10 @@
 //! Settings and statistics, under Lustre's names.
 
 use proto::connect::DOM_SIZE_DEFAULT;
-use proto::msg::StatfsRep;
-use proto::params::{Bound, Component, OfLod, OfMdt, OfOsp, OfOspSpace, OfPool, OfSpace, Served};
+use proto::msg::{SequenceRange, StatfsRep};
+use proto::params::{Bound, Component, OfFld, OfLod, OfMdt, OfOsp, OfOspSpace, OfPool, OfSeq, OfSpace, Served};
 use proto::{Errno, TargetIndex, TargetKind, TargetName, bound_as_declared};
+use schema::mdt::SeqRange;
 use target::{Cx, device_of, space_text};
 
 use crate::Mdt;
@@ -30,6 +31,8 @@ enum Key<'a> {
     Own(OfMdt),
     Space(OfSpace),
     Lod(OfLod),
+    Fld(OfFld),
+    Seq(OfSeq),
     Pool(OfPool, &'a [u32]),
     Osp(OfOsp, &'a Ost),
     OspSpace(OfOspSpace, &'a StatfsRep),
@@ -126,6 +129,9 @@ fn served<'a>(mdt: &'a Mdt, name: &TargetName) -> Served<Key<'a>> {
         served.add(Component::Mdt, &[&own], Key::Space);
     }
     served.add(Component::Lod, &[&lod], Key::Lod);
+    let device = format!("srv-{name}");
+    served.add(Component::Fld, &[&device], Key::Fld);
+    served.add(Component::Seq, &[&device], Key::Seq);
     for (pool, osts) in mdt.osts.pools() {
         served.add(Component::Lod, &[&lod, pool], |which| Key::Pool(which, osts));
     }
@@ -146,6 +152,11 @@ pub(crate) fn get(mdt: &Mdt, name: &TargetName) -> Vec<(String, String)> {
         Key::Own(which) => of_mdt(*which).value(mdt),
         Key::Space(which) => space_text(*which, &figures),
         Key::Lod(which) => of_lod(*which).value(&(mdt, name)),
+        Key::Fld(OfFld::Fldb) => SequenceRange::text(&mdt.fldb),
+        Key::Seq(OfSeq::Space) => {
+            let range = |range: &SeqRange| SequenceRange { start: range.start, end: range.end, mdt: name.index.0 };
+            SequenceRange::text(&mdt.sequences.iter().map(range).collect::<Vec<_>>())
+        }
         Key::Pool(which, osts) => pool_text(*which, name, osts),
         Key::Osp(which, ost) => of_osp(*which).value(ost),
         Key::OspSpace(which, space) => osp_space_text(*which, space),
@@ -162,7 +173,7 @@ pub(crate) fn set(mdt: &mut Mdt, name: &TargetName, path: &str, value: &str) -> 
             let index = ost.index;
             of_osp(which).set(&mut (mdt, index), which.declared(), value)
         }
-        Key::Space(_) | Key::Pool(..) | Key::OspSpace(..) => None,
+        Key::Space(_) | Key::Fld(_) | Key::Seq(_) | Key::Pool(..) | Key::OspSpace(..) => None,
     }
 }
 

@@ -165,8 +165,11 @@ fn ask_space(mdt: &mut Mdt, cx: &mut Cx<'_>, index: u32) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Checks that the store has a root directory.
+/// Checks that the store of MDT0000 has a root directory.
 pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
+    if cx.name().index.0 != 0 {
+        return Ok(());
+    }
     match tree::find(cx, Fid::ROOT)? {
         Some(root) if root.inode.is_dir() => Ok(()),
         _ => {
@@ -558,8 +561,9 @@ fn ask_all(mdt: &Mdt, cx: &mut Cx<'_>, request: &DestroyReq) -> Result<bool, Sto
 
 fn fetch(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
     let mut state = cx.get::<MdtState>(&())?.unwrap_or_default();
-    if seq_alloc::left(&state) < seq_alloc::LOW {
-        match seq_alloc::fetch(cx, &mut state) {
+    let enough = seq_alloc::left(&state) >= seq_alloc::LOW;
+    if !enough || seq_alloc::is_unpublished(cx, &state) {
+        match seq_alloc::fetch(cx, &mut state, enough) {
             Ok(()) => cx.put::<MdtState>(&(), &state),
             Err(Stop::Wait) => return Err(Stop::Wait),
             Err(Stop::Errno(errno)) => {
@@ -570,6 +574,7 @@ fn fetch(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
         }
     }
     mdt.fetching = false;
+    mdt.sequences = state.sequences;
     Ok(())
 }
 

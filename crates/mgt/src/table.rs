@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use proto::Fid;
-use proto::msg::{Config, Param, Pool, TargetEntry};
-use schema::{FsRec, ParamRec, PoolRec, Record, TargetRec};
+use proto::msg::{Config, Param, Pool, SequenceRange, TargetEntry};
+use schema::{FsRec, ParamRec, PoolRec, Record, SequenceOwner, TargetRec};
 use store::KeyRange;
 use target::{Cx, Stop};
 
@@ -65,6 +65,7 @@ impl FileSystem {
         };
         let param = |(path, value): (&String, &String)| Param { path: path.clone(), value: value.clone() };
         let pool = |(name, osts): (&String, &Vec<u32>)| Pool { name: name.clone(), osts: osts.clone() };
+        let range = |&SequenceOwner { start, end, mdt }: &SequenceOwner| SequenceRange { start, end, mdt };
         Config {
             version: self.record.config_version,
             targets: self.targets.iter().map(entry).collect(),
@@ -72,6 +73,7 @@ impl FileSystem {
             fsname: fsname.to_owned(),
             pools: self.pools.iter().map(pool).collect(),
             replaced: self.record.replaced,
+            sequences: self.record.sequences.iter().map(range).collect(),
         }
     }
 
@@ -96,7 +98,11 @@ pub type Table = BTreeMap<String, FileSystem>;
 /// Reads the whole store.
 pub fn load(cx: &mut Cx<'_>) -> Result<Table, Stop> {
     let mut table = Table::new();
-    for (fsname, record) in all::<FsRec>(cx)? {
+    for (fsname, mut record) in all::<FsRec>(cx)? {
+        // Version 0.2.0 did not record the target: it was MDT0000. The next change of the record stores that.
+        if record.sequences.is_empty() && record.next_sequence > Fid::SEQ_FIRST {
+            record.sequences.push(SequenceOwner { start: Fid::SEQ_FIRST, end: record.next_sequence, mdt: 0 });
+        }
         table.entry(fsname).or_default().record = record;
     }
     for (name, record) in all::<TargetRec>(cx)? {

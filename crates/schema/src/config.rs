@@ -131,6 +131,24 @@ pub struct FsRec {
     /// The number of object targets that were replaced.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
+    /// The metadata targets of the sequences below `next_sequence`, ascending and without overlaps. Sequences in no range
+    /// belong to MDT0000. Since version 0.3.0.
+    #[prost(message, repeated, tag = "150")]
+    pub sequences: Vec<SequenceOwner>,
+}
+
+/// A range of FID sequences and the metadata target that they were allocated to.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct SequenceOwner {
+    /// The first sequence.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// The end, exclusive.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+    /// Index of the metadata target.
+    #[prost(uint32, tag = "3")]
+    pub mdt: u32,
 }
 
 impl Record for FsRec {

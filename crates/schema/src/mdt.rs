@@ -252,6 +252,9 @@ pub struct MdtState {
     /// Sequences from the MGS that no client has yet, in the order in which they are used.
     #[prost(message, repeated, tag = "2")]
     pub sequences: Vec<SeqRange>,
+    /// All ranges that the MGS has allocated to this target, ascending; adjacent ones are one. Since version 0.3.0.
+    #[prost(message, repeated, tag = "150")]
+    pub allocated: Vec<SeqRange>,
 }
 
 impl Record for MdtState {

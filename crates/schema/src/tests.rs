@@ -105,7 +105,11 @@ fn the_records_have_these_bytes_for_ever() {
     golden(0x2_0000_0401, grant, "170000000200000401", "0a100000000000000000000000000000000110031901000000 00000000");
     golden(
         (),
-        MdtState { next_region: 2, sequences: vec![mdt::SeqRange { start: 0x2_0000_0401, end: 0x2_0000_0500 }] },
+        MdtState {
+            next_region: 2,
+            sequences: vec![mdt::SeqRange { start: 0x2_0000_0401, end: 0x2_0000_0500 }],
+            ..MdtState::default()
+        },
         "18",
         "0802120c0881888080201080 8a808020",
     );

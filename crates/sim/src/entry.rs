@@ -221,7 +221,7 @@ const WORLDS: &[World] = &[
         what: "some changes of owners are not made: processes that share files must notice",
         // Few of the drawn changes are changes of an owner that make a difference.
         plan: || Plan {
-            groups: 48,
+            groups: 96,
             ..Plan::calls(2, SharedCalls { user_percent: 60, owners: true, ..SharedCalls::default() })
         },
         canary: Canary::ForgetOwners,
@@ -570,10 +570,11 @@ fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> 
 
 fn summary(report: &Report) -> String {
     format!(
-        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; faults: {}",
+        "seed {} ({}): {} clients, {} metadata and {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; faults: {}",
         report.plan.seed,
         report.plan.profile.name(),
         report.plan.clients,
+        report.plan.mdts,
         report.plan.osts,
         report.events,
         report.time,

@@ -166,6 +166,10 @@ pub struct Plan {
     pub seed: u64,
     /// The kinds of faults.
     pub profile: Profile,
+    /// Number of metadata targets.
+    pub mdts: usize,
+    /// The metadata targets other than MDT0000 are added while programs run, within this time.
+    pub added_within: Option<Duration>,
     /// Number of object targets.
     pub osts: usize,
     /// Number of clients.
@@ -300,6 +304,11 @@ impl Plan {
         let plan = Plan {
             seed,
             profile,
+            mdts: pick(rng, &[(4, 1), (2, 2), (1, 4)]),
+            added_within: pick(
+                rng,
+                &[(1, None), (1, Some(Duration::from_millis(20))), (1, Some(Duration::from_secs(3)))],
+            ),
             osts: pick(rng, &[(2, 1), (3, 2), (2, 3), (1, 5)]),
             clients: pick(rng, &[(1, 1), (4, 2), (3, 3), (1, 5)]),
             processes: rng.range(1, 4) as usize,
@@ -505,6 +514,8 @@ impl Plan {
         Plan {
             seed,
             profile: Profile::Clients,
+            mdts: 1,
+            added_within: None,
             osts: 2,
             clients: 2,
             processes: 0,

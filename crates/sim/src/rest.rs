@@ -146,17 +146,17 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
 /// What is wrong or still to be done.
 fn look(world: &mut World) -> Result<Vec<String>, String> {
     let mut wrong = recovering(world);
-    let mut mdt = Snapshot::default();
+    let mut mdts = Vec::new();
     let mut osts = Vec::new();
     let servers = world.servers.len();
     let lands = every_change_lands(world);
     for server in &mut world.servers {
         let snapshot =
             Snapshot::of_engine(&server.engine).map_err(|error| format!("{} cannot be read: {error}", server.name))?;
-        wrong.extend(left_behind(server, &snapshot, servers));
+        wrong.extend(left_behind(server, &snapshot, servers, world.plan.mdts));
         match server.name.kind {
             TargetKind::Mgt => {}
-            TargetKind::Mdt => mdt = snapshot,
+            TargetKind::Mdt => mdts.push(snapshot),
             TargetKind::Ost => {
                 let DataResult::Files(files) = server.data.run(&DataOp::List { from: 0, limit: u32::MAX }) else {
                     return Err(format!("{} does not list its data files", server.name));
@@ -177,17 +177,20 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
             }
         }
     }
-    for (key, _) in mdt.range(&Orphan::all()) {
-        wrong.push(format!("an orphan is left: {:?}", Orphan::parse_key(key)));
+    for mdt in &mdts {
+        for (key, _) in mdt.range(&Orphan::all()) {
+            wrong.push(format!("an orphan is left: {:?}", Orphan::parse_key(key)));
+        }
+        for (key, _) in mdt.range(&Moving::all()) {
+            wrong.push(format!("records of moving files are left: {:?}", Moving::parse_key(key)));
+        }
+        for (key, _) in mdt.range(&DestroyLog::all()) {
+            wrong.push(format!("objects are still to be destroyed: {:?}", DestroyLog::parse_key(key)));
+        }
     }
-    for (key, _) in mdt.range(&Moving::all()) {
-        wrong.push(format!("records of moving files are left: {:?}", Moving::parse_key(key)));
-    }
-    for (key, _) in mdt.range(&DestroyLog::all()) {
-        wrong.push(format!("objects are still to be destroyed: {:?}", DestroyLog::parse_key(key)));
-    }
+    let mdts: Vec<&Snapshot> = mdts.iter().collect();
     let osts: Vec<(u32, &Snapshot)> = osts.iter().map(|(index, snapshot)| (*index, snapshot)).collect();
-    wrong.extend(lfsck::check(&mdt, &osts).iter().map(ToString::to_string));
+    wrong.extend(lfsck::check(&mdts, &osts).iter().map(ToString::to_string));
     Ok(wrong)
 }
 
@@ -268,9 +271,9 @@ fn recovering(world: &World) -> Vec<String> {
     wrong
 }
 
-/// What a target still holds for clients. All other `servers` have a session with the management target, and the metadata target
+/// What a target still holds for clients. All other `servers` have a session with the management target, and each metadata target
 /// has one with each object target.
-fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize) -> Vec<String> {
+fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize, mdts: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut most = |what: &str, value: &str, most: usize| {
         if value.trim().parse::<usize>().is_ok_and(|value| value > most) {
@@ -282,7 +285,7 @@ fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize) -> Vec<Stri
     let sessions = match server.name.kind {
         TargetKind::Mgt => servers - 1,
         TargetKind::Mdt => 0,
-        TargetKind::Ost => 1,
+        TargetKind::Ost => mdts,
     };
     let limits = [
         ("open_files", 0),

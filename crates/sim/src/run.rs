@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use proto::TargetKind;
 use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
@@ -79,7 +80,7 @@ fn call_max(plan: &Plan) -> Duration {
     let limits = Limits::of(plan);
     // A recovery that waits for the dead, a lock that they hold (longer if one of their requests waited for it), and a tenth of
     // that at each further target.
-    let targets = plan.osts as u32 + 1;
+    let targets = (plan.osts + plan.mdts) as u32;
     limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
 }
 
@@ -186,8 +187,17 @@ impl<'w> Run<'w> {
 
     fn start(&mut self) -> Result<(), String> {
         for server in 0..self.world.servers.len() {
-            let pause = Duration::from_micros(self.rng.below(5_000));
-            self.world.start_server(server, pause);
+            let name = &self.world.servers[server].name;
+            match self.world.plan.added_within.filter(|_| name.kind == TargetKind::Mdt && name.index.0 > 0) {
+                Some(within) => {
+                    let pause = Duration::from_nanos(self.rng.below(within.as_nanos() as u64));
+                    self.world.add_server(server, pause);
+                }
+                None => {
+                    let pause = Duration::from_micros(self.rng.below(5_000));
+                    self.world.start_server(server, pause);
+                }
+            }
         }
         let begins = if self.world.plan.is_quiet() { QUIET_MAX } else { Duration::from_secs(120) };
         let limit = self.world.now + begins;
@@ -262,7 +272,11 @@ impl<'w> Run<'w> {
         }
         let limit = self.world.now + heal_max(&self.world.plan);
         self.bounded(limit, "not everything ends after the last fault", |world| {
-            world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
+            world.sched.is_idle()
+                && world.all_are_added()
+                && world.all_serve()
+                && world.all_are_joined()
+                && world.all_have_left()
         })?;
 
         self.judge_calls(call_max(&self.world.plan))?;

@@ -106,7 +106,7 @@ impl Spy {
                 }
             }
             Some(Opcode::MgsSeqRange) => {
-                let Ok(SeqRangeRep { start, end }) = frame.decode() else { return Ok(()) };
+                let Ok(SeqRangeRep { start, end, .. }) = frame.decode() else { return Ok(()) };
                 let request = (to, server, h.xid.0);
                 if self.ranges.iter().any(|(first, range_end, of)| *of != request && start < *range_end && *first < end)
                 {
@@ -376,7 +376,7 @@ mod tests {
         let range = |xid, start, end| {
             let (opcode, xid) = (Opcode::MgsSeqRange as u16, Xid(xid));
             let header = Header { opcode, xid, flags: flags::REPLY, ..Header::default() };
-            Frame::new(header, &SeqRangeRep { start, end }, proto::Bytes::new())
+            Frame::new(header, &SeqRangeRep { start, end, published: true }, proto::Bytes::new())
         };
         let mgs = Node::Server(0);
         assert_eq!(spy.answers(mgs, MDT, &range(1, 10, 20)), Ok(()));

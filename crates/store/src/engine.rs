@@ -72,6 +72,9 @@ pub struct Space {
     pub at_once: u64,
     /// The number of stored records.
     pub records: u64,
+    /// The number of the medium: the same for all stores and data files of this machine that share its space, and different
+    /// everywhere else. 0 if it is not known.
+    pub disk: u64,
 }
 
 /// Errors of an engine, by what to do next. Each message says what happened, to what, and what to do.

@@ -205,6 +205,6 @@ impl Engine for MemEngine {
         let total = state.capacity.unwrap_or(1 << 40);
         let left = total.saturating_sub(state.bytes);
         let reserve = state.reserve.unwrap_or(total / 20).min(left);
-        Ok(Space { total, free: left - reserve, reserve, at_once: left, records: state.records.len() as u64 })
+        Ok(Space { total, free: left - reserve, reserve, at_once: left, records: state.records.len() as u64, disk: 0 })
     }
 }

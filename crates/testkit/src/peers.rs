@@ -75,7 +75,8 @@ impl<S: Service> Peers<S> {
     /// A target that was formatted as `name` in this store, started; nobody is connected.
     pub fn new(name: &'static str, engine: MemEngine, options: Options, make: fn() -> S) -> Peers<S> {
         let mut host = Host::new(engine);
-        host.space = Some(Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 20, at_once: 1 << 39, records: 0 });
+        host.space =
+            Some(Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 20, at_once: 1 << 39, records: 0, disk: 0 });
         let mut peers = Peers {
             host,
             now: Instant(1),

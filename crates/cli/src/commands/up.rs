@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// Name of the file system; by default that of the file system in the directory, or adamant
     #[arg(long)]
     pub fsname: Option<String>,
-    /// Number of metadata targets; this version serves one
+    /// Number of metadata targets
     #[arg(long, default_value_t = 1)]
     pub mdts: u32,
     /// Number of object targets
@@ -65,8 +65,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if !TargetName::fsname_is_valid(fsname) {
         bail!("'{fsname}' cannot name a file system; use 1 to 8 letters, digits or underscores");
     }
-    if arguments.mdts != 1 {
-        bail!("this version serves one metadata target; leave --mdts away or say --mdts 1");
+    if !(1..=1000).contains(&arguments.mdts) {
+        bail!("--mdts {}: a node serves 1 to 1000 metadata targets", arguments.mdts);
     }
     if arguments.osts > 1000 {
         bail!("{} object targets are too many for one node; at most 1000", arguments.osts);
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         (held, named) => held.or_else(|| named.clone()).unwrap_or_else(|| "adamant".to_owned()),
     };
     let mut plan = Plan { arguments, home, fsname, mount, start };
-    let wanted = plan.home.wanted(plan.arguments.osts)?;
+    let wanted = plan.home.wanted(plan.arguments.mdts, plan.arguments.osts)?;
     if server.is_some() && wanted.iter().any(|target| !target.there) {
         bail!("it runs already, with fewer targets than you want; stop it first with: {}", plan.down_command());
     }

@@ -36,8 +36,8 @@ impl OpId {
 pub(crate) enum WaitKey {
     /// The mount is complete.
     Mounted,
-    /// A sequence of FIDs.
-    Sequence,
+    /// A sequence of FIDs of a metadata target.
+    Sequence(Dest),
     /// A target appeared in the configuration, or serves requests.
     Target(Dest),
     /// An operation ended while the client unmounts.

@@ -15,7 +15,7 @@ use crate::coherence::op::Task;
 use crate::coherence::request::Pending;
 use crate::coherence::world::World;
 use crate::coherence::{data, locks, lost, metadata_write_back};
-use crate::session::{Event, Sequences};
+use crate::session::Event;
 
 /// Locks that a session gets at a time to replay: more than a request carries, and little memory.
 const REPLAYS_AT_ONCE: usize = 8192;
@@ -238,7 +238,8 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     open.into_iter().for_each(|fh| w.files.lost(fh));
     if let Dest::Mdt(_) = dest {
         // Versions start again if the target's history does.
-        for node in w.nodes.iter_mut() {
+        let World { nodes, fld, .. } = w;
+        for node in nodes.iter_mut().filter(|node| Dest::Mdt(fld.mdt(node.fid)) == dest) {
             node.validity.doubt(bits::UPDATE | bits::LAYOUT);
             if let Some(attr) = &mut node.attr {
                 attr.version = 0;
@@ -247,6 +248,6 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
                 dir.forget_all();
             }
         }
-        w.sequences = Sequences::default();
+        w.sequences.remove(&dest);
     }
 }

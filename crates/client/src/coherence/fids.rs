@@ -7,46 +7,75 @@ use crate::base::{Dest, Step, WaitKey};
 use crate::coherence::cx::{Cx, Run, Stop};
 use crate::coherence::op::Task;
 use crate::coherence::request::Request;
+use crate::coherence::world::World;
 
 /// The FID of a node number.
 pub(crate) fn fid_of(ino: u64) -> Run<Fid> {
     Fid::from_ino(ino).ok_or(Stop::Errno(Errno::ESTALE))
 }
 
-/// The FID for a new object; the same on every attempt.
-pub(crate) fn new_fid(cx: &mut Cx<'_>) -> Run<Fid> {
+/// The FID for a new object on this metadata target; the same on every attempt.
+pub(crate) fn new_fid(cx: &mut Cx<'_>, dest: Dest) -> Run<Fid> {
     if let Some(ino) = cx.memo(Step::NewFid) {
         return fid_of(ino);
     }
-    match cx.w.sequences.take() {
+    let began = cx.began(Step::Sequence);
+    let sequences = cx.w.sequences.entry(dest).or_default();
+    let fid = sequences.take();
+    if let (None, true, Some(errno)) = (fid, began, sequences.failed) {
+        return Err(Stop::Errno(errno));
+    }
+    if sequences.wants_more() || fid.is_none() && !sequences.requested {
+        sequences.requested = true;
+        sequences.failed = None;
+        cx.spawn(Task::Sequence(dest));
+    }
+    match fid {
         Some(fid) => {
-            if cx.w.sequences.wants_more() {
-                cx.w.sequences.requested = true;
-                cx.spawn(Task::Sequence);
-            }
             cx.set_memo(Step::NewFid, fid.ino());
             Ok(fid)
         }
         None => {
-            if let (true, Some(errno)) = (cx.began(Step::Sequence), cx.w.sequences.failed) {
-                return Err(Stop::Errno(errno));
-            }
             cx.set_memo(Step::Sequence, 0);
-            if !cx.w.sequences.requested {
-                cx.w.sequences.requested = true;
-                cx.w.sequences.failed = None;
-                cx.spawn(Task::Sequence);
-            }
-            Err(cx.wait(WaitKey::Sequence))
+            Err(cx.wait(WaitKey::Sequence(dest)))
         }
     }
 }
 
+/// Starts to fetch the first sequence of a metadata target, unless there is one.
+pub(crate) fn prepare(w: &mut World, dest: Dest) {
+    let sequences = w.sequences.entry(dest).or_default();
+    if !sequences.requested {
+        sequences.requested = true;
+        w.spawn(Task::Sequence(dest));
+    }
+}
+
+/// The operation that took this FID has ended.
+pub(crate) fn settled(w: &mut World, fid: Fid) {
+    let dest = w.mdt_of(fid);
+    if let Some(sequences) = w.sequences.get_mut(&dest) {
+        sequences.settled(fid);
+    }
+}
+
 /// Background: fetches a further sequence of FIDs.
-pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
-    let frame = cx.rpc(Step::Main, Dest::Mdt(0), Opcode::SeqAlloc, |_, _| Request::new(&SeqAllocReq {}))?;
+pub(crate) fn sequence(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    let frame = cx.rpc(Step::Main, dest, Opcode::SeqAlloc, |_, _| Request::new(&SeqAllocReq {}))?;
     let rep: SeqAllocRep = frame.decode().map_err(|_| Errno::EPROTO)?;
-    cx.w.sequences.granted(rep.seq, rep.width);
-    cx.w.wake(WaitKey::Sequence);
+    if let Dest::Mdt(index) = dest {
+        cx.w.fld.grant(rep.seq, index);
+    }
+    cx.w.sequences.entry(dest).or_default().granted(rep.seq, rep.width);
+    cx.w.wake(WaitKey::Sequence(dest));
     Ok(())
+}
+
+/// No sequence could be fetched. Operations that wait for one request it again.
+pub(crate) fn sequence_failed(w: &mut World, dest: Dest, errno: Errno) {
+    let sequences = w.sequences.entry(dest).or_default();
+    sequences.requested = false;
+    sequences.failed = Some(errno);
+    w.log(format!("no new FIDs from {}: {errno}", w.target_name(dest)));
+    w.wake(WaitKey::Sequence(dest));
 }

@@ -15,7 +15,7 @@ use crate::coherence::cx::{Cx, Held, Run, Stop};
 use crate::coherence::op::{Memo, OpState, Task};
 use crate::coherence::request::{self, Request, Wants};
 use crate::coherence::world::World;
-use crate::coherence::{data, kernel, local_opens, metadata_write_back};
+use crate::coherence::{data, fids, kernel, local_opens, metadata_write_back};
 
 /// The lock caches of all targets.
 #[derive(Default)]
@@ -240,7 +240,7 @@ pub(crate) fn release_all(w: &mut World, op: &OpState) {
         match memo {
             Memo::Number(ino) if *step == Step::NewFid => {
                 if let Some(fid) = Fid::from_ino(*ino) {
-                    w.sequences.settled(fid);
+                    fids::settled(w, fid);
                 }
             }
             Memo::Lock { dest, cookie } => release(w, *dest, *cookie),

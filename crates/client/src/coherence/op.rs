@@ -23,7 +23,7 @@ pub(crate) enum Task {
     /// Look up the root, which completes the mount.
     Root,
     /// Fetch the next sequence of FIDs.
-    Sequence,
+    Sequence(Dest),
     /// Give a lock back: flush, invalidate, cancel.
     Callback {
         /// The target of the lock.

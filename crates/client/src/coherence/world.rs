@@ -18,7 +18,7 @@ use crate::coherence::metadata_write_back::MetadataWriteBack;
 use crate::coherence::op::Task;
 use crate::coherence::reclaim::Reclaim;
 use crate::coherence::request::Pending;
-use crate::session::{Imports, Sequences};
+use crate::session::{Fld, Imports, Sequences};
 use crate::stats::Stats;
 
 /// The reply that is being applied.
@@ -70,8 +70,10 @@ pub(crate) struct World {
     pub(crate) metadata_write_back: MetadataWriteBack,
     /// Closes that were not sent, or are not answered.
     pub(crate) closes: Closes,
-    /// FIDs for new objects.
-    pub(crate) sequences: Sequences,
+    /// FIDs for new objects, by metadata target.
+    pub(crate) sequences: BTreeMap<Dest, Sequences>,
+    /// The metadata targets of FID sequences.
+    pub(crate) fld: Fld,
     /// The mount is complete: programs can make calls.
     pub mounted: bool,
     /// The mount failed for good; nothing is retried.
@@ -137,7 +139,8 @@ impl World {
             locks: Locks::default(),
             metadata_write_back: MetadataWriteBack::default(),
             closes: closes::none(),
-            sequences: Sequences::default(),
+            sequences: BTreeMap::new(),
+            fld: Fld::default(),
             mounted: false,
             failed: false,
             abandoned_records: Vec::new(),
@@ -168,8 +171,8 @@ impl World {
     }
 
     /// The metadata target of an object.
-    pub(crate) fn mdt_of(&self, _fid: Fid) -> Dest {
-        Dest::Mdt(0)
+    pub(crate) fn mdt_of(&self, fid: Fid) -> Dest {
+        Dest::Mdt(self.fld.mdt(fid))
     }
 
     /// Adds an effect for the driver.

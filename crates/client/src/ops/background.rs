@@ -3,7 +3,7 @@
 use proto::Errno;
 
 use super::config;
-use crate::base::{Dest, WaitKey};
+use crate::coherence::fids;
 use crate::coherence::op::Task;
 use crate::coherence::world::World;
 
@@ -11,13 +11,7 @@ use crate::coherence::world::World;
 pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
     match task {
         Task::Root => config::root_failed(w, errno),
-        Task::Sequence => {
-            w.sequences.requested = false;
-            w.sequences.failed = Some(errno);
-            w.log(format!("no new FIDs from {}: {errno}", w.target_name(Dest::Mdt(0))));
-            // Operations that wait for it request one again.
-            w.wake(WaitKey::Sequence);
-        }
+        Task::Sequence(dest) => fids::sequence_failed(w, *dest, errno),
         Task::Listing { ino } => {
             if let Some(dir) = w.nodes.get_mut(*ino).and_then(|node| node.dir.as_mut()) {
                 dir.fetching = false;

@@ -16,6 +16,7 @@ use crate::base::Dest;
 use crate::base::Step;
 use crate::base::WaitKey;
 use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids;
 use crate::coherence::op::Task;
 use crate::coherence::request::Pending;
 use crate::coherence::request::Request;
@@ -188,6 +189,7 @@ fn take(w: &mut World, config: Config) {
             w.config_params.clear();
         }
     }
+    w.fld.publish(&config.sequences);
     w.pools = config.pools.into_iter().map(|pool| (pool.name, pool.osts)).collect();
     set_params(w, config.params);
     if w.imports.get(Dest::Mdt(0)).is_none() {
@@ -231,9 +233,8 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
     }
     cx.w.mounted = true;
     (cx.w.mount_deadline, cx.w.mount_look) = (None, None);
-    if !cx.w.options.read_only && !cx.w.sequences.requested {
-        cx.w.sequences.requested = true;
-        cx.spawn(Task::Sequence);
+    if !cx.w.options.read_only {
+        fids::prepare(cx.w, Dest::Mdt(0));
     }
     cx.w.effect(Effect::Mounted);
     cx.w.wake(WaitKey::Mounted);

@@ -75,10 +75,10 @@ fn space(
     }
 }
 
-/// The total space of several targets. Targets on the same disk share its bytes.
+/// The total space of several targets. Targets on the same disk share its bytes, and the files that would still fit.
 #[derive(Default)]
 struct Sum {
-    /// Bytes of targets with a disk of their own, and the objects of all targets.
+    /// What targets with a disk of their own have, and the objects of all targets.
     own: StatfsRep,
     /// For each disk, with what its targets have granted to clients (`free` less `available`) in `grant`.
     disks: BTreeMap<u64, StatfsRep>,
@@ -86,13 +86,15 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, rep: &StatfsRep) {
-        self.own.files = self.own.files.saturating_add(rep.files);
-        self.own.files_free = self.own.files_free.saturating_add(rep.files_free);
+        self.own.files = self.own.files.saturating_add(rep.files.saturating_sub(rep.files_free));
         if rep.disk == 0 {
+            self.add_free_files(rep.files_free);
             self.add_bytes(rep.total, rep.free, rep.available);
             return;
         }
-        let disk = self.disks.entry(rep.disk).or_insert(StatfsRep { free: u64::MAX, ..StatfsRep::default() });
+        let none = StatfsRep { free: u64::MAX, files_free: u64::MAX, ..StatfsRep::default() };
+        let disk = self.disks.entry(rep.disk).or_insert(none);
+        disk.files_free = disk.files_free.min(rep.files_free);
         disk.total = disk.total.max(rep.total);
         disk.free = disk.free.min(rep.free);
         disk.grant = disk.grant.saturating_add(rep.free.saturating_sub(rep.available));
@@ -104,8 +106,14 @@ impl Sum {
         self.own.available = self.own.available.saturating_add(available);
     }
 
+    fn add_free_files(&mut self, free: u64) {
+        self.own.files = self.own.files.saturating_add(free);
+        self.own.files_free = self.own.files_free.saturating_add(free);
+    }
+
     fn all(mut self) -> StatfsRep {
         for disk in core::mem::take(&mut self.disks).into_values() {
+            self.add_free_files(disk.files_free);
             self.add_bytes(disk.total, disk.free, disk.free.saturating_sub(disk.grant));
         }
         self.own
@@ -214,4 +222,30 @@ pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     }
     super::stale_if_gone(crate::ops::data::migrate(cx, ino, wish))?;
     Ok(Answer::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_on_one_disk_share_its_bytes_and_free_files() {
+        let one = |disk, files, free| StatfsRep {
+            disk,
+            files,
+            files_free: free,
+            total: 100,
+            free,
+            available: free - 1,
+            ..StatfsRep::default()
+        };
+        let mut sum = Sum::default();
+        [one(7, 25, 20), one(7, 40, 19), one(8, 12, 10), one(0, 3, 2), one(0, 6, 2)]
+            .iter()
+            .for_each(|rep| sum.add(rep));
+        let all = sum.all();
+        assert_eq!((all.total, all.free, all.available), (400, 19 + 10 + 4, 19 - 2 + 9 + 2));
+        let used = 5 + 21 + 2 + 1 + 4;
+        assert_eq!((all.files, all.files_free), (used + 19 + 10 + 4, 19 + 10 + 4));
+    }
 }

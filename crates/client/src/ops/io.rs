@@ -234,7 +234,7 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     cx.set_memo(Step::Losses, losses);
     data::sync_all(cx)?;
     closes::drained(cx)?;
-    sync_metadata(cx)?;
+    sync_metadata(cx, false)?;
     if cx.w.losses.count != losses {
         stdx::mark!("lost_beside_sync");
         return Err(cx.w.losses.errno.unwrap_or(Errno::EIO).into());
@@ -245,20 +245,22 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     }
 }
 
-/// Makes durable what metadata targets have acknowledged to this client.
-pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
+/// Makes durable what metadata targets have acknowledged to this client. One that is away is waited for only if there is
+/// something, or if `all` are wanted.
+pub(super) fn sync_metadata(cx: &mut Cx<'_>, all: bool) -> Run<()> {
     let mut missing = false;
     let mut failed = None;
     for dest in cx.w.imports.dests() {
-        let left = cx.began(Step::GoodBye(dest));
-        if let (Dest::Mdt(_), false) = (dest, left) {
-            match cx
-                .start_rpc(Step::SyncTarget(dest), dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: None }))
-            {
-                None => missing = true,
-                Some(Ok(_)) => {}
-                Some(Err(errno)) => failed = Some(errno),
-            }
+        let Dest::Mdt(_) = dest else { continue };
+        let step = Step::SyncTarget(dest);
+        let has_all = cx.w.imports.get(dest).is_some_and(|target| !target.is_full() && !target.import.keeps_changes());
+        if cx.began(Step::GoodBye(dest)) || !all && has_all && !cx.began(step) {
+            continue;
+        }
+        match cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: None })) {
+            None => missing = true,
+            Some(Ok(_)) => {}
+            Some(Err(errno)) => failed = Some(errno),
         }
     }
     match (missing, failed) {

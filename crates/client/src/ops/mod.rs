@@ -105,7 +105,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
     match task {
         Task::Config => config::follow(cx),
         Task::Root => config::root(cx),
-        Task::Sequence => fids::sequence(cx),
+        Task::Sequence(dest) => fids::sequence(cx, *dest),
         Task::Callback { dest, cookie } => callback::callback(cx, *dest, *cookie),
         Task::Close(batch) => closes::send(cx, batch),
         Task::Batch(batch) => metadata_write_back::send(cx, batch),

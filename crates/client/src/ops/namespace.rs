@@ -65,8 +65,8 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent])?;
-    let fid = new_fid(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
+    let fid = new_fid(cx, dest)?;
     let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let lease = w.wants_lease(parent);
         let names = lease || w.wants_directory_lock(parent);
@@ -225,7 +225,7 @@ pub(crate) fn rename(
     if !cx.began(Step::Main) {
         metadata_write_back::end_private(cx, parent, name)?;
     }
-    let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx)?) } else { None };
+    let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx, dest)?) } else { None };
     let reported = local_opens::reported(cx, new_parent, new_name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let (from, to) = (NameRequest::now(w, parent, name), NameRequest::now(w, new_parent, new_name));

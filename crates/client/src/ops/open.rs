@@ -121,7 +121,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent])?;
-    let fid = new_fid(cx)?;
+    let fid = new_fid(cx, dest)?;
     let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let exclusive = w.wants_lease(parent);
         let names = exclusive || w.wants_directory_lock(parent);

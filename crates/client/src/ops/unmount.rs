@@ -115,7 +115,8 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
             return Err(cx.wait(WaitKey::Drained));
         }
         if cx.w.mounted && !cx.w.options.read_only {
-            match super::io::sync_metadata(cx) {
+            // One that is away waits after its restart for this client, unless the client takes its leave then.
+            match super::io::sync_metadata(cx, true) {
                 // A soft mount whose servers are unreachable may have nothing there that could be lost.
                 Err(Stop::Errno(errno)) => {
                     if cx.w.imports.iter().any(|target| target.import.keeps_changes()) {

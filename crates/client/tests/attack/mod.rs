@@ -616,7 +616,12 @@ impl Values<'_> {
                 osts: vec![0, self.u()],
             }
             .encode_to_vec(),
-            Opcode::MgsSeqRange => SeqRangeReq { target: self.text() }.encode_to_vec(),
+            Opcode::MgsSeqRange => SeqRangeReq {
+                target: self.text(),
+                allocated: vec![SequenceRange { start: self.n(), end: self.n(), mdt: self.u() }],
+                report_only: self.bool(),
+            }
+            .encode_to_vec(),
             Opcode::Connect => ConnectReq {
                 client_uuid: mutate::random(self.rng, 17).into(),
                 target: self.text(),

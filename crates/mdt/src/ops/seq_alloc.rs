@@ -3,11 +3,11 @@
 
 use crate::Mdt;
 use bytes::Bytes;
-use proto::msg::{SeqAllocRep, SeqRangeRep, SeqRangeReq};
+use proto::msg::{SeqAllocRep, SeqRangeRep, SeqRangeReq, SequenceRange};
 use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName};
 use schema::mdt::SeqRange;
 use schema::{MdtState, SeqGrant};
-use target::{Cx, Reply, Stop};
+use target::{Cx, LogLevel, Reply, Stop};
 
 /// Below this number of remaining sequences, the target prefetches another range.
 pub const LOW: u64 = 16;
@@ -17,7 +17,7 @@ pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     let uuid = cx.client().ok_or(Errno::ENOTCONN)?;
     let mut state = cx.get::<MdtState>(&())?.unwrap_or_default();
     if left(&state) == 0 {
-        fetch(cx, &mut state)?;
+        fetch(cx, &mut state, false)?;
     }
     let range = state.sequences.iter_mut().find(|range| !range.is_empty()).ok_or(Errno::EIO)?;
     let seq = range.start;
@@ -26,6 +26,7 @@ pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     let low = left(&state) < LOW;
     cx.put::<MdtState>(&(), &state);
     cx.put::<SeqGrant>(&seq, &SeqGrant::new(uuid));
+    mdt.sequences = state.sequences;
     if let Some(look) = &mut mdt.strays {
         look.granted.insert(seq);
     }
@@ -53,16 +54,45 @@ pub fn left(state: &MdtState) -> u64 {
     state.sequences.iter().map(SeqRange::len).sum()
 }
 
-/// Fetches a range from the MGS into `state`, which the caller writes.
-pub fn fetch(cx: &mut Cx<'_>, state: &mut MdtState) -> Result<(), Stop> {
+/// Whether the configuration lacks a range of this target: an older copy of the MGT's store was accepted. Only an MGS since
+/// version 0.3.0 publishes ranges.
+pub fn is_unpublished(cx: &Cx<'_>, state: &MdtState) -> bool {
+    let (published, mdt) = (&cx.config().sequences, cx.name().index.0);
+    let is_in = |range: &SeqRange| {
+        published.iter().any(|known| known.mdt == mdt && known.start <= range.start && range.end <= known.end)
+    };
+    !published.is_empty() && !state.allocated.iter().all(is_in)
+}
+
+/// Reports this target's ranges to the MGS and fetches another one into `state`, which the caller writes. `report_only`: none is
+/// needed.
+pub fn fetch(cx: &mut Cx<'_>, state: &mut MdtState, report_only: bool) -> Result<(), Stop> {
     let mgs = TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: TargetIndex(0) };
-    let request = SeqRangeReq { target: cx.name().to_string() };
+    let mdt = cx.name().index.0;
+    let allocated =
+        state.allocated.iter().map(|range| SequenceRange { start: range.start, end: range.end, mdt }).collect();
+    let request = SeqRangeReq { target: cx.name().to_string(), allocated, report_only };
     let frame = cx.upstream(&mgs, Opcode::MgsSeqRange, &request, Bytes::new())?;
     Errno::from_status(frame.header.status)?;
-    let range: SeqRangeRep = frame.decode().map_err(|_| Errno::EPROTO)?;
-    if range.start < Fid::SEQ_FIRST || range.end <= range.start || range.end > Fid::SEQ_LAST + 1 {
+    let rep: SeqRangeRep = frame.decode().map_err(|_| Errno::EPROTO)?;
+    if mdt != 0 && !rep.published {
+        cx.log(
+            LogLevel::Error,
+            "the MGS is of a version before 0.3.0, which knows one metadata target: upgrade it first".to_owned(),
+        );
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    if report_only && rep.start == rep.end {
+        return Ok(());
+    }
+    if rep.start < Fid::SEQ_FIRST || rep.end <= rep.start || rep.end > Fid::SEQ_LAST + 1 {
         return Err(Errno::EPROTO.into());
     }
-    state.sequences.push(SeqRange { start: range.start, end: range.end });
+    let range = SeqRange { start: rep.start, end: rep.end };
+    state.sequences.push(range);
+    match state.allocated.last_mut().filter(|last| last.end == range.start) {
+        Some(last) => last.end = range.end,
+        None => state.allocated.push(range),
+    }
     Ok(())
 }

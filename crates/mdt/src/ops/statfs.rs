@@ -26,6 +26,7 @@ pub fn figures(mdt: &Mdt, space: &store::Space) -> StatfsRep {
         available: space.free.saturating_sub(mdt.space_grants.total()),
         files: used.saturating_add(files_free),
         files_free,
+        disk: space.disk,
         ..StatfsRep::default()
     }
 }

@@ -75,7 +75,7 @@ impl World {
         };
         let sequences = vec![SeqRange { start: Fid::SEQ_FIRST, end: Fid::SEQ_FIRST + 1000 }];
         batch.put(TargetHeader::key(&()), header.encode_record());
-        batch.put(MdtState::key(&()), MdtState { next_region: 1, sequences }.encode_record());
+        batch.put(MdtState::key(&()), MdtState { next_region: 1, sequences, ..MdtState::default() }.encode_record());
         engine.commit(1, &batch.seal(&schema::formats())).expect("in memory");
         let kit = Peers::new("fs-MDT0000", engine, Options::default(), || Mdt::new(Settings::default()));
         let mut world = World { kit, time_ns: 1_000_000 };
@@ -272,7 +272,7 @@ impl World {
     pub(crate) fn check(&mut self) {
         self.sync();
         let snapshot = Snapshot::of_engine(&self.host.engine).expect("whole");
-        let found: Vec<String> = lfsck::check(&snapshot, &[]).iter().map(ToString::to_string).collect();
+        let found: Vec<String> = lfsck::check(&[&snapshot], &[]).iter().map(ToString::to_string).collect();
         assert!(found.is_empty(), "{found:#?}");
         assert!(self.log.is_empty(), "{:#?}", self.log);
     }

@@ -1,11 +1,16 @@
 //! Sequence ranges: allocates the FID sequences that a metadata target may grant to clients. The allocation is durable before
 //! it is answered, and a range is never allocated twice: if the reply is lost, the range is unused for ever.
+//!
+//! The configuration publishes the target of each range (`Config::sequences`, Lustre's FLDB). If an older copy of the store is
+//! accepted, the ranges that were allocated since then are skipped, and their targets report them.
 
-use proto::msg::{SeqRangeRep, SeqRangeReq};
+use proto::msg::{SeqRangeRep, SeqRangeReq, SequenceRange};
 use proto::{Errno, Fid, TargetKind, TargetName};
+use schema::{FsRec, SequenceOwner};
 use target::{Cx, Reply, Request, Stop};
 
 use crate::Mgt;
+use crate::ops::register;
 use crate::table::Table;
 
 /// Sequences in one range.
@@ -35,18 +40,63 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     if name.kind != TargetKind::Mdt {
         return Err(Errno::EINVAL.into());
     }
-    let fs = mgt.table.get_mut(&name.fsname).ok_or(Errno::ENOENT)?;
+    let fs = mgt.table.get(&name.fsname).ok_or(Errno::ENOENT)?;
     if !fs.targets.contains_key(&req.target) {
         return Err(Errno::ENOENT.into());
     }
-    let start = fs.record.next_sequence.max(Fid::SEQ_FIRST);
-    let end = (start + WIDTH).min(Fid::SEQ_LAST + 1);
-    if start >= end {
-        return Err(Errno::ENOSPC.into());
+    let mdt = name.index.0;
+    let mut record = fs.record.clone();
+    for reported in &req.allocated {
+        take_over(&mut record, mdt, reported)?;
+    }
+    let mut reply = SeqRangeRep { published: true, ..SeqRangeRep::default() };
+    if !req.report_only {
+        reply.start = record.next_sequence.max(Fid::SEQ_FIRST);
+        reply.end = (reply.start + WIDTH).min(Fid::SEQ_LAST + 1);
+        if reply.start >= reply.end {
+            return Err(Errno::ENOSPC.into());
+        }
+        record.next_sequence = reply.end;
+        add(&mut record.sequences, SequenceOwner { start: reply.start, end: reply.end, mdt });
     }
 
+    // Also if nothing changes: what was recorded for an earlier request may not be durable yet.
     cx.hold_until_durable();
-    fs.record.next_sequence = end;
-    cx.put(&name.fsname, &fs.record);
-    Ok(Reply::new(&SeqRangeRep { start, end }))
+    if record != fs.record {
+        mgt.table.entry(name.fsname.clone()).or_default().record = record;
+        register::changed(mgt, cx, &name.fsname);
+    }
+    Ok(Reply::new(&reply))
+}
+
+/// Records a range that a target reports. It may lie among those that it is known to have, or among those that were skipped.
+fn take_over(record: &mut FsRec, mdt: u32, reported: &SequenceRange) -> Result<(), Errno> {
+    let mut whole = SequenceOwner { start: reported.start, end: reported.end, mdt };
+    if whole.start < Fid::SEQ_FIRST || whole.start >= whole.end || whole.end > record.next_sequence {
+        return Err(Errno::EINVAL);
+    }
+    let meets = |range: &SequenceOwner| range.start < reported.end && reported.start < range.end;
+    for range in record.sequences.iter().filter(|range| meets(range)) {
+        if range.mdt != mdt {
+            return Err(Errno::EINVAL);
+        }
+        whole.start = whole.start.min(range.start);
+        whole.end = whole.end.max(range.end);
+    }
+    record.sequences.retain(|range| !meets(range));
+    add(&mut record.sequences, whole);
+    Ok(())
+}
+
+/// Adds a range that overlaps no other, and joins adjacent ones of the same target.
+fn add(ranges: &mut Vec<SequenceOwner>, range: SequenceOwner) {
+    ranges.push(range);
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, before| {
+        let joins = before.mdt == next.mdt && before.end == next.start;
+        if joins {
+            before.end = next.end;
+        }
+        joins
+    });
 }

@@ -2,8 +2,9 @@
 
 mod world;
 
-use proto::msg::{Pool, RegisterReq, SetPoolKind};
+use proto::msg::{Pool, RegisterReq, SeqRangeRep, SeqRangeReq, SequenceRange, SetPoolKind};
 use proto::{Errno, Fid, Opcode};
+use schema::{FsRec, Record};
 
 use crate::ops::sequence::WIDTH;
 use world::World;
@@ -149,7 +150,8 @@ fn nothing_is_answered_or_told_before_it_is_durable() {
     world.config(client, "fs").unwrap();
     world.slow_medium = true;
     let register = world.send(server, Opcode::MgsRegister, &target("fs-OST0000", 2, 1));
-    let sequences = world.send(server, Opcode::MgsSeqRange, &proto::msg::SeqRangeReq { target: "fs-MDT0000".into() });
+    let sequences =
+        world.send(server, Opcode::MgsSeqRange, &SeqRangeReq { target: "fs-MDT0000".into(), ..Default::default() });
     for _ in 0..3 {
         world.step();
     }
@@ -158,7 +160,7 @@ fn nothing_is_answered_or_told_before_it_is_durable() {
     world.slow_medium = false;
     world.answer(server, register);
     world.answer(server, sequences);
-    assert_eq!(world.told(client), [("fs".to_owned(), 2)]);
+    assert_eq!(world.told(client).last(), Some(&("fs".to_owned(), 3)));
 }
 
 #[test]
@@ -168,14 +170,14 @@ fn everything_survives_a_crash() {
     world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
     world.register(server, &target("fs-OST0000", 2, 1)).unwrap();
     world.set_param(server, "fs", "llite.*.max_cached_mb", Some("64")).unwrap();
-    let before = world.config(client, "fs").unwrap();
     let range = world.sequences(server, "fs-MDT0000").unwrap();
+    let before = world.config(client, "fs").unwrap();
     world.crash();
     assert_eq!(world.config(client, "fs").unwrap(), before);
     assert_eq!(world.sequences(server, "fs-MDT0000").unwrap().start, range.end);
     world.told(client);
     world.register(server, &target("fs-OST0000", 2, 2)).unwrap();
-    assert_eq!(world.told(client), [("fs".to_owned(), before.version + 1)], "who asked again is told again");
+    assert_eq!(world.told(client), [("fs".to_owned(), before.version + 2)], "who asked again is told again");
     world.set_param(server, "fs", "llite.*.max_cached_mb", None).unwrap();
     world.crash();
     assert_eq!(world.config(client, "fs").unwrap().params, []);
@@ -195,7 +197,7 @@ fn a_sequence_is_never_given_twice() {
         next = range.end;
         if turn % 5 == 4 {
             world.slow_medium = true;
-            world.send(server, Opcode::MgsSeqRange, &proto::msg::SeqRangeReq { target: name.into() });
+            world.send(server, Opcode::MgsSeqRange, &SeqRangeReq { target: name.into(), ..Default::default() });
             world.slow_medium = false;
             world.crash();
         }
@@ -203,6 +205,78 @@ fn a_sequence_is_never_given_twice() {
     assert_eq!(world.sequences(server, "fs-OST0000"), Err(Errno::EINVAL));
     assert_eq!(world.sequences(server, "fs-MDT0002"), Err(Errno::ENOENT));
     assert_eq!(world.sequences(server, "other-MDT0000"), Err(Errno::ENOENT));
+}
+
+/// Reports ranges of a target: the first sequence and the end of each.
+fn report(world: &mut World, server: usize, mdt: u32, ranges: &[(u64, u64)]) -> Result<SeqRangeRep, Errno> {
+    let allocated = ranges.iter().map(|&(start, end)| SequenceRange { start, end, mdt }).collect();
+    let request = SeqRangeReq { target: format!("fs-MDT{mdt:04x}"), allocated, report_only: true };
+    world.call(server, Opcode::MgsSeqRange, &request).map(|frame| frame.decode().unwrap())
+}
+
+#[test]
+fn the_configuration_says_which_target_each_sequence_belongs_to() {
+    let mut world = World::new();
+    let (server, client) = (world.node(), world.node());
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(server, &target("fs-MDT0001", 2, 1)).unwrap();
+    world.config(client, "fs").unwrap();
+    let first = Fid::SEQ_FIRST;
+    let at = |n: u64| first + n * WIDTH;
+    for (mdt, start) in [(0, at(0)), (1, at(1)), (1, at(2)), (0, at(3))] {
+        let rep = world.sequences(server, &format!("fs-MDT{mdt:04x}")).unwrap();
+        assert_eq!((rep.start, rep.end, rep.published), (start, start + WIDTH, true));
+    }
+    assert_eq!(world.told(client).len(), 4, "clients are told of each range");
+    let range = |start, end, mdt| SequenceRange { start: at(start), end: at(end), mdt };
+    let all = [range(0, 1, 0), range(1, 3, 1), range(3, 4, 0)];
+    assert_eq!(world.config(client, "fs").unwrap().sequences, all, "ranges that meet are one");
+    // A report of what is known changes nothing.
+    let rep = report(&mut world, server, 1, &[(at(1), at(3))]).unwrap();
+    assert_eq!((rep.start, rep.end), (0, 0));
+    world.crash();
+    assert_eq!(world.config(client, "fs").unwrap().sequences, all);
+    for (mdt, start, end) in [(1, at(0), at(2)), (0, at(2), at(4)), (1, at(3), at(5)), (0, at(4), at(5)), (1, 7, at(2))]
+    {
+        assert_eq!(report(&mut world, server, mdt, &[(start, end)]), Err(Errno::EINVAL), "{mdt} {start} {end}");
+    }
+    assert_eq!(report(&mut world, server, 1, &[(at(2), at(1))]), Err(Errno::EINVAL));
+    assert_eq!(world.config(client, "fs").unwrap().sequences, all, "a false report is refused whole");
+}
+
+#[test]
+fn ranges_that_an_older_copy_lacks_are_reported_by_their_targets() {
+    let mut world = World::new();
+    let server = world.node();
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(server, &target("fs-MDT0001", 2, 1)).unwrap();
+    let first = world.sequences(server, "fs-MDT0000").unwrap();
+    world.options.accept_old_store = true;
+    world.crash();
+    // The copy was made before MDT0001 got a range.
+    let lost = (first.end, first.end + WIDTH);
+    report(&mut world, server, 1, &[lost]).unwrap();
+    assert_eq!(report(&mut world, server, 0, &[lost]), Err(Errno::EINVAL));
+    let sequences = world.config(server, "fs").unwrap().sequences;
+    assert_eq!(sequences[1], SequenceRange { start: lost.0, end: lost.1, mdt: 1 });
+    let next = world.sequences(server, "fs-MDT0001").unwrap();
+    assert!(next.start >= first.end + 64 * WIDTH, "{next:?}");
+}
+
+#[test]
+fn the_sequences_of_version_0_2_0_belong_to_its_only_metadata_target() {
+    let mut world = World::new();
+    let server = world.node();
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    let end = world.sequences(server, "fs-MDT0000").unwrap().end;
+    let record = FsRec { config_version: 2, next_sequence: end, ..FsRec::default() };
+    world.damage(|batch| batch.put(FsRec::key(&"fs".to_owned()), record.encode_record()));
+    world.crash();
+    world.register(server, &target("fs-MDT0001", 2, 1)).unwrap();
+    let next = world.sequences(server, "fs-MDT0001").unwrap();
+    let range = |start, end, mdt| SequenceRange { start, end, mdt };
+    let sequences = world.config(server, "fs").unwrap().sequences;
+    assert_eq!(sequences, [range(Fid::SEQ_FIRST, end, 0), range(next.start, next.end, 1)]);
 }
 
 #[test]

@@ -57,6 +57,7 @@ impl World {
             reserve: 1 << 20,
             at_once: 1 << 20,
             records: 0,
+            disk: 0,
         }));
     }
 
@@ -134,7 +135,8 @@ impl World {
     }
 
     pub(super) fn sequences(&mut self, node: usize, target: &str) -> Result<SeqRangeRep, Errno> {
-        let frame = self.call(node, Opcode::MgsSeqRange, &SeqRangeReq { target: target.into() })?;
+        let frame =
+            self.call(node, Opcode::MgsSeqRange, &SeqRangeReq { target: target.into(), ..SeqRangeReq::default() })?;
         Ok(frame.decode().unwrap())
     }
 

@@ -66,7 +66,7 @@ impl World {
     }
 
     pub(super) fn set_space(&mut self, free: u64) {
-        self.kit.set_space(Space { total: free * 2, free, reserve: 0, at_once: free, records: 0 });
+        self.kit.set_space(Space { total: free * 2, free, reserve: 0, at_once: free, records: 0, disk: 0 });
     }
 
     /// The data files lie on a medium of their own.

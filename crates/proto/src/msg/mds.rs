@@ -713,8 +713,8 @@ pub struct StatfsRep {
     /// Object targets: [`OST_DEGRADED`] or 0.
     #[prost(uint32, tag = "55")]
     pub state: u32,
-    /// Object targets: identifier of the disk that holds the data. Targets with the same number share its space; 0: not
-    /// known, a disk of its own.
+    /// Identifier of the disk that holds the data. Targets with the same number share its space; 0: not known, a disk of its
+    /// own. From metadata targets since version 0.3.0.
     #[prost(uint64, tag = "100")]
     pub disk: u64,
 }

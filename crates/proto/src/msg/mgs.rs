@@ -110,6 +110,31 @@ pub struct Config {
     /// version 0.2.0.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
+    /// The metadata targets of FID sequences, ascending. Sequences in no range belong to MDT0000. Since version 0.3.0.
+    #[prost(message, repeated, tag = "150")]
+    pub sequences: Vec<SequenceRange>,
+}
+
+/// A range of FID sequences, and the metadata target that they were allocated to. Since version 0.3.0.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct SequenceRange {
+    /// First sequence.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// First sequence after the range.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+    /// Index of the metadata target.
+    #[prost(uint32, tag = "3")]
+    pub mdt: u32,
+}
+
+impl SequenceRange {
+    /// Ranges as Lustre prints them: `[FIRST-END):INDEX:mdt`, one per line.
+    pub fn text(ranges: &[SequenceRange]) -> String {
+        let line = |range: &SequenceRange| format!("[{:#018x}-{:#018x}):{:x}:mdt\n", range.start, range.end, range.mdt);
+        ranges.iter().map(line).collect()
+    }
 }
 
 /// A pool: a named set of object targets that layouts can be restricted to.
@@ -199,9 +224,18 @@ pub struct SeqRangeReq {
     /// Full name of the target.
     #[prost(string, tag = "1")]
     pub target: String,
+    /// Ranges that the target got before. The MGS takes over what an older copy of its store lacks. Since version 0.3.0.
+    #[prost(message, repeated, tag = "150")]
+    pub allocated: Vec<SequenceRange>,
+    /// Nothing is wanted: the reply has an empty range. Older versions allocate one all the same. Since version 0.3.0.
+    #[prost(bool, tag = "151")]
+    pub report_only: bool,
 }
 
 /// Body of the reply to `MgsSeqRange`. The allocation is durable before the reply, and no sequence is allocated twice.
+///
+/// Errors: `EINVAL` if the target is none for metadata, or a range that it reports is another's or was never allocated;
+/// `ENOENT` if it is not registered; `ENOSPC` if all sequences are allocated.
 #[derive(Clone, PartialEq, Message)]
 pub struct SeqRangeRep {
     /// First sequence.
@@ -210,4 +244,8 @@ pub struct SeqRangeRep {
     /// First sequence after the range.
     #[prost(uint64, tag = "2")]
     pub end: u64,
+    /// The configuration says which target the range belongs to. A metadata target other than MDT0000 needs that. Since
+    /// version 0.3.0.
+    #[prost(bool, tag = "150")]
+    pub published: bool,
 }

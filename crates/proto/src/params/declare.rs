@@ -53,6 +53,10 @@ pub enum Component {
     Osp,
     /// All object targets as a metadata target chooses from them.
     Lod,
+    /// The metadata targets of FID sequences, as a metadata target or a mount knows them.
+    Fld,
+    /// FID sequences of a metadata target, or of a mount there.
+    Seq,
     /// The locks of a target, or those that a mount holds of one.
     Namespace,
     /// A mount.
@@ -80,6 +84,8 @@ impl Component {
             Component::Osd => "osd-lmdb.*.",
             Component::Osp => "osp.*.",
             Component::Lod => "lod.*.",
+            Component::Fld => "fld.*.",
+            Component::Seq => "seq.*.",
             Component::Namespace => "ldlm.namespaces.*.",
             Component::Llite => "llite.*.",
             Component::Lmv => "lmv.*.",

@@ -29,8 +29,8 @@ pub use declare::{Access, Component, Declared, Group, Metric, Values, number};
 pub use process::{OfFaults, OfLog, OfProcess, OfServer, OfTimeouts};
 pub use served::Served;
 pub use servers::{
-    OfConnection, OfExport, OfFileSystem, OfLocks, OfLod, OfMdt, OfMedium, OfMgs, OfOsp, OfOspSpace, OfOst, OfPool,
-    OfSpace, OfTarget,
+    OfConnection, OfExport, OfFileSystem, OfFld, OfLocks, OfLod, OfMdt, OfMedium, OfMgs, OfMountsSeq, OfOsp,
+    OfOspSpace, OfOst, OfPool, OfSeq, OfSpace, OfTarget,
 };
 
 use stdx::wildcard;

@@ -162,6 +162,35 @@ declare! {
         }
     }
 
+    /// The FID location database, as metadata targets and mounts know it.
+    OfFld on [Fld] {
+        "metadata" {
+            /// Which metadata target each FID sequence belongs to: ranges, with the end excluded, and the index of the target
+            Fldb = text("fldb").unit("lines");
+        }
+    }
+
+    /// FID sequences of a metadata target, or those that a mount uses there.
+    OfSeq on [Seq] {
+        "metadata" {
+            /// Sequences that a metadata target has and no client yet, as ranges with the end excluded; of a mount, the one
+            /// that its new objects are named in
+            Space = text("space").unit("lines");
+        }
+    }
+
+    /// The FIDs that a mount gives new objects on a metadata target.
+    OfMountsSeq on [Seq] {
+        "metadata" {
+            /// The last FID that the mount has used for a new object
+            Fid = text("fid").unit("FID");
+            /// FIDs in a sequence
+            Width = gauge("width", "FIDs");
+            /// The metadata target that grants the mount its sequences
+            Server = text("server").unit("name");
+        }
+    }
+
     /// A pool, as metadata targets and mounts know it.
     OfPool on [Lod, Lov] {
         "choice" {

@@ -156,8 +156,8 @@ const SOON: Duration = Duration::from_secs(1);
 async fn notified_durably(cx: RawContext) -> Outcome {
     let (peer, watcher, late) = (administrator(&cx).await?, administrator(&cx).await?, administrator(&cx).await?);
     let before = config(&watcher).await?;
-    // Another change is being committed when the disk stops; this change never reaches it.
-    let first = peer.send(peer.request(Opcode::MgsSeqRange, &SeqRangeReq { target: cx.name(MDT) }));
+    // A change of another file system is being committed when the disk stops; this change never reaches it.
+    let first = peer.send(peer.request(Opcode::MgsRegister, &target("other-MDT0000", 9, 1, 1)));
     cx.wait(Duration::from_micros(150)).await;
     cx.withhold(MGT).await;
     let second = peer.send(peer.request(Opcode::MgsSetParam, &param("llite.*.max_cached_mb", "65", false)));
@@ -193,7 +193,7 @@ async fn notified_when_registered(cx: RawContext) -> Outcome {
 }
 
 async fn ranges(cx: RawContext) -> Outcome {
-    let ask = SeqRangeReq { target: cx.name(MDT) };
+    let ask = SeqRangeReq { target: cx.name(MDT), ..SeqRangeReq::default() };
     let mut granted_to = 0;
     cx.command(Command::Copy(MGT)).await;
     for round in 0..4 {

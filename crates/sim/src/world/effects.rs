@@ -172,6 +172,10 @@ impl World {
             WorldEvent::StopReceiving { conn, side } => self.net.closed(conn, side),
             WorldEvent::Wake { task } => self.sched.wake(task),
             WorldEvent::Start { server } => self.start(server),
+            WorldEvent::Add { server } => {
+                self.servers[server].awaited = false;
+                self.start(server);
+            }
             WorldEvent::Kill { server } => {
                 let power = self.trap.is_some_and(|trap| trap.strike == Strike::Power(server));
                 self.kill(server, power);
@@ -223,7 +227,8 @@ impl World {
     }
 
     fn start(&mut self, server: usize) {
-        if self.servers[server].machine.is_some() || self.servers[server].retired {
+        let own = &self.servers[server];
+        if own.machine.is_some() || own.retired || own.awaited {
             return;
         }
         self.new_clock(Node::Server(server));
@@ -479,6 +484,10 @@ impl World {
                 self.trace.say(self.now, || format!("client {client} waits to mount: {}", on.join("; ")));
             }
             capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
+            capi::Effect::MountFailed { .. } if self.root_was_damaged(self.mounts[client].since) => {
+                self.trace.say(self.now, || format!("client {client} cannot mount, because the root is damaged"));
+                self.push(self.now, WorldEvent::Die { client });
+            }
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
             capi::Effect::Unmounted { result } => {
                 self.judge_unmount(client, result);

@@ -7,8 +7,10 @@
 
 use core::time::Duration;
 
-use proto::{Errno, TargetKind};
-use stdx::Rng;
+use proto::{Errno, Fid, TargetKind};
+use schema::inode::ROOT_INO;
+use schema::{Inode, Oi, Record};
+use stdx::{Instant, Rng};
 use store::{Engine as _, EngineError};
 use target::StopReason;
 
@@ -21,13 +23,21 @@ use super::{World, WorldEvent};
 pub(super) struct Disks {
     left: u64,
     rng: Rng,
+    /// When the root's damaged records were repaired last.
+    root_repaired: Option<Instant>,
 }
 
 impl Disks {
     /// Failures according to the plan.
     pub(super) fn new(plan: &crate::plan::Plan) -> Disks {
-        Disks { left: plan.disturbances.io.map_or(0, |io| io.count), rng: Rng::new(plan.seed ^ 0x10e0_10e1) }
+        let left = plan.disturbances.io.map_or(0, |io| io.count);
+        Disks { left, rng: Rng::new(plan.seed ^ 0x10e0_10e1), root_repaired: None }
     }
+}
+
+/// Whether it is a record of the root directory. Without it nobody can mount.
+fn is_of_root(key: &store::Key) -> bool {
+    [Oi::key(&Fid::ROOT), Inode::key(&ROOT_INO)].contains(key)
 }
 
 impl World {
@@ -118,10 +128,19 @@ impl World {
         }
     }
 
+    /// Whether a record without which nobody can mount has been damaged since then.
+    pub(super) fn root_was_damaged(&self, since: Instant) -> bool {
+        let is_damaged = self.servers.iter().any(|server| server.damaged.iter().any(|(key, ..)| is_of_root(key)));
+        is_damaged || self.disks.root_repaired.is_some_and(|repaired| repaired >= since)
+    }
+
     /// Repairs all damaged records.
     pub(super) fn repair(&mut self, server: usize) {
         for (key, good, bad) in core::mem::take(&mut self.servers[server].damaged) {
             self.servers[server].engine.repair(&key, &bad, good);
+            if is_of_root(&key) {
+                self.disks.root_repaired = Some(self.now);
+            }
             self.trace.note(self.now, &[58, server as u64], || {
                 format!("the record of {} is repaired: {key:?}", self.servers[server].name)
             });

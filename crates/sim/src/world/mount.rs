@@ -21,6 +21,8 @@ pub struct Mount {
     pub timer_serial: u64,
     /// It has reported that it is mounted.
     pub mounted: bool,
+    /// When it started to mount.
+    pub since: Instant,
     /// It was asked to unmount.
     pub leaving: bool,
     /// It has reported that it is unmounted.
@@ -62,6 +64,7 @@ impl Mount {
             timer: None,
             timer_serial: 0,
             mounted: false,
+            since: now,
             leaving: false,
             unmounted: false,
             faults,

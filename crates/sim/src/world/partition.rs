@@ -218,7 +218,7 @@ impl World {
         let known = self.partitioning.connected.iter().filter(|(of, _)| *of == client).map(|(_, server)| *server);
         let takes = |server: &usize| {
             let server = &self.servers[*server];
-            !server.retired && server.name.kind != TargetKind::Mgt
+            !server.retired && !server.awaited && server.name.kind != TargetKind::Mgt
         };
         known.filter(takes).all(|server| sound(server) && full(server))
     }
@@ -251,7 +251,8 @@ impl World {
             {
                 self.fail(format!("client {client}, which was never cut off, is evicted: target {name} {line}"));
             }
-            let names = name.kind == TargetKind::Mdt;
+            // All objects are on MDT0000.
+            let names = name.kind == TargetKind::Mdt && name.index.0 == 0;
             let eviction = Eviction { client, target: name.to_string(), names, at: self.now, learned: None };
             self.sched.note_eviction(eviction);
         }

@@ -86,6 +86,7 @@ impl World {
             | WorldEvent::StopReceiving { .. }
             | WorldEvent::Wake { .. }
             | WorldEvent::Start { .. }
+            | WorldEvent::Add { .. }
             | WorldEvent::Kill { .. }
             | WorldEvent::Die { .. }
             | WorldEvent::Lie

@@ -79,6 +79,8 @@ pub struct Server {
     pub serving: bool,
     /// It is not restarted.
     pub retired: bool,
+    /// It is not part of the file system yet.
+    pub awaited: bool,
     /// Fault injection in its process.
     pub faults: Faults,
     /// Its groups do not reach the disk.
@@ -195,6 +197,7 @@ impl Server {
             timer_serial: 0,
             serving: false,
             retired: false,
+            awaited: false,
             faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
             slow: Duration::ZERO,

@@ -330,7 +330,14 @@ fn after_a_failed_commit_nothing_leaves_any_more() {
 fn room_is_reserved_for_the_worst_case_before_an_answer_leaves() {
     let mut stage = Stage::new(1 << 20);
     assert_eq!(stage.view.room(1_000, 1 << 40, RoomFor::Change { promised: 0 }), Room::Yes);
-    stage.view.set_space(Space { total: 9 << 20, free: 1 << 20, reserve: 1 << 20, at_once: 1 << 20, records: 0 });
+    stage.view.set_space(Space {
+        total: 9 << 20,
+        free: 1 << 20,
+        reserve: 1 << 20,
+        at_once: 1 << 20,
+        records: 0,
+        disk: 0,
+    });
     assert_eq!(stage.view.room(6, 1_000, RoomFor::Change { promised: 0 }), Room::Yes);
     assert_eq!(stage.view.room(100, 1_000, RoomFor::Change { promised: 0 }), Room::No);
     assert_eq!(stage.view.room(100, 1_000, RoomFor::Removal), Room::Yes, "removals may use the reserve");

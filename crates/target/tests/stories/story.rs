@@ -658,7 +658,14 @@ fn nobody_makes_the_target_hold_more_than_it_wants() {
 fn a_full_store_says_so_before_it_is_too_late() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.event(Event::Space(Space { total: 1 << 30, free: 1 << 10, reserve: 1 << 20, at_once: 1 << 30, records: 1 }));
+    s.event(Event::Space(Space {
+        total: 1 << 30,
+        free: 1 << 10,
+        reserve: 1 << 20,
+        at_once: 1 << 30,
+        records: 1,
+        disk: 0,
+    }));
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.status, -Errno::ENOSPC.raw());
     s.request(1, export, Opcode::MdsGetattr, 0, Ask { kind: READ, key: 5, ..Ask::default() }.bytes());
@@ -1081,7 +1088,7 @@ fn a_replay_is_not_refused_by_a_full_disk() {
     let transno = s.reply(1).header.transno;
     let mut s = s.restart(Ledger::default(), options());
     let export = s.connect(1, 1);
-    s.event(Event::Space(Space { total: 1 << 30, free: 0, reserve: 0, at_once: 0, records: 1 }));
+    s.event(Event::Space(Space { total: 1 << 30, free: 0, reserve: 0, at_once: 0, records: 1, disk: 0 }));
     let body = Ask { kind: APPEND, key: 5, client: 1, n: 100, handle: 0 }.bytes();
     let header = Header { flags: flags::REPLAY, transno, ..s.header(1, export, Opcode::MdsReint, 1) };
     s.frame(1, Frame { header, body, bulk: Bytes::new() });

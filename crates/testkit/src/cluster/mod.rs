@@ -307,6 +307,18 @@ impl Cluster {
         self.lose(server, |_| schema::Object::key(&schema::ObjectKey { fid, stripe }));
     }
 
+    /// A target dies, and when it starts again, one of its records is another.
+    pub fn change_record<R: Record>(&mut self, server: &str, id: &R::Id, change: impl FnOnce(&mut R)) {
+        let at = self.server(server);
+        self.kill(at);
+        let (host, key) = (&mut self.servers[at].host, R::key(id));
+        let sealed = host.engine.get(&key).unwrap().expect("the record");
+        let mut record = R::decode_record(&schema::formats().open(&key, &sealed).unwrap()).unwrap();
+        change(&mut record);
+        host.edit(|batch| batch.put(key, record.encode_record()));
+        self.start(at);
+    }
+
     fn lose(&mut self, server: &str, key: impl FnOnce(&MemEngine) -> store::Key) {
         let at = self.server(server);
         self.kill(at);

@@ -235,6 +235,10 @@ fn target_entry() -> TargetEntry {
     TargetEntry { target: "target".into(), nids: vec!["nid a".into(), "nid b".into()], instance: big(1) }
 }
 
+fn sequence_range() -> SequenceRange {
+    SequenceRange { start: big(1), end: big(2), mdt: 3 }
+}
+
 fn param() -> Param {
     Param { path: "path".into(), value: "value".into() }
 }
@@ -433,6 +437,7 @@ samples! {
         fsname: "fsname".into(),
         pools: vec![pool(), Pool { name: "other".into(), ..pool() }],
         replaced: 300,
+        sequences: vec![sequence_range(), SequenceRange { mdt: 9, ..sequence_range() }],
     };
     "Pool" = pool();
     "SetPoolReq" = SetPoolReq {
@@ -443,8 +448,9 @@ samples! {
     };
     "SetPoolRep" = SetPoolRep { reason: "reason".into() };
     "SetParamReq" = SetParamReq { fsname: "fsname".into(), param: Some(param()), delete: true };
-    "SeqRangeReq" = SeqRangeReq { target: "target".into() };
-    "SeqRangeRep" = SeqRangeRep { start: big(1), end: big(2) };
+    "SeqRangeReq" = SeqRangeReq { target: "target".into(), allocated: vec![sequence_range()], report_only: true };
+    "SeqRangeRep" = SeqRangeRep { start: big(1), end: big(2), published: true };
+    "SequenceRange" = sequence_range();
 
     "ObjectId" = object(1);
     "ReadReq" = ReadReq { object: object(1), offset: big(5), length: 6, lock: big(7), job: "job".into() };

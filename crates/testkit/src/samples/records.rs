@@ -5,7 +5,7 @@
 use super::{big, negative};
 use core::fmt::Debug;
 use proto::Bytes;
-use proto::msg::{Config, Layout, Param, Pool, TargetEntry};
+use proto::msg::{Config, Layout, Param, Pool, SequenceRange, TargetEntry};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
@@ -110,6 +110,7 @@ fn config() -> Config {
         fsname: "fsname".into(),
         pools: vec![Pool { name: "pool".into(), osts: vec![1, 300] }],
         replaced: 3,
+        sequences: vec![SequenceRange { start: big(3), end: big(4), mdt: 5 }],
     }
 }
 
@@ -183,7 +184,11 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));
     v.record("Moving", fid(1), Moving {});
-    v.record("MdtState", (), MdtState { next_region: big(1), sequences: vec![seq_range(2), seq_range(4)] });
+    v.record(
+        "MdtState",
+        (),
+        MdtState { next_region: big(1), sequences: vec![seq_range(2), seq_range(4)], allocated: vec![seq_range(6)] },
+    );
 
     v.record(
         "Object",
@@ -222,7 +227,17 @@ pub fn for_each(v: &mut impl Visitor) {
         },
     );
     v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });
-    v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2), replaced: 3 });
+    v.record(
+        "FsRec",
+        "fs".to_owned(),
+        FsRec {
+            config_version: big(1),
+            next_sequence: big(2),
+            replaced: 3,
+            sequences: vec![SequenceOwner { start: big(4), end: big(5), mdt: 6 }],
+        },
+    );
+    v.part("SequenceOwner", SequenceOwner { start: big(4), end: big(5), mdt: 6 });
     v.record("MgtState", (), MgtState { next_sequence: big(1) });
     v.record("PoolRec", ("fs".to_owned(), "pool".to_owned()), PoolRec { osts: vec![1, 300] });
 }

@@ -58,7 +58,7 @@ impl Frames {
         };
         let sequences = vec![SeqRange { start: Fid::SEQ_FIRST, end: Fid::SEQ_FIRST + 1000 }];
         batch.put(TargetHeader::key(&()), header.encode_record());
-        batch.put(MdtState::key(&()), MdtState { next_region: 1, sequences }.encode_record());
+        batch.put(MdtState::key(&()), MdtState { next_region: 1, sequences, ..MdtState::default() }.encode_record());
         engine.commit(1, &batch.seal(&schema::formats())).expect("in memory");
         Frames {
             kit: Peers::new("fs-MDT0000", engine, Options::default(), || Mdt::new(Settings::default())),

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use fuse::ioctl::{self, Verb};
-use proto::Fid;
+use proto::{Fid, TargetName};
 
 use crate::commands::lacking;
 use crate::misuse::misuse;
@@ -384,7 +384,8 @@ fn find_mount(name: &str) -> anyhow::Result<PathBuf> {
 fn list_targets(mount: &Path, kind: &str) -> anyhow::Result<bool> {
     let targets = spaces(mount)?;
     say!("{kind}S: {}", mount.display());
-    for (index, target) in targets.iter().filter(|target| target.name.contains(&format!("-{kind}"))).enumerate() {
+    for target in targets.iter().filter(|target| target.name.contains(&format!("-{kind}"))) {
+        let index = target.name.parse::<TargetName>().map_or(0, |name| name.index.0);
         say!("{index}: {}_UUID {}", target.name, if target.figures.is_ok() { "ACTIVE" } else { "INACTIVE" });
     }
     Ok(true)

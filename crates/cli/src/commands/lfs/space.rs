@@ -121,8 +121,8 @@ pub(super) fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Resul
             false => [total, total - free.min(total), available],
         };
         if target.is_ost() != shape.inodes {
-            let disk = if shape.inodes { 0 } else { disk.first().copied().unwrap_or(0) };
-            sum.add(disk, row);
+            let disk = disk.first().copied().unwrap_or(0);
+            if shape.inodes { sum.add_inodes(disk, row) } else { sum.add(disk, row) }
         }
         let tag = match target.name.parse::<proto::TargetName>() {
             Ok(name) => format!("{place}[{}:{}]", if target.is_ost() { "OST" } else { "MDT" }, name.index),
@@ -169,6 +169,8 @@ struct Sum {
     own: [u64; 3],
     /// The figures of each disk; what is left excludes what its targets have granted to clients.
     disks: BTreeMap<u64, [u64; 3]>,
+    /// The inodes that still fit on each disk.
+    inodes_left: BTreeMap<u64, u64>,
 }
 
 impl Sum {
@@ -184,7 +186,22 @@ impl Sum {
         *known_promised += promised;
     }
 
+    /// The same for inodes: each target has its own, and what is left is left for all targets of a disk.
+    fn add_inodes(&mut self, disk: u64, [_, used, left]: [u64; 3]) {
+        self.add(0, [used, used, 0]);
+        match disk {
+            0 => self.add(0, [left, 0, left]),
+            _ => {
+                let known = self.inodes_left.entry(disk).or_insert(left);
+                *known = left.min(*known);
+            }
+        }
+    }
+
     fn all(mut self) -> [u64; 3] {
+        for left in std::mem::take(&mut self.inodes_left).into_values() {
+            self.add(0, [left, 0, left]);
+        }
         for [all, used, promised] in std::mem::take(&mut self.disks).into_values() {
             self.add(0, [all, used, all.saturating_sub(used).saturating_sub(promised)]);
         }
@@ -205,6 +222,11 @@ mod tests {
         sum.add(0, [10, 5, 4]);
         sum.add(0, [10, 5, 4]);
         assert_eq!(sum.all(), [2020, 510, 530 + 900 + 8]);
+        let mut sum = Sum::default();
+        sum.add_inodes(7, [105, 5, 100]);
+        sum.add_inodes(7, [107, 9, 98]);
+        sum.add_inodes(0, [12, 2, 10]);
+        assert_eq!(sum.all(), [16 + 98 + 10, 16, 98 + 10]);
     }
 
     #[test]

@@ -106,31 +106,41 @@ impl Home {
         self.list.fsname.clone().or_else(served).or_else(stored)
     }
 
-    /// The targets of a file system with `osts` object targets, or with more if it has more.
+    /// The targets of a file system with `mdts` metadata targets and `osts` object targets, or with more if it has more.
     ///
     /// # Errors
     /// The targets that existed and are missing.
-    pub(crate) fn wanted(&self, osts: u32) -> anyhow::Result<Vec<Wanted>> {
+    pub(crate) fn wanted(&self, mdts: u32, osts: u32) -> anyhow::Result<Vec<Wanted>> {
         let is_there = |folder: &str| is_filled(&self.dir.join(folder));
         let known = self.list.targets.iter().map(|(_, folder)| folder.clone());
         let found = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let found = found.filter_map(|entry| entry.file_name().into_string().ok()).filter(|folder| is_there(folder));
         let had: Vec<String> = known.chain(found).collect();
-        let index = |folder: &String| folder.strip_prefix("ost").and_then(|index| index.parse::<u32>().ok());
-        let osts = had.iter().filter_map(index).map(|index| index.saturating_add(1)).max().unwrap_or(0).max(osts);
-        let mut all = vec![("mgt".to_owned(), TargetKind::Mgt, 0), ("mdt0".to_owned(), TargetKind::Mdt, 0)];
-        all.extend((0..osts).map(|index| (format!("ost{index}"), TargetKind::Ost, index)));
+        let count = |kind: &str, wanted: u32| {
+            let index = |folder: &String| folder.strip_prefix(kind).and_then(|index| index.parse::<u32>().ok());
+            had.iter().filter_map(index).map(|index| index.saturating_add(1)).max().unwrap_or(0).max(wanted)
+        };
+        let mut all = vec![("mgt".to_owned(), TargetKind::Mgt, 0)];
+        for (name, kind, wanted) in [("mdt", TargetKind::Mdt, mdts.max(1)), ("ost", TargetKind::Ost, osts)] {
+            all.extend((0..count(name, wanted)).map(|index| (format!("{name}{index}"), kind, index)));
+        }
         let mut wanted = Vec::new();
         for (folder, kind, index) in all {
             wanted.push(Wanted { there: is_there(&folder), folder, kind, index });
         }
-        let last = wanted.iter().rposition(|target| target.there).unwrap_or(0);
-        let was_there = |at: usize, target: &Wanted| at < last || had.contains(&target.folder);
+        // Targets are made in order: first the MGT, MDT0000, and the others of each kind by index.
+        let precedes = |one: &Wanted, other: &Wanted| match (one.kind, one.index) {
+            (TargetKind::Mgt, _) => other.kind != TargetKind::Mgt,
+            (TargetKind::Mdt, 0) => other.kind == TargetKind::Ost || other.kind == TargetKind::Mdt && other.index > 0,
+            (kind, index) => other.kind == kind && other.index > index,
+        };
+        let was_there = |target: &Wanted| {
+            had.contains(&target.folder) || wanted.iter().any(|other| other.there && precedes(target, other))
+        };
         let missed: Vec<String> = wanted
             .iter()
-            .enumerate()
-            .filter(|(at, target)| !target.there && was_there(*at, target))
-            .map(|(_, target)| self.dir.join(&target.folder).display().to_string())
+            .filter(|target| !target.there && was_there(target))
+            .map(|target| self.dir.join(&target.folder).display().to_string())
             .collect();
         if !missed.is_empty() {
             bail!(
@@ -200,7 +210,7 @@ mod tests {
     }
 
     fn missed(dir: &Path, osts: u32) -> String {
-        Home::new(dir).unwrap().wanted(osts).unwrap_err().to_string()
+        Home::new(dir).unwrap().wanted(1, osts).unwrap_err().to_string()
     }
 
     #[test]
@@ -208,7 +218,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path();
         let mut home = Home::new(dir).unwrap();
-        let fresh = home.wanted(2).unwrap();
+        let fresh = home.wanted(1, 2).unwrap();
         assert_eq!(fresh.iter().map(|target| &*target.folder).collect::<Vec<_>>(), ["mgt", "mdt0", "ost0", "ost1"]);
         assert!(fresh.iter().all(|target| !target.there));
         for (name, folder) in [("MGS", "mgt"), ("d-MDT0000", "mdt0"), ("d-OST0000", "ost0"), ("d-OST0001", "ost1")] {
@@ -217,8 +227,8 @@ mod tests {
         }
         let home = Home::new(dir).unwrap();
         assert_eq!((home.fsname(None).as_deref(), home.known().len()), (Some("d"), 4));
-        assert!(home.wanted(1).unwrap().iter().all(|target| target.there), "it keeps what it has");
-        assert_eq!(home.wanted(3).unwrap().iter().filter(|target| !target.there).count(), 1, "and may grow");
+        assert!(home.wanted(1, 1).unwrap().iter().all(|target| target.there), "it keeps what it has");
+        assert_eq!(home.wanted(1, 3).unwrap().iter().filter(|target| !target.there).count(), 1, "and may grow");
         // One folder is missing and one is empty, like the mount point of a disk.
         std::fs::remove_dir_all(dir.join("ost1")).unwrap();
         std::fs::remove_dir_all(dir.join("mdt0")).unwrap();
@@ -239,7 +249,26 @@ mod tests {
         // `up` was interrupted while it made the targets.
         let root = tempfile::tempdir().unwrap();
         make(root.path(), &["mgt"]);
-        assert_eq!(Home::new(root.path()).unwrap().wanted(2).unwrap().iter().filter(|target| !target.there).count(), 3);
+        assert_eq!(
+            Home::new(root.path()).unwrap().wanted(1, 2).unwrap().iter().filter(|target| !target.there).count(),
+            3
+        );
+    }
+
+    #[test]
+    fn metadata_targets_can_be_added_like_object_targets() {
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), &["mgt", "mdt0", "ost0", "ost1"]);
+        let new = |mdts| -> Vec<String> {
+            let wanted = Home::new(root.path()).unwrap().wanted(mdts, 2).unwrap();
+            wanted.into_iter().filter(|target| !target.there).map(|target| target.folder).collect()
+        };
+        assert_eq!(new(3), ["mdt1", "mdt2"]);
+        make(root.path(), &["mdt1"]);
+        assert_eq!((new(1), new(3)), (vec![], vec!["mdt2".to_owned()]), "it keeps what it has");
+        make(root.path(), &["mdt3"]);
+        let text = Home::new(root.path()).unwrap().wanted(1, 2).unwrap_err().to_string();
+        assert!(text.contains("/mdt2") && !text.contains("/mdt1"), "{text}");
     }
 
     #[test]

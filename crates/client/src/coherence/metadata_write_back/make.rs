@@ -124,7 +124,7 @@ pub(crate) fn create(
     if kind == S_IFREG && cx.w.imports.get(dest).is_none_or(|target| target.dom_size == 0) {
         return Ok(None);
     }
-    let fid = new_fid(cx)?;
+    let fid = new_fid(cx, dest)?;
     let new = rules::create::New { mode, rdev, symlink: target, default_list: None };
     let made = rules::create::made(&Caller::of(&cx.op.cred), Object::without_list(&above), &new, cx.op.wall_ns);
     let layout = match kind {

@@ -2,10 +2,12 @@
 
 mod text;
 
+use proto::msg::SequenceRange;
 use proto::params::{
-    self, Bound, Component, OfAll, OfImport, OfJobs, OfMdc, OfMount, OfMountsLocks, OfPool, OfTimeouts, Served,
+    self, Bound, Component, OfAll, OfFld, OfImport, OfJobs, OfMdc, OfMount, OfMountsLocks, OfMountsSeq, OfPool, OfSeq,
+    OfTimeouts, Served,
 };
-use proto::{Errno, bound_as_declared};
+use proto::{Errno, Fid, bound_as_declared};
 use stdx::Instant;
 
 use crate::api::{Effect, JobIds, NODE_BYTES};
@@ -22,6 +24,9 @@ enum Key {
     Mount(OfMount),
     /// All metadata targets, or all object targets.
     All(OfAll, Component),
+    Fld(OfFld),
+    Seq(OfSeq, Dest),
+    OwnSeq(OfMountsSeq, Dest),
     Pool(OfPool, String),
     Timeouts(OfTimeouts),
     Jobs(OfJobs),
@@ -214,6 +219,13 @@ fn served(w: &World) -> Served<Key> {
     for (component, device) in [(Component::Lmv, &lmv), (Component::Lov, &lov)] {
         served.add(component, &[device], |which| Key::All(which, component));
     }
+    served.add(Component::Fld, &[&format!("cli-{lmv}")], Key::Fld);
+    for &dest in w.sequences.keys() {
+        let Some(target) = w.imports.get(dest) else { continue };
+        let device = format!("cli-{}", devices::of_target(w, target));
+        served.add(Component::Seq, &[&device], |which| Key::Seq(which, dest));
+        served.add(Component::Seq, &[&device], |which| Key::OwnSeq(which, dest));
+    }
     for pool in w.pools.keys() {
         served.add(Component::Lov, &[&lov, pool], |which| Key::Pool(which, pool.clone()));
     }
@@ -247,6 +259,26 @@ fn value(w: &World, key: &Key) -> String {
         Key::Pool(OfPool::Members, pool) => {
             let member = |ost: &u32| format!("{}-OST{ost:04x}_UUID\n", w.options.fsname);
             w.pools.get(pool).into_iter().flatten().map(member).collect()
+        }
+        Key::Fld(OfFld::Fldb) => SequenceRange::text(&w.fld.ranges),
+        Key::Seq(OfSeq::Space, dest) => {
+            let current = w.sequences.get(dest).and_then(|known| known.current);
+            let range = |(start, ..): (u64, u32, u32)| SequenceRange {
+                start,
+                end: start + 1,
+                mdt: w.fld.mdt(Fid::new(start, 1)),
+            };
+            SequenceRange::text(current.map(range).as_slice())
+        }
+        Key::OwnSeq(which, dest) => {
+            let current = w.sequences.get(dest).and_then(|known| known.current);
+            match (which, current) {
+                (OfMountsSeq::Server, _) => w.target_name(*dest),
+                (OfMountsSeq::Fid, Some((seq, next, _))) => Fid::new(seq, next - 1).to_string(),
+                (OfMountsSeq::Width, Some((.., last))) => last.to_string(),
+                (OfMountsSeq::Fid, None) => Fid::new(0, 0).to_string(),
+                (OfMountsSeq::Width, None) => "0".to_owned(),
+            }
         }
         Key::Timeouts(which) => w.options.timeouts.value(*which),
         Key::Jobs(which) => of_jobs(*which).value(w),
@@ -282,6 +314,6 @@ fn set_one(w: &mut World, key: &Key, value: &str) -> Option<Result<(), Errno>> {
         Key::Jobs(which) => of_jobs(*which).set(w, which.declared(), value),
         Key::Mdc(which, dest) => set_mdc(w, *which, *dest, value),
         Key::Locks(which, dest) => of_locks(*which).set(&mut (w, *dest), which.declared(), value),
-        Key::All(..) | Key::Pool(..) | Key::Import(..) => None,
+        Key::All(..) | Key::Fld(_) | Key::Seq(..) | Key::OwnSeq(..) | Key::Pool(..) | Key::Import(..) => None,
     }
 }

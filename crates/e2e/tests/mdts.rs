@@ -1,0 +1,88 @@
+//! Several metadata targets: they are added while the file system is in use, and one that is away stops nothing that lives on
+//! another.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use e2e::faults::wait_for;
+use e2e::load::{self, Load};
+use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
+
+const AT_ONCE: Duration = Duration::from_secs(30);
+
+/// What `lfs mdts` says of a mount, without the head line.
+fn mdts(cluster: &Cluster, mount: usize) -> Vec<String> {
+    adamant(["lfs", "mdts"]).arg(cluster.mount(mount)).ok().lines().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_metadata_target_is_added_dies_and_comes_back_under_load() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a metadata target is added, dies and comes back under load", Duration::from_secs(180));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    let load = Load::start(&[cluster.mount(0).to_path_buf()], 2, 7);
+    load.await_progress(100, AT_ONCE);
+    let line =
+        |cluster: &Cluster, index: u32, state: &str| format!("{index}: {}-MDT{index:04x}_UUID {state}", cluster.fsname);
+
+    // The MGS publishes the new target and whose sequences are whose; mounts follow without being mounted again.
+    cluster.add(Which::Mdt(2));
+    cluster.add(Which::Mdt(1));
+    let all = [0, 1, 2].map(|index| line(&cluster, index, "ACTIVE"));
+    for mount in 0..2 {
+        wait_for("the mount uses all metadata targets", || mdts(&cluster, mount) == all);
+    }
+    for which in [Which::Mdt(0), Which::Mdt(1), Which::Mdt(2)] {
+        wait_for("every target knows every range", || {
+            let fldb = cluster.get_on(which, "fld.*.fldb");
+            ["):0:mdt", "):1:mdt", "):2:mdt"].iter().all(|end| fldb.contains(end))
+        });
+    }
+    let df = adamant(["lfs", "df"]).arg(cluster.mount(1)).ok();
+    assert!((0..3).all(|index| df.contains(&format!("-MDT{index:04x}_UUID"))), "{df}");
+    // They are on one disk: its free files count once.
+    let of = |cluster: &Cluster, mount: usize| rustix::fs::statvfs(cluster.mount(mount)).unwrap();
+    let before = of(&cluster, 0).f_ffree;
+    let one: u64 = cluster.get_on(Which::Mdt(1), "osd-*.*.filesfree").parse().unwrap();
+    assert!(before.abs_diff(one) < one / 5, "{before} free files, and {one} on one of three targets");
+    let df = adamant(["lfs", "df", "-i"]).arg(cluster.mount(1)).ok();
+    let summary = df.lines().last().and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
+    assert!(summary.is_some_and(|left| left.abs_diff(one) < one / 5), "{df}");
+
+    cluster.kill9(Which::Mdt(1));
+    load.await_progress(200, AT_ONCE);
+    let start = Instant::now();
+    let folder = cluster.mount(1).join("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("file"), "text").unwrap();
+    adamant(["sync"]).arg(&folder).ok();
+    assert_eq!(fs::read_to_string(cluster.mount(0).join("folder/file")).unwrap(), "text");
+    fs::rename(folder.join("file"), folder.join("other")).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    of(&cluster, 1);
+    let took = start.elapsed();
+    story.note(&format!("with one of three metadata targets away: {took:.1?}"));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // A mount that begins meanwhile does not wait for it either.
+    let third = cluster.add_mount(&e2e::binary());
+    fs::write(cluster.mount(third).join("third"), "3").unwrap();
+    assert_eq!(mdts(&cluster, third)[1], line(&cluster, 1, "INACTIVE"));
+
+    cluster.restart(Which::Mdt(1));
+    for mount in 0..3 {
+        wait_for("the target is used again", || mdts(&cluster, mount) == all);
+    }
+
+    // Its eviction of a mount costs nothing that lives on another.
+    let kept = fs::File::create(cluster.mount(1).join("kept")).unwrap();
+    let mount = cluster.mount(1).display().to_string();
+    let uuid = adamant(["lctl", "--device", &mount, "get_param", "-n", "llite.*.uuid"]).ok();
+    cluster.set_on(Which::Mdt(2), "mdt.*.evict_client", uuid.trim()).ok();
+    std::os::unix::fs::FileExt::write_all_at(&kept, b"still open", 0).unwrap();
+    kept.sync_all().unwrap();
+    assert_eq!(fs::read_to_string(cluster.mount(0).join("kept")).unwrap(), "still open");
+    let worked = load.stop();
+    load::verify(&worked, cluster.mount(1));
+}

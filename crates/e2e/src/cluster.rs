@@ -17,8 +17,6 @@ const END_BOUND: Duration = Duration::from_secs(20);
 /// The shape of a cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Metadata targets.
-    pub mdts: u32,
     /// Object targets.
     pub osts: u32,
     /// Mounts.
@@ -44,7 +42,6 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Shape {
         Shape {
-            mdts: 1,
             osts: 2,
             mounts: 1,
             mount_options: Vec::new(),
@@ -142,8 +139,7 @@ impl Cluster {
     pub fn stopped(story: &Story, shape: Shape) -> Cluster {
         let fsname = story.fsname();
         let folder = story.folder().join(&fsname);
-        let mut all = vec![Which::Mgt];
-        all.extend((0..shape.mdts).map(Which::Mdt));
+        let mut all = vec![Which::Mgt, Which::Mdt(0)];
         all.extend((0..shape.osts).map(Which::Ost));
         std::fs::create_dir_all(folder.join("log")).expect("a folder");
         let mounts = (0..shape.mounts)

@@ -82,6 +82,8 @@ pub struct LmdbEngine {
     /// The data file, kept open so that a commit needs no new descriptor; `None` for a read-only store.
     data_file: Option<std::fs::File>,
     read_only: bool,
+    /// The number of the disk of the directory.
+    disk: u64,
     /// Locked for reading by every transaction, for writing while the map grows.
     map: RwLock<()>,
     /// Growing the map failed and it is unmapped: no transaction may start any more.
@@ -145,6 +147,7 @@ impl LmdbEngine {
             dir: dir.to_owned(),
             data_file,
             read_only: options.read_only,
+            disk: crate::disk_number(dir).map_err(|errno| from_errno(dir, "ask for its disk", errno))?,
             map: RwLock::new(()),
             broken: AtomicBool::new(false),
             fresh_pages: AtomicU64::new(0),
@@ -359,15 +362,13 @@ struct Medium {
     available: u64,
     /// The reserve, so that removals work on a full disk.
     kept: u64,
-    disk: u64,
 }
 
 fn medium(dir: &Path) -> Result<Medium, EngineError> {
     let medium = rustix::fs::statvfs(dir).map_err(|errno| from_errno(dir, "ask for space", errno))?;
     let total = medium.f_blocks * medium.f_frsize;
     let kept = (total / 20).clamp(4 * MIB, 256 * MIB);
-    let disk = crate::disk_number(dir).map_err(|errno| from_errno(dir, "ask for its disk", errno))?;
-    Ok(Medium { total, available: medium.f_bavail * medium.f_frsize, kept, disk })
+    Ok(Medium { total, available: medium.f_bavail * medium.f_frsize, kept })
 }
 
 /// Checks the length of the data file, because reading a mapped page past its end would kill the process.
@@ -513,6 +514,6 @@ impl Engine for LmdbEngine {
         let at_once = medium.available + held / 2 + unused / 8;
         let own = u64::from(self.last_group()? > 0);
         let records = records.saturating_sub(own);
-        Ok(Space { total: medium.total, free: left - reserve, reserve, at_once, records, disk: medium.disk })
+        Ok(Space { total: medium.total, free: left - reserve, reserve, at_once, records, disk: self.disk })
     }
 }

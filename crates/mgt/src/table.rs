@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proto::Fid;
 use proto::msg::{Config, Param, Pool, SequenceRange, TargetEntry};
-use schema::{FsRec, ParamRec, PoolRec, Record, SequenceOwner, TargetRec};
+use schema::{FsRec, ParamRec, PoolRec, Record, TargetRec};
 use store::KeyRange;
 use target::{Cx, Stop};
 
@@ -65,7 +65,6 @@ impl FileSystem {
         };
         let param = |(path, value): (&String, &String)| Param { path: path.clone(), value: value.clone() };
         let pool = |(name, osts): (&String, &Vec<u32>)| Pool { name: name.clone(), osts: osts.clone() };
-        let range = |&SequenceOwner { start, end, mdt }: &SequenceOwner| SequenceRange { start, end, mdt };
         Config {
             version: self.record.config_version,
             targets: self.targets.iter().map(entry).collect(),
@@ -73,7 +72,7 @@ impl FileSystem {
             fsname: fsname.to_owned(),
             pools: self.pools.iter().map(pool).collect(),
             replaced: self.record.replaced,
-            sequences: self.record.sequences.iter().map(range).collect(),
+            sequences: self.record.sequences.clone(),
         }
     }
 
@@ -101,7 +100,7 @@ pub fn load(cx: &mut Cx<'_>) -> Result<Table, Stop> {
     for (fsname, mut record) in all::<FsRec>(cx)? {
         // Version 0.2.0 did not record the target: it was MDT0000. The next change of the record stores that.
         if record.sequences.is_empty() && record.next_sequence > Fid::SEQ_FIRST {
-            record.sequences.push(SequenceOwner { start: Fid::SEQ_FIRST, end: record.next_sequence, mdt: 0 });
+            record.sequences.push(SequenceRange { start: Fid::SEQ_FIRST, end: record.next_sequence, mdt: 0 });
         }
         table.entry(fsname).or_default().record = record;
     }

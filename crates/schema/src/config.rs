@@ -2,6 +2,7 @@
 
 use crate::record::{Record, prost_body, single_key};
 use prost::Message;
+use proto::msg::SequenceRange;
 use store::{Key, KeyRange};
 
 /// A registered target; its key is its full name.
@@ -134,21 +135,7 @@ pub struct FsRec {
     /// The metadata targets of the sequences below `next_sequence`, ascending and without overlaps. Sequences in no range
     /// belong to MDT0000. Since version 0.3.0.
     #[prost(message, repeated, tag = "150")]
-    pub sequences: Vec<SequenceOwner>,
-}
-
-/// A range of FID sequences and the metadata target that they were allocated to.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct SequenceOwner {
-    /// The first sequence.
-    #[prost(uint64, tag = "1")]
-    pub start: u64,
-    /// The end, exclusive.
-    #[prost(uint64, tag = "2")]
-    pub end: u64,
-    /// Index of the metadata target.
-    #[prost(uint32, tag = "3")]
-    pub mdt: u32,
+    pub sequences: Vec<SequenceRange>,
 }
 
 impl Record for FsRec {

@@ -44,7 +44,7 @@ pub mod session;
 #[cfg(test)]
 mod tests;
 
-pub use config::{FsRec, MgtState, ParamRec, PoolRec, SequenceOwner, TargetRec};
+pub use config::{FsRec, MgtState, ParamRec, PoolRec, TargetRec};
 pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};

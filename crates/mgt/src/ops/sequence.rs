@@ -6,7 +6,7 @@
 
 use proto::msg::{SeqRangeRep, SeqRangeReq, SequenceRange};
 use proto::{Errno, Fid, TargetKind, TargetName};
-use schema::{FsRec, SequenceOwner};
+use schema::FsRec;
 use target::{Cx, Reply, Request, Stop};
 
 use crate::Mgt;
@@ -57,7 +57,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
             return Err(Errno::ENOSPC.into());
         }
         record.next_sequence = reply.end;
-        add(&mut record.sequences, SequenceOwner { start: reply.start, end: reply.end, mdt });
+        add(&mut record.sequences, SequenceRange { start: reply.start, end: reply.end, mdt });
     }
 
     // Also if nothing changes: what was recorded for an earlier request may not be durable yet.
@@ -71,11 +71,11 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
 
 /// Records a range that a target reports. It may lie among those that it is known to have, or among those that were skipped.
 fn take_over(record: &mut FsRec, mdt: u32, reported: &SequenceRange) -> Result<(), Errno> {
-    let mut whole = SequenceOwner { start: reported.start, end: reported.end, mdt };
+    let mut whole = SequenceRange { mdt, ..*reported };
     if whole.start < Fid::SEQ_FIRST || whole.start >= whole.end || whole.end > record.next_sequence {
         return Err(Errno::EINVAL);
     }
-    let meets = |range: &SequenceOwner| range.start < reported.end && reported.start < range.end;
+    let meets = |range: &SequenceRange| range.start < reported.end && reported.start < range.end;
     for range in record.sequences.iter().filter(|range| meets(range)) {
         if range.mdt != mdt {
             return Err(Errno::EINVAL);
@@ -89,7 +89,7 @@ fn take_over(record: &mut FsRec, mdt: u32, reported: &SequenceRange) -> Result<(
 }
 
 /// Adds a range that overlaps no other, and joins adjacent ones of the same target.
-fn add(ranges: &mut Vec<SequenceOwner>, range: SequenceOwner) {
+fn add(ranges: &mut Vec<SequenceRange>, range: SequenceRange) {
     ranges.push(range);
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, before| {

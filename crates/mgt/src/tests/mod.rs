@@ -227,7 +227,7 @@ fn the_configuration_says_which_target_each_sequence_belongs_to() {
         let rep = world.sequences(server, &format!("fs-MDT{mdt:04x}")).unwrap();
         assert_eq!((rep.start, rep.end, rep.published), (start, start + WIDTH, true));
     }
-    assert_eq!(world.told(client).len(), 4, "clients are told of each range");
+    assert_eq!(world.told(client).len(), 4, "clients are notified of each range");
     let range = |start, end, mdt| SequenceRange { start: at(start), end: at(end), mdt };
     let all = [range(0, 1, 0), range(1, 3, 1), range(3, 4, 0)];
     assert_eq!(world.config(client, "fs").unwrap().sequences, all, "ranges that meet are one");

@@ -55,137 +55,55 @@ pub(crate) const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
 /// An event of the world.
 enum WorldEvent {
     /// A frame arrives at one side of a connection.
-    Frame {
-        conn: usize,
-        side: usize,
-        frame: Frame,
-    },
+    Frame { conn: usize, side: usize, frame: Frame },
     /// A listener accepts a connection.
-    Accepted {
-        conn: usize,
-    },
+    Accepted { conn: usize },
     /// The dialler learns that its connection is established.
-    Dialled {
-        conn: usize,
-    },
+    Dialled { conn: usize },
     /// The dialler learns that its dial failed.
-    DialFailed {
-        node: Node,
-        life: u32,
-        number: u64,
-    },
+    DialFailed { node: Node, life: u32, number: u64 },
     /// One side learns that the connection is closed.
-    Closed {
-        conn: usize,
-        side: usize,
-    },
+    Closed { conn: usize, side: usize },
     /// The engine executes a load.
-    Load {
-        server: usize,
-        life: u32,
-        load: Load,
-    },
+    Load { server: usize, life: u32, load: Load },
     /// The target receives the loaded records.
-    Loaded {
-        server: usize,
-        life: u32,
-        done: LoadDone,
-    },
+    Loaded { server: usize, life: u32, done: LoadDone },
     /// The engine starts to write a group.
-    Commit {
-        server: usize,
-        life: u32,
-        group: Group,
-    },
+    Commit { server: usize, life: u32, group: Group },
     /// The group is durable.
-    Durable {
-        server: usize,
-        life: u32,
-        group: u64,
-    },
+    Durable { server: usize, life: u32, group: u64 },
     /// The target learns that the group is durable, or that the commit failed.
-    Committed {
-        server: usize,
-        life: u32,
-        group: u64,
-        failed: Option<store::EngineError>,
-    },
+    Committed { server: usize, life: u32, group: u64, failed: Option<store::EngineError> },
     /// An operation on data files is executed.
-    Data {
-        server: usize,
-        life: u32,
-        id: DataId,
-        op: DataOp,
-    },
+    Data { server: usize, life: u32, id: DataId, op: DataOp },
     /// The target receives its result.
-    DataDone {
-        server: usize,
-        life: u32,
-        id: DataId,
-        result: DataResult,
-    },
+    DataDone { server: usize, life: u32, id: DataId, result: DataResult },
     /// A timer of a machine expires.
-    Tick {
-        node: Node,
-        serial: u64,
-    },
+    Tick { node: Node, serial: u64 },
     /// Once a second each machine gets the wall clock.
-    Second {
-        node: Node,
-        life: u32,
-    },
+    Second { node: Node, life: u32 },
     /// A program's call reaches its client.
-    Call {
-        client: usize,
-        id: u64,
-        cred: Cred,
-        call: Call,
-    },
+    Call { client: usize, id: u64, cred: Cred, call: Call },
     /// The answer reaches the program.
-    Answer {
-        id: u64,
-        result: Result<Answer, Errno>,
-    },
+    Answer { id: u64, result: Result<Answer, Errno> },
     /// A signal reaches the client that executes a call.
-    Interrupt {
-        client: usize,
-        id: u64,
-        fatal: bool,
-    },
+    Interrupt { client: usize, id: u64, fatal: bool },
     /// The kernel receives an invalidation.
-    Invalidate {
-        client: usize,
-        what: Invalidation,
-    },
+    Invalidate { client: usize, what: Invalidation },
     /// A client asks its kernel to forget nodes.
-    LetGo {
-        client: usize,
-        nodes: Vec<KernelNode>,
-    },
+    LetGo { client: usize, nodes: Vec<KernelNode> },
     /// The trap kills a server.
-    Kill {
-        server: usize,
-    },
+    Kill { server: usize },
     /// A canary kills a client.
-    Die {
-        client: usize,
-    },
+    Die { client: usize },
     /// A node that has closed a connection stops receiving from it.
-    StopReceiving {
-        conn: usize,
-        side: usize,
-    },
+    StopReceiving { conn: usize, side: usize },
     /// The sleep of a task ends.
-    Wake {
-        task: usize,
-    },
+    Wake { task: usize },
     /// A server starts.
-    Start {
-        server: usize,
-    },
-    Add {
-        server: usize,
-    },
+    Start { server: usize },
+    /// A server is added to the file system.
+    Add { server: usize },
     /// A fault.
     Fault(faults::Fault),
     /// The liar sends its next requests.

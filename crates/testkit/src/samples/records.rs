@@ -234,10 +234,9 @@ pub fn for_each(v: &mut impl Visitor) {
             config_version: big(1),
             next_sequence: big(2),
             replaced: 3,
-            sequences: vec![SequenceOwner { start: big(4), end: big(5), mdt: 6 }],
+            sequences: vec![SequenceRange { start: big(4), end: big(5), mdt: 6 }],
         },
     );
-    v.part("SequenceOwner", SequenceOwner { start: big(4), end: big(5), mdt: 6 });
     v.record("MgtState", (), MgtState { next_sequence: big(1) });
     v.record("PoolRec", ("fs".to_owned(), "pool".to_owned()), PoolRec { osts: vec![1, 300] });
 }

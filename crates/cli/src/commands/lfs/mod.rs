@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use fuse::ioctl::{self, Verb};
-use proto::{Fid, TargetName};
+use proto::Fid;
 
 use crate::commands::lacking;
 use crate::misuse::misuse;
@@ -385,8 +385,8 @@ fn list_targets(mount: &Path, kind: &str) -> anyhow::Result<bool> {
     let targets = spaces(mount)?;
     say!("{kind}S: {}", mount.display());
     for target in targets.iter().filter(|target| target.name.contains(&format!("-{kind}"))) {
-        let index = target.name.parse::<TargetName>().map_or(0, |name| name.index.0);
-        say!("{index}: {}_UUID {}", target.name, if target.figures.is_ok() { "ACTIVE" } else { "INACTIVE" });
+        let state = if target.figures.is_ok() { "ACTIVE" } else { "INACTIVE" };
+        say!("{}: {}_UUID {state}", target.index(), target.name);
     }
     Ok(true)
 }

@@ -23,6 +23,11 @@ impl TargetSpace {
     fn is_ost(&self) -> bool {
         self.name.contains("-OST")
     }
+
+    /// Its index.
+    pub(super) fn index(&self) -> u32 {
+        self.name.parse::<proto::TargetName>().map_or(0, |name| name.index.0)
+    }
 }
 
 /// The targets of the mount that a path is in.
@@ -146,11 +151,10 @@ pub(super) fn json(path: &Path, pool: Option<&str>, kind: Option<&str>) -> anyho
     let described: Vec<Value> = targets
         .iter()
         .map(|target| {
-            let name = target.name.parse::<proto::TargetName>();
             let mut value = json!({
                 "name": target.name,
                 "kind": if target.is_ost() { "OST" } else { "MDT" },
-                "index": name.map_or(0, |name| name.index.0),
+                "index": target.index(),
                 "active": target.figures.is_ok(),
             });
             if let Ok([total, free, available, files, files_free, ..]) = target.figures.as_deref() {

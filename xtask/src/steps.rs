@@ -216,5 +216,7 @@ pub(crate) fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     seeds::soak(sh, binary.as_ref(), Duration::from_secs(u64::from(minutes) * 60))?;
     // Every story, with the fault at every step.
     cmd!(sh, "{binary} sim --scenario all").run()?;
+    // The long searches over the tables of changes over several metadata targets: minutes, and 2 GiB.
+    cmd!(sh, "cargo test --package target --release --locked --lib cross -- --ignored --test-threads=2").run()?;
     real_processes(sh, compat::Which::All, &["--test-threads=1", "--include-ignored"])
 }

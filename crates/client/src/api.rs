@@ -391,6 +391,9 @@ pub enum Call {
     Mknod { parent: u64, name: Bytes, mode: u32, rdev: u64 },
     /// Directory.
     Mkdir { parent: u64, name: Bytes, mode: u32 },
+    /// Directory on the metadata target with this index, for `lfs mkdir -i`. Unlike after `Mkdir`, the kernel does not know
+    /// the new node. `ENODEV`: there is no such target. `EOPNOTSUPP`: a server's version does not support it.
+    MkdirOn { parent: u64, name: Bytes, mode: u32, mdt: u32 },
     /// Symbolic link.
     Symlink { parent: u64, name: Bytes, target: Bytes },
     /// Removes a name of a non-directory.
@@ -453,6 +456,8 @@ pub enum Call {
     PathToFid { ino: u64 },
     /// `lfs fid2path`.
     FidToPath { fid: Fid },
+    /// `lfs getdirstripe`: the index of the metadata target on which an object lies.
+    MdtIndex { ino: u64 },
     /// `lfs getstripe`.
     GetLayout { ino: u64 },
     /// `lfs setstripe`: the wanted layout; a list of targets in `osts`, a pool in `pool`. See
@@ -494,8 +499,10 @@ pub enum Answer {
     Lock(RecordLock),
     /// Lseek.
     Offset(u64),
-    /// PathToFid.
+    /// PathToFid; the new directory of MkdirOn.
     Fid(Fid),
+    /// MdtIndex.
+    Index(u32),
     /// FidToPath.
     Paths(Vec<Bytes>),
     /// GetLayout: the layout of a file or the default of a directory; `None` if there is none.

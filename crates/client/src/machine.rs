@@ -327,6 +327,7 @@ impl Client {
             return;
         }
         // No request with an effect was sent: the call can end here.
+        request::withdraw_all(&mut self.w, id);
         let slot = &mut self.slots[id.slot as usize];
         let Some(running) = slot.running.take() else { return };
         self.finish(running, Err(Errno::EINTR));

@@ -56,7 +56,7 @@ fn operation(call: &Call) -> Option<Operation> {
         Call::Setattr { set: SetStat { size: Some(_), .. }, .. } => Operation::Truncate,
         Call::Setattr { .. } => Operation::Setattr,
         Call::Mknod { .. } => Operation::Mknod,
-        Call::Mkdir { .. } => Operation::Mkdir,
+        Call::Mkdir { .. } | Call::MkdirOn { .. } => Operation::Mkdir,
         Call::Symlink { .. } => Operation::Symlink,
         Call::Unlink { .. } => Operation::Unlink,
         Call::Rmdir { .. } => Operation::Rmdir,
@@ -83,6 +83,7 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::Flush { .. }
         | Call::PathToFid { .. }
         | Call::FidToPath { .. }
+        | Call::MdtIndex { .. }
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
         | Call::Migrate { .. }

@@ -56,6 +56,9 @@ fn lfs_tells_of_space_and_targets() {
         &["quota", &mount][..],
         &["find", &mount, "--projid", "1"],
         &["setstripe", "-E", "1G", &mount],
+        &["mkdir", "-c", "2", &mount],
+        &["mkdir", "-i", "0,1", &mount],
+        &["getdirstripe", "-D", &mount],
         &["path2fid", "--parents", &mount],
     ] {
         let outcome = lfs(verb);
@@ -71,6 +74,54 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["df", &mount]).ok();
     assert!(text.contains("inactive") && text.contains(&mdt), "{text}");
     cluster.restart(Which::Ost(1));
+}
+
+/// The kernel does not see these directories come. They are made with the caller's rights and umask, as by mkdir(2).
+#[test]
+fn lfs_makes_directories_on_a_metadata_target() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs mkdir, getdirstripe", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(2));
+    let (mount, other) = (cluster.mount(0), cluster.mount(1));
+    let shown = |path: &Path| path.to_str().unwrap().to_owned();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for (number, place) in ["0", "-1", "0x"].into_iter().enumerate() {
+        let path = mount.join(format!("dir{number}"));
+        assert!(!path.exists());
+        let before = fs::metadata(mount).unwrap().nlink();
+        match place {
+            "0x" => _ = lfs(&["mkdir", &shown(&path)]).ok(),
+            place => _ = lfs(&["mkdir", "-i", place, &shown(&path)]).ok(),
+        }
+        assert!(path.is_dir() && other.join(format!("dir{number}")).is_dir(), "{place}");
+        assert_eq!((mode(&path), fs::metadata(mount).unwrap().nlink()), (0o755, before + 1), "{place}");
+        lfs(&["mkdir", "-i", "0", &shown(&path)]).refused_with(&["exists"]);
+        fs::write(path.join("file"), "text").unwrap();
+    }
+    lfs(&["setdirstripe", "-i", "0", "-o", "1777", &shown(&mount.join("open"))]).ok();
+    assert_eq!(mode(&mount.join("open")), 0o1777);
+    let masked = format!("umask 027; cd '{}'; '{}' lfs mkdir -i 0 masked", mount.display(), binary().display());
+    command("sh").arg("-c").arg(&masked).run().ok();
+    assert_eq!(mode(&mount.join("masked")), 0o750);
+    lfs(&["mkdir", "-i", "5", &shown(&mount.join("far"))]).refused_with(&["far", "no MDT0005", "lfs mdts"]);
+    lfs(&["mkdir", "-i", "x", &shown(&mount.join("far"))]).refused_in_usage("x");
+    lfs(&["mkdir", "-i", "0", &shown(&mount.join("none/far"))]).refused_with(&["none", "No such file"]);
+
+    let text = lfs(&["getdirstripe", &shown(&mount.join("open"))]).ok();
+    assert_eq!(text, "lmv_stripe_count: 0 lmv_stripe_offset: 0 lmv_hash_type: none\n");
+    assert_eq!(lfs(&["getdirstripe", "-m", &shown(&mount.join("open"))]).ok(), "0\n");
+    assert_eq!(lfs(&["getstripe", "-m", &shown(&mount.join("dir0/file"))]).ok(), "0\n");
+    assert_eq!(lfs(&["find", &shown(&mount.join("dir0")), "--mdt", "1"]).ok(), "");
+    assert_eq!(lfs(&["find", &shown(&mount.join("dir0")), "--mdt", "0"]).ok().lines().count(), 2);
+    lfs(&["getdirstripe", &shown(&mount.join("dir0/file"))]).refused_with(&["no directory"]);
+
+    // Whatever the mount's own settings are: the kernel knows it to be read-only.
+    command("mount").args(["-i", "-o", "remount,ro"]).arg(mount).run().ok();
+    lfs(&["mkdir", "-i", "0", &shown(&mount.join("late"))]).refused_with(&["Read-only"]);
+    command("mount").args(["-i", "-o", "remount,rw"]).arg(mount).run().ok();
+    lfs(&["mkdir", "-i", "0", &shown(&mount.join("late"))]).ok();
 }
 
 /// `lfs find` beside find(1), and by object target.
@@ -849,6 +900,8 @@ fn every_command_has_help_with_an_example() {
         &["lfs", "fid2path"],
         &["lfs", "setstripe"],
         &["lfs", "getstripe"],
+        &["lfs", "mkdir"],
+        &["lfs", "getdirstripe"],
         &["lfs", "check"],
         &["lctl", "get_param"],
         &["lctl", "set_param"],

@@ -15,6 +15,61 @@ fn mdts(cluster: &Cluster, mount: usize) -> Vec<String> {
     adamant(["lfs", "mdts"]).arg(cluster.mount(mount)).ok().lines().skip(1).map(str::to_owned).collect()
 }
 
+/// The kernel sees one tree, wherever its directories lie.
+#[test]
+fn directories_are_made_used_and_removed_on_other_metadata_targets() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("directories on other metadata targets", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    cluster.add(Which::Mdt(1));
+    for mount in 0..2 {
+        wait_for("the mount uses both metadata targets", || mdts(&cluster, mount).len() == 2);
+    }
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let far = mount.join("far");
+    assert!(!far.exists() && !other.join("far").exists());
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
+    for path in [&far, &other.join("far")] {
+        assert_eq!(adamant(["lfs", "getdirstripe", "-m"]).arg(path).ok(), "1\n");
+    }
+    let deep = far.join("a/b/c");
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("file"), "text").unwrap();
+    assert_eq!(adamant(["lfs", "getstripe", "-m"]).arg(deep.join("file")).ok(), "1\n");
+    assert_eq!(fs::read_to_string(other.join("far/a/b/c/file")).unwrap(), "text");
+    let fid = adamant(["lfs", "path2fid"]).arg(deep.join("file")).ok();
+    assert_eq!(adamant(["lfs", "fid2path"]).arg(&other).arg(fid.trim()).ok(), "/far/a/b/c/file\n");
+    assert_eq!(adamant(["lfs", "find"]).arg(&mount).args(["--mdt", "1"]).ok().lines().count(), 5);
+    // mv(1) copies what cannot be renamed.
+    e2e::command("mv").arg(deep.join("file")).arg(mount.join("file")).run().ok();
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "text");
+    assert!(fs::remove_dir(&far).is_err());
+    fs::remove_dir_all(other.join("far")).unwrap();
+    assert!(!far.exists() && fs::read_dir(&mount).unwrap().count() == 1);
+
+    // While the target is away, what needs it waits and can be killed.
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
+    cluster.kill9(Which::Mdt(1));
+    let mut waits = std::process::Command::new(e2e::binary())
+        .args(["lfs", "mkdir", "-i", "1"])
+        .arg(mount.join("later"))
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    for number in 0..20 {
+        fs::create_dir(mount.join(format!("near{number}"))).unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(waits.try_wait().unwrap().is_none(), "it waits");
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    cluster.restart(Which::Mdt(1));
+    fs::remove_dir(&far).unwrap();
+    assert!(!other.join("far").exists());
+}
+
 #[test]
 fn a_metadata_target_is_added_dies_and_comes_back_under_load() {
     if !needs_root() {

@@ -50,6 +50,11 @@ pub enum Verb {
     /// The layout of a file of the same mount that cannot be opened, for the superuser. In: its inode number, u64. Out: as for
     /// `GetLayout`.
     LayoutOf = 112,
+    /// Makes a directory in this one, on the metadata target with an index. In: the index u32, the mode u32, the umask u32, and the
+    /// name. Out: its FID as text.
+    MkdirOn = 113,
+    /// In: nothing, or the inode number of another file of the same mount, u64. Out: the index of its metadata target, as text.
+    MdtIndex = 114,
     /// In: nothing, or the name of a pool. Out: the names of all pools, or the ranges of indexes of that pool's object targets (`0-3`),
     /// one per line; `ENOENT` if there is no such pool.
     Pools = 111,
@@ -59,8 +64,8 @@ impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
         use Verb::{
-            FidToPath, GetLayout, Identity, LayoutOf, Migrate, PathToFid, Pools, SetLayout, SetLayoutInPool, Sync,
-            TargetSpace,
+            FidToPath, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn, PathToFid, Pools, SetLayout,
+            SetLayoutInPool, Sync, TargetSpace,
         };
         let all = [
             PathToFid,
@@ -74,6 +79,8 @@ impl Verb {
             SetLayoutInPool,
             LayoutOf,
             Pools,
+            MkdirOn,
+            MdtIndex,
         ];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }
@@ -142,6 +149,36 @@ pub fn parse_wish_in_pool(input: &[u8]) -> Option<Layout> {
     let name = pool.iter().position(|&byte| byte == 0).map_or(pool, |end| &pool[..end]);
     let pool = std::str::from_utf8(name).ok()?.to_owned();
     Some(Layout { pool, ..parse_wish(rest)? })
+}
+
+/// A directory to be made on a metadata target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewDirectory {
+    /// Index of the target.
+    pub mdt: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Bits to clear from them where the directory above has no default ACL.
+    pub umask: u32,
+    /// Its name.
+    pub name: Vec<u8>,
+}
+
+impl NewDirectory {
+    /// The input of [`Verb::MkdirOn`].
+    pub fn input(&self) -> Vec<u8> {
+        let numbers = [self.mdt, self.mode, self.umask];
+        numbers.into_iter().flat_map(u32::to_le_bytes).chain(self.name.iter().copied()).collect()
+    }
+
+    /// Parses such input.
+    pub fn parse(mut input: &[u8]) -> Option<NewDirectory> {
+        if input.len() < 12 {
+            return None;
+        }
+        let (mdt, mode, umask) = (input.get_u32_le(), input.get_u32_le(), input.get_u32_le());
+        Some(NewDirectory { mdt, mode, umask, name: input.to_vec() })
+    }
 }
 
 /// An answer block; `EOVERFLOW` if the result does not fit.
@@ -220,6 +257,13 @@ mod tests {
         assert_eq!(parse_wish_in_pool(&wish_in_pool(&bare)), Some(bare));
         assert_eq!(parse_wish_in_pool(&[0; 15]), None);
         assert_eq!(parse_wish_in_pool(&[0xff; 40]), None);
+    }
+
+    #[test]
+    fn a_new_directory_round_trips() {
+        let new = NewDirectory { mdt: 7, mode: 0o1777, umask: 0o22, name: b"name".to_vec() };
+        assert_eq!(NewDirectory::parse(&new.input()), Some(new));
+        assert_eq!(NewDirectory::parse(&[0; 11]), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use proto::{Errno, Fid};
 use crate::Call;
 use crate::convert::{attributes, entry, set_time, user_device, validity};
 use crate::interrupts::Interrupts;
-use crate::ioctl::{self, Verb};
+use crate::ioctl::{self, NewDirectory, Verb};
 use crate::job::Jobs;
 use crate::process;
 
@@ -328,7 +328,7 @@ impl Adapter {
             },
             Operation::Ioctl { command, input, .. } if *command == ioctl::COMMAND => {
                 match self.plan_ioctl(self.node(request.node), request.uid == 0, input) {
-                    Ok(call) => self.submit(incoming, call, |reply, outcome| {
+                    Ok((umask, call)) => self.submit_with(umask, incoming, call, |reply, outcome| {
                         let bytes = outcome.map(|answer| ioctl_bytes(&answer));
                         reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
                     }),
@@ -351,8 +351,19 @@ impl Adapter {
     }
 
     fn submit(&self, incoming: Incoming<'_>, call: Call, answer: impl FnOnce(Reply, Outcome) + Send + 'static) {
+        self.submit_with(0, incoming, call, answer);
+    }
+
+    /// The same for a call that may make a file.
+    fn submit_with(
+        &self,
+        umask: u32,
+        incoming: Incoming<'_>,
+        call: Call,
+        answer: impl FnOnce(Reply, Outcome) + Send + 'static,
+    ) {
         let request = incoming.request();
-        let (caller, cred) = (caller(request), self.cred(request, 0));
+        let (caller, cred) = (caller(request), self.cred(request, umask));
         let reply = incoming.into_reply();
         self.client.submit_for(caller, cred, call, Box::new(move |outcome| answer(reply, outcome)));
     }
@@ -401,11 +412,18 @@ impl Adapter {
         });
     }
 
-    /// The call for an ioctl, or an answer that needs none.
-    fn plan_ioctl(&self, ino: u64, by_root: bool, block: &[u8]) -> Result<Call, Vec<u8>> {
+    /// The call for an ioctl with the umask that applies to it, or an answer that needs none.
+    fn plan_ioctl(&self, ino: u64, by_root: bool, block: &[u8]) -> Result<(u32, Call), Vec<u8>> {
         let refused = || ioctl::answer(Err(Errno::EINVAL));
         let (verb, input) = ioctl::parse_request(block).ok_or_else(refused)?;
-        match verb {
+        let number = || input.try_into().map(u64::from_le_bytes).map_err(|_| refused());
+        let call = match verb {
+            Verb::MkdirOn => {
+                let NewDirectory { mdt, mode, umask, name } = NewDirectory::parse(input).ok_or_else(refused)?;
+                return Ok((umask, Call::MkdirOn { parent: ino, name: name.into(), mode, mdt }));
+            }
+            Verb::MdtIndex if input.is_empty() => Ok(Call::MdtIndex { ino }),
+            Verb::MdtIndex => Ok(Call::MdtIndex { ino: number()? }),
             Verb::Identity => Err(ioctl::answer(Ok(self.identity.as_bytes()))),
             Verb::PathToFid => Ok(Call::PathToFid { ino }),
             Verb::FidToPath => {
@@ -414,10 +432,7 @@ impl Adapter {
             }
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
             Verb::LayoutOf if !by_root => Err(ioctl::answer(Err(Errno::EPERM))),
-            Verb::LayoutOf => {
-                let number = input.try_into().map(u64::from_le_bytes).map_err(|_| refused())?;
-                Ok(Call::GetLayout { ino: number })
-            }
+            Verb::LayoutOf => Ok(Call::GetLayout { ino: number()? }),
             Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
             Verb::Migrate => {
                 ioctl::parse_wish_in_pool(input).map(|wish| Call::Migrate { ino, wish }).ok_or_else(refused)
@@ -432,7 +447,8 @@ impl Adapter {
                 Ok(Call::PoolMembers { pool })
             }
             Verb::Sync => Ok(Call::Syncfs),
-        }
+        };
+        call.map(|call| (0, call))
     }
 }
 
@@ -449,6 +465,7 @@ fn seek(fh: Fh, offset: u64, whence: u32) -> Result<Call, i32> {
 fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
     match answer {
         Answer::Fid(fid) => fid.to_string().into_bytes(),
+        Answer::Index(index) => index.to_string().into_bytes(),
         Answer::Paths(paths) => paths.iter().flat_map(|path| path.iter().copied().chain([0])).collect(),
         Answer::Layout(Some(layout)) => prost::Message::encode_to_vec(layout),
         Answer::Targets(targets) => {

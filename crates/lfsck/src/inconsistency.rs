@@ -2,7 +2,7 @@
 
 use core::fmt;
 use proto::Fid;
-use schema::BadRecord;
+use schema::{BadRecord, CrossKey};
 use store::Key;
 
 /// An inconsistency: what was found, and where.
@@ -21,6 +21,10 @@ pub enum Inconsistency {
     WrongType { fid: Fid, mode: u32 },
     /// A FID whose sequence was not granted, or that does not count as used.
     UnusedFid { fid: Fid },
+    /// An object on a target that does not have its sequence, or on a second one.
+    WrongTarget { fid: Fid, mdt: Option<u32> },
+    /// A record of a change of several metadata targets: it is not completed on all of them.
+    CrossLeft { mdt: Option<u32>, key: CrossKey, done: bool },
     /// A sequence that was granted and can be granted again.
     SequenceTwice { seq: u64 },
     /// A number in use that can be allocated again.
@@ -33,6 +37,8 @@ pub enum Inconsistency {
     NameTwice { dir: Fid, name: String },
     /// An entry that leads to no object.
     Dangling { dir: Fid, name: String, fid: Fid },
+    /// An entry that leads to an object on another target than it says.
+    EntryTarget { dir: Fid, name: String, entry: Option<u32>, object: Option<u32> },
     /// An entry with another type than its object.
     EntryType { dir: Fid, name: String, entry: u32, object: u32 },
     /// A name that the object's linkEA does not have.
@@ -82,6 +88,15 @@ impl fmt::Display for Inconsistency {
             NotIndexed { fid, ino } => write!(f, "inode {ino} is {fid}, which the index does not lead to"),
             WrongType { fid, mode } => write!(f, "{fid} has mode {mode:o}, which is no type"),
             UnusedFid { fid } => write!(f, "{fid} exists, but does not count as used"),
+            WrongTarget { fid, mdt } => write!(f, "{fid} is on {}, where it does not belong", target(*mdt)),
+            CrossLeft { mdt, key, done } => {
+                let CrossKey { participant, mdt: coordinator, instance, serial } = key;
+                let role = if *participant { "participant" } else { "coordinator" };
+                let state = if *done { "done" } else { "not done" };
+                let coordinator = target(Some(*coordinator));
+                write!(f, "{} has a record as {role} of cross change {coordinator} ", target(*mdt))?;
+                write!(f, "{instance:016x} {serial}, {state}")
+            }
             SequenceTwice { seq } => write!(f, "sequence 0x{seq:x} was granted and can be granted again"),
             NumberAgain { what, next, used } => write!(f, "{what}: {next} is next, but {used} is in use"),
             EntryNowhere { dir, name } => write!(f, "entry '{name}' is in inode {dir}, which is no directory"),
@@ -90,6 +105,12 @@ impl fmt::Display for Inconsistency {
             }
             NameTwice { dir, name } => write!(f, "{dir}/{name} is there twice"),
             Dangling { dir, name, fid } => write!(f, "{dir}/{name} leads to {fid}, which is not there"),
+            EntryTarget { dir, name, entry: None, object } => {
+                write!(f, "{dir}/{name} does not say that its object is on {}", target(*object))
+            }
+            EntryTarget { dir, name, entry, object } => {
+                write!(f, "{dir}/{name} says that its object is on {}, it is on {}", target(*entry), target(*object))
+            }
             EntryType { dir, name, entry, object } => write!(f, "{dir}/{name} has type {entry}, its object {object}"),
             LinkMissing { dir, name, fid } => write!(f, "{dir}/{name} leads to {fid}, whose linkEA does not know it"),
             LinkStale { fid, dir, name } => write!(f, "linkEA of {fid} has {dir}/{name}, which does not lead to it"),
@@ -122,6 +143,11 @@ impl fmt::Display for Inconsistency {
             WrongFile { ost, file, fid } => write!(f, "OST{ost:04x}: data file {file} of {fid} is not its own"),
         }
     }
+}
+
+/// A metadata target for messages.
+fn target(mdt: Option<u32>) -> String {
+    mdt.map_or("a target without a name".to_owned(), |mdt| format!("MDT{mdt:04x}"))
 }
 
 /// A name for messages.

@@ -3,7 +3,7 @@
 //! [`check`] is a pure function from [`Snapshot`]s of metadata targets and object targets to a list of
 //! [`Inconsistency`]s. The simulator uses it as an oracle, and an offline check of a stopped file system runs it. It repairs
 //! nothing and knows nothing of clients. The checks between targets are valid only at rest: no destroy in flight, no file half
-//! moved.
+//! moved, no change of several metadata targets that is not completed on all of them.
 //!
 //! The rules:
 //!
@@ -12,9 +12,10 @@
 //! | object index, inodes | each FID leads to the inode that carries it, and back | [`objects`] |
 //! | numbers | counters are ahead of what was allocated; FIDs come from granted sequences and count as used | [`objects`] |
 //! | inodes, their parts | data only for resident files, large attributes as the inode lists them, orphans without names | [`objects`] |
-//! | entries, inodes | each entry leads to an object of its type, chains have no holes, names are unique | [`names`] |
-//! | entries, linkEA | each name is in its object's linkEA, and back | [`names`] |
-//! | directories | link and entry counts; every directory is reachable from the root | [`names`] |
+//! | metadata targets | each FID is on one target, the one that has its sequence; no record of a cross change is left | [`objects`] |
+//! | entries, inodes | each entry leads to an object of its type on the target that it says, chains have no holes, names are unique | [`names`] |
+//! | entries, linkEA | each name is in its object's linkEA, and back, also between targets | [`names`] |
+//! | directories | link and entry counts; every directory is reachable from the root, through all targets | [`names`] |
 //! | layouts, destroy log, objects | each object is in the layout of a file, or is about to be destroyed | [`layout`] |
 
 mod inconsistency;
@@ -28,14 +29,16 @@ mod tests;
 pub use inconsistency::Inconsistency;
 pub use snapshot::Snapshot;
 
-use proto::Fid;
-use schema::{BadRecord, Inode, Oi, Record};
+use proto::{Fid, TargetName};
+use schema::{BadRecord, Header, Inode, Oi, Record};
 use std::collections::BTreeMap;
 use store::Key;
 
 /// A metadata target, with the records decoded that all checks use.
 pub(crate) struct Mdt<'a> {
     pub(crate) records: &'a Snapshot,
+    /// Its index, from the header.
+    pub(crate) target: Option<u32>,
     /// Inodes by local inode number.
     pub(crate) inodes: BTreeMap<u64, Inode>,
     /// The object index: from FIDs to local inode numbers.
@@ -57,12 +60,14 @@ pub fn check(mdts: &[&Snapshot], osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency
     for records in mdts {
         let inodes = decode::<Inode>(records, &mut found).into_iter().collect();
         let index = decode::<Oi>(records, &mut found).into_iter().map(|(fid, oi)| (fid, oi.ino)).collect();
-        decoded.push(Mdt { records, inodes, index });
+        let name = single::<Header>(records).and_then(|header| header.name.parse::<TargetName>().ok());
+        decoded.push(Mdt { records, target: name.map(|name| name.index.0), inodes, index });
     }
     for mdt in &decoded {
         objects::check(mdt, &mut found);
-        names::check(mdt, &mut found);
     }
+    objects::check_all(&decoded, &mut found);
+    names::check(&decoded, &mut found);
     layout::check(&decoded, osts, &mut found);
     found
 }

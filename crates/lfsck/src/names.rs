@@ -1,4 +1,4 @@
-//! Checks of names: entries and their objects, linkEAs, counts, and the tree of directories.
+//! Checks of names: entries and their objects, linkEAs, counts, and the tree of directories, over all metadata targets.
 
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
@@ -22,18 +22,28 @@ struct Listing {
 }
 
 /// Runs these checks.
-pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
-    let (listings, names) = read_entries(mdt, found);
-    check_links(mdt, &listings, found);
-    check_counts(mdt, &listings, &names, found);
-    check_tree(mdt, found);
+pub(crate) fn check(mdts: &[Mdt<'_>], found: &mut Found) {
+    let (mut listings, mut names) = (BTreeMap::new(), BTreeMap::new());
+    for mdt in mdts {
+        read_entries(mdt, mdts, &mut listings, &mut names, found);
+    }
+    for inode in mdts.iter().flat_map(|mdt| mdt.inodes.values()) {
+        check_links(inode, &listings, found);
+        check_counts(inode, &listings, &names, found);
+    }
+    check_tree(mdts, found);
 }
 
-/// The listings of all directories by local inode number, and the number of names of each object.
-fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BTreeMap<Fid, u64>) {
+/// Adds the entries of a target to the listings of all directories and to the number of names of each object.
+fn read_entries(
+    mdt: &Mdt<'_>,
+    mdts: &[Mdt<'_>],
+    all: &mut BTreeMap<Fid, Listing>,
+    names: &mut BTreeMap<Fid, u64>,
+    found: &mut Found,
+) {
     let header = single::<Header>(mdt.records).unwrap_or_default();
     let mut listings: BTreeMap<u64, Listing> = BTreeMap::new();
-    let mut names: BTreeMap<Fid, u64> = BTreeMap::new();
     for (key, entry) in decode::<Entry>(mdt.records, found) {
         let name = text(&entry.name);
         let Some(dir) = mdt.inodes.get(&key.dir).filter(|inode| inode.is_dir()) else {
@@ -66,10 +76,14 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
         if listing.names.insert(entry.name.to_vec(), fid).is_some() {
             found.push(Inconsistency::NameTwice { dir, name: name.clone() });
         }
-        let Some((_, inode)) = mdt.object(fid) else {
+        let Some((target, inode)) = lookup(mdt, mdts, fid) else {
             found.push(Inconsistency::Dangling { dir, name, fid });
             continue;
         };
+        let object = (target != mdt.target).then_some(target).flatten();
+        if entry.mdt != object {
+            found.push(Inconsistency::EntryTarget { dir, name: name.clone(), entry: entry.mdt, object: target });
+        }
         listing.subdirs += u64::from(inode.is_dir());
         if inode.entry_kind() != entry.kind {
             let (entry, object) = (entry.kind, inode.entry_kind());
@@ -79,46 +93,44 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
             found.push(Inconsistency::LinkMissing { dir, name, fid });
         }
     }
-    for (ino, listing) in &listings {
-        let Some(dir) = mdt.inodes.get(ino).map(|inode| inode.fid) else { continue };
+    for (ino, listing) in listings {
+        let Some(dir) = mdt.inodes.get(&ino).map(|inode| inode.fid) else { continue };
         for (last, cookie, name) in &listing.second {
             if !listing.cookies.contains(last) {
                 found.push(Inconsistency::EntryMisplaced { dir, name: name.clone(), cookie: *cookie });
             }
         }
+        all.insert(dir, listing);
     }
-    (listings, names)
+}
+
+/// The object of a FID on this target, or else on any other, with the target's index.
+fn lookup<'m>(mdt: &'m Mdt<'_>, mdts: &'m [Mdt<'_>], fid: Fid) -> Option<(Option<u32>, &'m Inode)> {
+    let on = |mdt: &'m Mdt<'_>| mdt.object(fid).map(|(_, inode)| (mdt.target, inode));
+    on(mdt).or_else(|| mdts.iter().find_map(on))
 }
 
 /// Checks that each name in a linkEA has its entry.
-fn check_links(mdt: &Mdt<'_>, listings: &BTreeMap<u64, Listing>, found: &mut Found) {
-    for inode in mdt.inodes.values() {
-        let fid = inode.fid;
-        let LinkEa { links, .. } = &inode.links;
-        for link in links {
-            let listing = mdt.object(link.parent).and_then(|(ino, _)| listings.get(&ino));
-            // An orphan directory keeps its last linkEA, so that its `..` is valid.
-            let was_removed = inode.nlink == 0 && inode.is_dir();
-            if !was_removed && listing.and_then(|listing| listing.names.get(&link.name[..])) != Some(&fid) {
-                found.push(Inconsistency::LinkStale { fid, dir: link.parent, name: text(&link.name) });
-            }
+fn check_links(inode: &Inode, listings: &BTreeMap<Fid, Listing>, found: &mut Found) {
+    let fid = inode.fid;
+    let LinkEa { links, .. } = &inode.links;
+    for link in links {
+        // An orphan directory keeps its last linkEA, so that its `..` is valid.
+        let was_removed = inode.nlink == 0 && inode.is_dir();
+        let there = listings.get(&link.parent).and_then(|listing| listing.names.get(&link.name[..]));
+        if !was_removed && there != Some(&fid) {
+            found.push(Inconsistency::LinkStale { fid, dir: link.parent, name: text(&link.name) });
         }
     }
 }
 
-fn check_counts(mdt: &Mdt<'_>, listings: &BTreeMap<u64, Listing>, names: &BTreeMap<Fid, u64>, found: &mut Found) {
-    let empty = Listing::default();
-    for (ino, inode) in &mdt.inodes {
-        let fid = inode.fid;
-        let names = names.get(&fid).copied().unwrap_or(0);
-        if !inode.is_dir() {
-            if u64::from(inode.nlink) != names {
-                found.push(Inconsistency::WrongLinks { fid, stored: inode.nlink, counted: names });
-            }
-            continue;
-        }
-        let listing = listings.get(ino).unwrap_or(&empty);
-        check_dir(inode, listing, names, found);
+fn check_counts(inode: &Inode, listings: &BTreeMap<Fid, Listing>, names: &BTreeMap<Fid, u64>, found: &mut Found) {
+    let fid = inode.fid;
+    let names = names.get(&fid).copied().unwrap_or(0);
+    if inode.is_dir() {
+        check_dir(inode, listings.get(&fid).unwrap_or(&Listing::default()), names, found);
+    } else if u64::from(inode.nlink) != names {
+        found.push(Inconsistency::WrongLinks { fid, stored: inode.nlink, counted: names });
     }
 }
 
@@ -144,14 +156,20 @@ fn check_dir(inode: &Inode, listing: &Listing, names: u64, found: &mut Found) {
 }
 
 /// Checks that following `..` from any directory ends at the root.
-fn check_tree(mdt: &Mdt<'_>, found: &mut Found) {
+fn check_tree(mdts: &[Mdt<'_>], found: &mut Found) {
+    let objects: BTreeMap<Fid, &Inode> = mdts
+        .iter()
+        .flat_map(|mdt| mdt.index.keys().filter_map(|fid| Some((*fid, mdt.object(*fid)?.1))))
+        .filter(|(_, inode)| inode.is_dir() && inode.nlink > 0)
+        .collect();
     let mut good: BTreeSet<Fid> = BTreeSet::from([Fid::ROOT]);
-    for inode in mdt.inodes.values().filter(|inode| inode.is_dir() && inode.nlink > 0) {
+    let inodes = mdts.iter().flat_map(|mdt| mdt.inodes.values());
+    for inode in inodes.filter(|inode| inode.is_dir() && inode.nlink > 0) {
         let mut way = BTreeSet::new();
         let mut fid = inode.fid;
         while !good.contains(&fid) && way.insert(fid) {
-            match mdt.object(fid) {
-                Some((_, dir)) if dir.is_dir() && dir.nlink > 0 && !dir.links.links.is_empty() => fid = dir.parent(),
+            match objects.get(&fid) {
+                Some(dir) if !dir.links.links.is_empty() => fid = dir.parent(),
                 _ => break,
             }
         }

@@ -1,23 +1,21 @@
-//! Checks of inodes: the object index, allocated numbers, and records that belong to inodes.
+//! Checks of inodes: the object index, allocated numbers, records that belong to inodes, and FIDs of several targets.
 
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
-use proto::{Fid, TargetName};
+use proto::Fid;
 use rules::mode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
 use schema::inode::REGION_BITS;
-use schema::{Header, LargeXattr, MdtState, Orphan, SeqGrant, SmallData};
+use schema::{CrossRec, Header, LargeXattr, MdtState, Orphan, Record, SeqGrant, SmallData};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
 
 /// Runs these checks.
 pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
-    let header = single::<Header>(mdt.records);
-    if header.is_none() {
+    if single::<Header>(mdt.records).is_none() {
         found.push(Inconsistency::Missing { what: "target header" });
     }
-    let name = header.and_then(|header| header.name.parse::<TargetName>().ok());
-    let has_root = name.is_none_or(|name| name.index.0 == 0);
+    let has_root = mdt.target.is_none_or(|target| target == 0);
     if has_root && mdt.object(Fid::ROOT).is_none_or(|(_, root)| !root.is_dir()) {
         found.push(Inconsistency::Missing { what: "root directory" });
     }
@@ -27,6 +25,40 @@ pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
     data(mdt, found);
     xattrs(mdt, found);
     orphans(mdt, found);
+    for (key, record) in decode::<CrossRec>(mdt.records, found) {
+        found.push(Inconsistency::CrossLeft { mdt: mdt.target, key, done: record.done });
+    }
+}
+
+/// Checks that each sequence belongs to one target, and that objects are on the target of their sequence only.
+pub(crate) fn check_all(mdts: &[Mdt<'_>], found: &mut Found) {
+    let mut owners: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
+    for mdt in mdts {
+        for range in single::<MdtState>(mdt.records).map(|state| state.allocated).unwrap_or_default() {
+            let before = owners.range(..range.end).next_back().filter(|(_, (end, _))| *end > range.start);
+            if before.is_some() {
+                found.push(Inconsistency::SequenceTwice { seq: range.start });
+            }
+            owners.insert(range.start, (range.end, mdt.target));
+        }
+    }
+    let (mut fids, mut granted) = (BTreeSet::new(), BTreeSet::new());
+    for mdt in mdts {
+        let is_others = |seq: u64| {
+            let owner = owners.range(..=seq).next_back().filter(|(_, (end, _))| seq < *end);
+            owner.is_some_and(|(_, (_, owner))| *owner != mdt.target)
+        };
+        for &fid in mdt.index.keys() {
+            if is_others(fid.seq) || !fids.insert(fid) {
+                found.push(Inconsistency::WrongTarget { fid, mdt: mdt.target });
+            }
+        }
+        for seq in mdt.records.range(&SeqGrant::all()).filter_map(|(key, _)| SeqGrant::parse_key(key)) {
+            if is_others(seq) || !granted.insert(seq) {
+                found.push(Inconsistency::SequenceTwice { seq });
+            }
+        }
+    }
 }
 
 fn index(mdt: &Mdt<'_>, found: &mut Found) {

@@ -32,19 +32,31 @@ impl World {
     }
 
     fn put<R: Record>(&mut self, id: R::Id, record: R) {
-        self.mdt.set(R::key(&id), Some(record.encode_record()));
+        put(&mut self.mdt, id, record);
     }
 
     fn delete<R: Record>(&mut self, id: R::Id) {
-        self.mdt.set(R::key(&id), None);
+        delete::<R>(&mut self.mdt, id);
     }
 
     fn change<R: Record>(&mut self, id: R::Id, change: impl FnOnce(&mut R)) {
-        let key = R::key(&id);
-        let mut record = R::decode_record(self.mdt.get(&key).expect("it is there")).expect("it is whole");
-        change(&mut record);
-        self.mdt.set(key, Some(record.encode_record()));
+        self::change(&mut self.mdt, id, change);
     }
+}
+
+fn put<R: Record>(on: &mut Snapshot, id: R::Id, record: R) {
+    on.set(R::key(&id), Some(record.encode_record()));
+}
+
+fn change<R: Record>(on: &mut Snapshot, id: R::Id, change: impl FnOnce(&mut R)) {
+    let key = R::key(&id);
+    let mut record = R::decode_record(on.get(&key).expect("it is there")).expect("it is whole");
+    change(&mut record);
+    on.set(key, Some(record.encode_record()));
+}
+
+fn delete<R: Record>(on: &mut Snapshot, id: R::Id) {
+    on.set(R::key(&id), None);
 }
 
 fn entry_key(dir: u64, name: &[u8]) -> EntryKey {
@@ -52,7 +64,7 @@ fn entry_key(dir: u64, name: &[u8]) -> EntryKey {
 }
 
 fn entry(name: &'static str, fid: Fid, kind: u32, ino: u64) -> Entry {
-    Entry { name: Bytes::from_static(name.as_bytes()), fid: Some(fid), kind, ino }
+    Entry { name: Bytes::from_static(name.as_bytes()), fid: Some(fid), kind, ino, mdt: None }
 }
 
 /// `/`, `/dir`, `/dir/big` (on OST0, two names: `/big2`), `/small`; an orphan; a file that is about to be destroyed.
@@ -308,4 +320,142 @@ fn a_name_in_its_second_chain_needs_a_full_first_one() {
     }
     world.change::<Inode>(ROOT_INO, |inode| inode.dir.tombstones = 16);
     assert_eq!(check(&[&world.mdt], &[]), []);
+}
+
+const SEQ_1: u64 = SEQ + 0x1000;
+const FAR: Fid = Fid::new(SEQ_1, 1);
+const LEAF: Fid = Fid::new(SEQ_1, 2);
+const BACK: Fid = Fid::new(SEQ, 6);
+const FAR_INO: u64 = 1 << 20;
+const BACK_INO: u64 = 3 << 20;
+
+/// The same file system with a second metadata target: `/far` and `/far/leaf` are on MDT0001, `/far/back` is on MDT0000.
+fn two_mdts() -> [Snapshot; 2] {
+    let World { mdt: mut near, .. } = world();
+    let mut far = Snapshot::default();
+    let name = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let dir = |fid, nlink, entries, next_ino, parent, at| Inode {
+        fid,
+        mode: S_IFDIR | 0o755,
+        nlink,
+        dir: DirState { entries, next_ino, tombstones: 0 },
+        links: LinkEa::one(parent, name(at)),
+        ..Inode::default()
+    };
+    let leaf = Inode {
+        fid: LEAF,
+        mode: S_IFREG | 0o644,
+        nlink: 1,
+        layout: Some(Layout { stripe_size: 1 << 20, resident: true, ..Layout::default() }),
+        links: LinkEa::one(FAR, name("leaf")),
+        ..Inode::default()
+    };
+    let range = |start| SeqRange { start, end: start + 0x1000 };
+    let mut grant = SeqGrant::new(ClientUuid(1));
+    (1..=2).for_each(|oid| grant.mark_used(oid));
+    put::<Header>(&mut far, (), Header { name: "fs-MDT0001".into(), ..Header::default() });
+    put::<MdtState>(&mut far, (), MdtState { next_region: 3, allocated: vec![range(SEQ_1)], ..MdtState::default() });
+    put::<SeqGrant>(&mut far, SEQ_1, grant);
+    for (ino, inode) in [(FAR_INO, dir(FAR, 3, 2, (2 << 20) + 1, Fid::ROOT, "far")), (2 << 20, leaf)] {
+        put::<Oi>(&mut far, inode.fid, Oi { ino });
+        put::<Inode>(&mut far, ino, inode);
+    }
+    put::<Entry>(&mut far, entry_key(FAR_INO, b"leaf"), entry("leaf", LEAF, 8, 2 << 20));
+    put::<Entry>(&mut far, entry_key(FAR_INO, b"back"), Entry { mdt: Some(0), ..entry("back", BACK, 4, 0) });
+    put::<Entry>(&mut near, entry_key(ROOT_INO, b"far"), Entry { mdt: Some(1), ..entry("far", FAR, 4, 0) });
+    put::<Oi>(&mut near, BACK, Oi { ino: BACK_INO });
+    put::<Inode>(&mut near, BACK_INO, dir(BACK, 2, 0, 0, FAR, "back"));
+    change::<MdtState>(&mut near, (), |state| {
+        state.next_region = 4;
+        state.allocated = vec![range(SEQ)];
+    });
+    change::<SeqGrant>(&mut near, SEQ, |grant| grant.mark_used(6));
+    change::<Inode>(&mut near, ROOT_INO, |root| (root.nlink, root.dir.entries) = (4, 4));
+    change::<Inode>(&mut near, 2 << 20, |big| big.layout.as_mut().expect("it has one").osts.clear());
+    [near, far]
+}
+
+/// Something is wrong between two metadata targets, and the check says what.
+fn breaks_two(what: &str, damage: impl FnOnce(&mut Snapshot, &mut Snapshot)) {
+    let [mut near, mut far] = two_mdts();
+    damage(&mut near, &mut far);
+    let found: Vec<String> = check(&[&near, &far], &[]).iter().map(ToString::to_string).collect();
+    assert!(found.iter().any(|line| line.contains(what)), "expected '{what}', found {found:#?}");
+}
+
+#[test]
+fn directories_on_other_targets_than_their_names_are_in_order() {
+    let [near, far] = two_mdts();
+    assert_eq!(check(&[&near, &far], &[]), []);
+    assert_eq!(check(&[&far, &near], &[]), []);
+}
+
+#[test]
+fn what_is_wrong_with_names_of_objects_on_other_targets_is_found() {
+    let far_name = || entry_key(ROOT_INO, b"far");
+    breaks_two("far leads to [0x200001400:0x1:0x0], which is not there", |_, far| delete::<Oi>(far, FAR));
+    breaks_two("far does not say that its object is on MDT0001", |near, _| {
+        change::<Entry>(near, far_name(), |entry| entry.mdt = None);
+    });
+    breaks_two("far says that its object is on MDT0002, it is on MDT0001", |near, _| {
+        change::<Entry>(near, far_name(), |entry| entry.mdt = Some(2));
+    });
+    breaks_two("leaf says that its object is on MDT0001, it is on MDT0001", |_, far| {
+        change::<Entry>(far, entry_key(FAR_INO, b"leaf"), |entry| entry.mdt = Some(1));
+    });
+    breaks_two("far has type 8, its object 4", |near, _| change::<Entry>(near, far_name(), |entry| entry.kind = 8));
+    breaks_two("far leads to [0x200001400:0x1:0x0], whose linkEA does not know it", |_, far| {
+        change::<Inode>(far, FAR_INO, |dir| dir.links = LinkEa::one(Fid::ROOT, Bytes::from_static(b"other")));
+    });
+    breaks_two("linkEA of [0x200001400:0x1:0x0] has [0x200000007:0x1:0x0]/far, which does not lead", |near, _| {
+        delete::<Entry>(near, far_name());
+    });
+    breaks_two("[0x200001400:0x1:0x0] has 0 names and 1 in its linkEA", |near, _| delete::<Entry>(near, far_name()));
+    breaks_two("[0x200001400:0x1:0x0] has 2 names and 1 in its linkEA", |near, _| {
+        put::<Entry>(near, entry_key(ROOT_INO, b"x"), Entry { mdt: Some(1), ..entry("x", FAR, 4, 0) });
+    });
+    breaks_two("[0x200000007:0x1:0x0] has link count 3, 4 were counted", |near, _| {
+        change::<Inode>(near, ROOT_INO, |root| root.nlink = 3);
+    });
+    breaks_two("[0x200001400:0x1:0x0] has link count 2, 3 were counted", |_, far| {
+        change::<Inode>(far, FAR_INO, |dir| dir.nlink = 2);
+    });
+}
+
+/// A ring over both targets, and a way up that ends on the other one.
+#[test]
+fn directories_that_hang_on_no_root_are_found() {
+    breaks_two("directory [0x200000400:0x6:0x0] does not hang on the root", |_, far| {
+        change::<Inode>(far, FAR_INO, |dir| dir.links = LinkEa::one(BACK, Bytes::from_static(b"far")));
+    });
+    breaks_two("directory [0x200000400:0x6:0x0] does not hang on the root", |_, far| delete::<Oi>(far, FAR));
+}
+
+#[test]
+fn what_is_wrong_with_the_sequences_of_targets_is_found() {
+    breaks_two("[0x200000400:0x6:0x0] is on MDT0001, where it does not belong", |_, far| {
+        put::<Oi>(far, BACK, Oi { ino: FAR_INO });
+    });
+    breaks_two("[0x200001400:0x2:0x0] is on MDT0001, where it does not belong", |near, far| {
+        let allocated = vec![SeqRange { start: SEQ, end: SEQ_1 + 0x1000 }];
+        change::<MdtState>(near, (), |state| state.allocated = allocated);
+        change::<MdtState>(far, (), |state| state.allocated.clear());
+    });
+    breaks_two("sequence 0x200001400 was granted and can be granted again", |near, _| {
+        change::<MdtState>(near, (), |state| state.allocated[0].end = SEQ_1 + 1);
+    });
+    breaks_two("sequence 0x200001400 was granted and can be granted again", |near, _| {
+        put::<SeqGrant>(near, SEQ_1, SeqGrant::new(ClientUuid(2)));
+    });
+}
+
+#[test]
+fn records_of_cross_changes_are_found() {
+    let key = CrossKey { participant: true, mdt: 0, instance: 5, serial: 7 };
+    breaks_two("MDT0001 has a record as participant of cross change MDT0000 0000000000000005 7, not done", |_, far| {
+        put::<CrossRec>(far, key, CrossRec::default());
+    });
+    breaks_two("MDT0000 has a record as coordinator of cross change MDT0000 0000000000000005 7, done", |near, _| {
+        put::<CrossRec>(near, CrossKey { participant: false, ..key }, CrossRec { done: true, ..CrossRec::default() });
+    });
 }

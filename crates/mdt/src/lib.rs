@@ -6,6 +6,7 @@
 //! - [`attrs`], [`xattrs`]: rules for attributes that the crate [`rules`] does not have. Pure.
 //! - [`layouts`], [`resident`]: the location of a file's data, and the bytes of resident files. Pure.
 //! - [`tree`]: objects and names as records, and the writes that several operations need.
+//! - [`cross`]: changes with parts on several metadata targets.
 //! - [`grants`]: locks that are granted with replies.
 //! - [`osts`]: which object targets new files may use.
 //! - [`opens`], [`known`], [`listings`]: state in memory only: open files, directories whose names are all known, and how
@@ -26,6 +27,7 @@
 
 pub mod attrs;
 mod credits;
+pub mod cross;
 mod format;
 pub mod grants;
 pub mod known;
@@ -56,13 +58,15 @@ use opens::Opens;
 use ops::Change;
 use osts::Osts;
 use proto::connect::features;
-use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, SequenceRange, WriteReq};
+use proto::msg::{
+    Attr, BATCH_MAX, BatchReq, ConnectRep, ConnectReq, CrossPart, Reint, ReintReq, SequenceRange, WriteReq,
+};
 use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
 use schema::mdt::SeqRange;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 use target::grants::Grants;
-use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
+use target::{CHANGE_RECORDS, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
 
 /// The part of the free space that may be granted for data: numerator and denominator.
@@ -155,6 +159,9 @@ impl Mdt {
         let change = Change::new(&reint);
         match reint.op.as_ref().ok_or(Errno::EPROTO)? {
             Reint::Setattr(op) => ops::setattr::setattr(self, cx, &change, op),
+            Reint::Create(op) if let Some(on) = op.mdt.filter(|mdt| *mdt != cx.name().index.0) => {
+                cross::mkdir(self, cx, &change, op, on)
+            }
             Reint::Create(op) => ops::create::create(self, cx, &change, op, layouts::answered(cx, request)?),
             Reint::Link(op) => ops::link::link(self, cx, &change, op),
             Reint::Unlink(op) => ops::unlink::unlink(self, cx, &change, op),
@@ -210,7 +217,7 @@ impl Service for Mdt {
             Opcode::MdsSync => ops::sync::sync(cx),
             Opcode::MdsFid2path => {
                 let body = cx.body(request)?;
-                ops::fid2path::fid2path(cx, &body)
+                ops::fid2path::fid2path(self, cx, &body)
             }
             Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
             Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, &request.decode()?),
@@ -249,6 +256,18 @@ impl Service for Mdt {
 
     fn prefetch(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
         ops::prefetch::prefetch(self, cx, request)
+    }
+
+    fn keys(&self, part: &CrossPart) -> Vec<(HeldKey, Hold)> {
+        cross::keys(part)
+    }
+
+    fn prepare(&mut self, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Option<Attr>, Stop> {
+        cross::prepare(cx, part)
+    }
+
+    fn apply(&mut self, cx: &mut Cx<'_>, parts: &[CrossPart], attr: Option<Attr>) -> Result<Reply, Stop> {
+        cross::apply(self, cx, parts, attr)
     }
 
     fn replays_committed(&self, request: &Request) -> bool {

@@ -18,11 +18,20 @@ pub struct Settings {
     pub dom_size: u32,
     /// Files that one client may have open.
     pub open_files_max: usize,
+    /// Directories may be made on other targets than their parents.
+    pub enable_remote_dir: bool,
+    /// The group that may do so besides administrators; 0: none, -1: everybody.
+    pub enable_remote_dir_gid: i64,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { dom_size: DOM_SIZE_DEFAULT, open_files_max: 1 << 18 }
+        Settings {
+            dom_size: DOM_SIZE_DEFAULT,
+            open_files_max: 1 << 18,
+            enable_remote_dir: true,
+            enable_remote_dir_gid: 0,
+        }
     }
 }
 
@@ -52,6 +61,20 @@ const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
             |mdt| mdt.settings.dom_size.to_string(),
             |mdt, size| {
                 mdt.settings.dom_size = u32::try_from(size).map_err(|_| Errno::ERANGE)?;
+                Ok(())
+            },
+        ),
+        OfMdt::EnableRemoteDir => Bound::Number(
+            |mdt| u8::from(mdt.settings.enable_remote_dir).to_string(),
+            |mdt, on| {
+                mdt.settings.enable_remote_dir = on == 1;
+                Ok(())
+            },
+        ),
+        OfMdt::EnableRemoteDirGid => Bound::Text(
+            |mdt| mdt.settings.enable_remote_dir_gid.to_string(),
+            |mdt, text| {
+                mdt.settings.enable_remote_dir_gid = text.parse().map_err(|_| Errno::EINVAL)?;
                 Ok(())
             },
         ),

@@ -468,7 +468,8 @@ fn send_owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
 }
 
 fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(), Stop> {
-    if mdt.strays.is_some() && !cx.store_is_settled() {
+    // A prepared part may need the grant of a client that is gone.
+    if mdt.strays.is_some() && !cx.store_is_settled() || cx.has_prepared_parts() {
         cx.spawn_after(FORGET_AFTER, Task::new("grants", ForgetGrants(after)));
         return Ok(());
     }

@@ -4,8 +4,8 @@
 //! not succeed. State that [`Mdt`] keeps in memory (`Mdt::entry_taken` and the like) changes last, when nothing can fail
 //! any more.
 
-use crate::Mdt;
 use crate::known::Pending;
+use crate::{Mdt, cross};
 use bytes::Bytes;
 use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Errno, Fid};
@@ -55,6 +55,7 @@ pub fn version_of(inode: &Inode) -> u64 {
 
 /// The object of a FID, if there is one.
 pub fn find(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<Node>, Stop> {
+    cx.reads(cross::object_key(fid))?;
     let Some(Oi { ino }) = cx.get::<Oi>(&fid)? else { return Ok(None) };
     match cx.get::<Inode>(&ino)? {
         Some(inode) if inode.fid == fid => Ok(Some(Node { ino, inode })),
@@ -130,9 +131,13 @@ impl Dir {
     }
 }
 
-/// The object of an entry.
+/// The object of an entry; `EXDEV` if it is on another target.
 pub fn of_entry(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     let fid = entry.object();
+    if entry.mdt.is_some() {
+        return Err(Errno::EXDEV.into());
+    }
+    cx.reads(cross::object_key(fid))?;
     if let Some(inode) = cx.get::<Inode>(&entry.ino)?
         && inode.fid == fid
     {
@@ -177,12 +182,26 @@ enum Looked {
 
 impl Mdt {
     /// Looks for a name.
-    pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<Place, Stop> {
+    pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: &Node, name: &[u8]) -> Result<Place, Stop> {
         self.place_after(cx, &Pending::default(), dir, name)
     }
 
     /// The same, with the changes that the attempt has made so far.
-    pub(crate) fn place_after(&self, cx: &mut Cx<'_>, pending: &Pending, dir: u64, name: &[u8]) -> Result<Place, Stop> {
+    pub(crate) fn place_after(
+        &self,
+        cx: &mut Cx<'_>,
+        pending: &Pending,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<Place, Stop> {
+        if cx.keys_are_held() {
+            cx.reads(cross::name_key(dir.fid(), name))?;
+        }
+        self.place_in(cx, pending, dir.ino, name)
+    }
+
+    /// The same for the inode number of a directory, whatever is under change.
+    pub(crate) fn place_in(&self, cx: &mut Cx<'_>, pending: &Pending, dir: u64, name: &[u8]) -> Result<Place, Stop> {
         let first = EntryKey { dir, cookie: first_cookie(cx.header(), name) };
         let free = match self.look_in_chain(cx, pending, first, name, false, None)? {
             Looked::Found(place) => return Ok(place),
@@ -251,7 +270,12 @@ impl Mdt {
 
 /// Writes an entry for an object and counts it in the directory. The caller writes the directory's inode.
 pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, to: &Node) {
-    let entry = Entry { name: name.clone(), fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino };
+    let entry = Entry { name: name.clone(), fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino, mdt: None };
+    put_entry_of(cx, dir, place, entry);
+}
+
+/// The same for any entry.
+pub fn put_entry_of(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, entry: Entry) {
     cx.put::<Entry>(&place.key, &entry);
     if place.second {
         cx.needs_feature(format_features::FULL_CHAINS);

@@ -35,6 +35,9 @@ pub mod features {
     /// client without credits gets new ones with the replies to its changes ([`crate::msg::ObjectRep::write_back_credits`]).
     /// Granted by metadata targets.
     pub const GRANT_SHRINK: u64 = 0x2_0000_0000;
+    /// The client finds objects on the metadata target of their FID, and makes directories on other targets than their
+    /// parents. Lustre's number. Granted by metadata targets.
+    pub const DIR_STRIPE: u64 = 0x0400_0000_0000_0000;
     /// Names of the bits, as the parameter `import` shows them.
     pub const NAMES: &[(u64, &str)] = &[
         (AT, "adaptive_timeouts"),
@@ -50,6 +53,7 @@ pub mod features {
         (GRANT, "grant"),
         (LAYOUT_SWAP, "layout_swap"),
         (GRANT_SHRINK, "grant_shrink"),
+        (DIR_STRIPE, "dir_stripe"),
     ];
     /// What this version requests as a client. As a server it offers the same, less what an administrator has turned
     /// off.
@@ -65,7 +69,8 @@ pub mod features {
         | OPEN_BY_FID
         | GRANT
         | LAYOUT_SWAP
-        | GRANT_SHRINK;
+        | GRANT_SHRINK
+        | DIR_STRIPE;
 }
 
 /// Protocol version, with the major number in the high 16 bits. A peer with another major version is refused.

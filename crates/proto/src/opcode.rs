@@ -214,6 +214,16 @@ opcodes! {
     /// Allocate a range of FID sequences to a metadata target: [`SeqRangeReq`](crate::msg::SeqRangeReq) →
     /// [`SeqRangeRep`](crate::msg::SeqRangeRep).
     MgsSeqRange = 256, "mgs_seq_range", CHANGE;
+    /// First request in a session of two metadata targets: [`CrossSessionReq`](crate::msg::CrossSessionReq) →
+    /// [`CrossSessionRep`](crate::msg::CrossSessionRep).
+    CrossSession = 1001, "cross_session", READ;
+    /// Prepare a part of a cross change: [`CrossPrepareReq`](crate::msg::CrossPrepareReq) →
+    /// [`CrossPrepareRep`](crate::msg::CrossPrepareRep).
+    CrossPrepare = 1002, "cross_prepare", CHANGE;
+    /// Outcomes of cross changes: [`CrossTellReq`](crate::msg::CrossTellReq) → [`Empty`](crate::msg::Empty).
+    CrossTell = 1003, "cross_tell", CHANGE;
+    /// Participant to coordinator: an attempt that was busy may be tried again ([`CrossFree`](crate::msg::CrossFree)).
+    CrossFree = 1004, "cross_free", NOTICE;
     /// First message on every connection: [`ConnectReq`](crate::msg::ConnectReq) →
     /// [`ConnectRep`](crate::msg::ConnectRep).
     Connect = 38, "connect", READ;

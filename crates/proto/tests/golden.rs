@@ -24,6 +24,7 @@ const GOLDEN: &str = include_str!("golden/messages.txt");
 
 /// The sources of the messages: what is declared there is what must be covered.
 const SOURCES: &[&str] = &[
+    include_str!("../src/msg/cross.rs"),
     include_str!("../src/msg/layout.rs"),
     include_str!("../src/msg/lock.rs"),
     include_str!("../src/msg/mds.rs"),

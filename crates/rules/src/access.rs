@@ -64,7 +64,12 @@ impl<'a> Caller<'a> {
         self.cred.umask & 0o777
     }
 
-    /// Whether the caller has a capability.
+    /// The caller's credentials.
+    pub fn cred(&self) -> &'a Cred {
+        self.cred
+    }
+
+    /// Whether the caller has a capability; root has all.
     pub fn capable(&self, capability: Capability) -> bool {
         self.cred.uid == 0 || self.cred.capabilities >> capability as u8 & 1 == 1
     }

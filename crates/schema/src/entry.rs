@@ -63,6 +63,9 @@ pub struct Entry {
     /// Local inode number. A hint: the FID decides.
     #[prost(uint64, tag = "4")]
     pub ino: u64,
+    /// Index of the object's metadata target, if that is another one than this. Since version 0.3.0.
+    #[prost(uint32, optional, tag = "5")]
+    pub mdt: Option<u32>,
 }
 
 impl Entry {

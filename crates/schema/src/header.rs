@@ -50,8 +50,8 @@ pub struct Header {
     /// has no key. Clients never get it.
     #[prost(bytes = "bytes", tag = "60")]
     pub name_key: bytes::Bytes,
-    /// Metadata targets: key for the handles of open files, 16 bytes. With its handle, a client that replays an open proves that
-    /// the open was answered. Versions that do not know the key drop it.
+    /// Metadata targets: key for the handles of open files and for the proofs of cross changes, 16 bytes. With its handle, a client
+    /// that replays an open proves that the open was answered. Versions that do not know the key drop it.
     #[prost(bytes = "bytes", tag = "130")]
     pub open_key: bytes::Bytes,
     /// First recovery epoch whose handles are made with `open_key`.

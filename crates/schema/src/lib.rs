@@ -18,6 +18,7 @@
 //! | `17` | [`SeqGrant`] | sequence | MDT |
 //! | `18` | [`MdtState`] | none | MDT |
 //! | `19` | [`Moving`] | first FID of a range | MDT |
+//! | `1a` | [`CrossRec`] | role, attempt | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
 //! | `22` | [`DoomedFile`] | number of the data file | OST |
@@ -33,6 +34,7 @@
 //! - Table bytes and field numbers are never reused. A golden test fixes the bytes of each record.
 
 pub mod config;
+pub mod cross;
 pub mod entry;
 pub mod header;
 pub mod inode;
@@ -45,6 +47,7 @@ pub mod session;
 mod tests;
 
 pub use config::{FsRec, MgtState, ParamRec, PoolRec, TargetRec};
+pub use cross::{CrossKey, CrossRec};
 pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};

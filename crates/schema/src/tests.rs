@@ -85,7 +85,7 @@ fn the_records_have_these_bytes_for_ever() {
     golden(9, SmallData(Bytes::from_static(b"hello")), "120000000000000009", "68656c6c6f");
     golden(
         EntryKey { dir: 1, cookie: 0x30 },
-        Entry { name: Bytes::from_static(b"name"), fid: Some(FID), kind: 8, ino: 1 << 20 },
+        Entry { name: Bytes::from_static(b"name"), fid: Some(FID), kind: 8, ino: 1 << 20, mdt: None },
         "1300000000000000010000000000000030",
         "0a046e616d651208088188808020100718082080 8040",
     );
@@ -162,7 +162,7 @@ fn the_records_of_an_empty_file_are_small() {
     let name = Bytes::from_static(b"file.mdtest.0.123456");
     let mut inode = file();
     inode.links = LinkEa::one(FID, name.clone());
-    let entry = Entry { name, fid: Some(FID), kind: 8, ino: 300 << 20 | 70_000 };
+    let entry = Entry { name, fid: Some(FID), kind: 8, ino: 300 << 20 | 70_000, mdt: None };
     // Key, seal and LMDB's node header and pointer.
     let with_overhead = |key: usize, body: usize| key + store::SEAL_LEN + body + 10;
     let total = with_overhead(9, inode.encode_record().len())

@@ -23,6 +23,7 @@ const GOLDEN: &str = include_str!("golden/records.txt");
 
 const SOURCES: &[&str] = &[
     include_str!("../src/config.rs"),
+    include_str!("../src/cross.rs"),
     include_str!("../src/entry.rs"),
     include_str!("../src/header.rs"),
     include_str!("../src/inode.rs"),

@@ -15,6 +15,10 @@ use crate::plan::{Plan, Profile, pick};
 pub struct Disturbances {
     /// Clients that are cut off for a while.
     pub partitions: Option<Partitions>,
+    /// Pairs of metadata targets that are cut off from each other for a while.
+    pub mdt_partitions: Option<Partitions>,
+    /// Metadata targets whose disks stand still for a while.
+    pub stalls: Option<Stalls>,
     /// Acts of administrators.
     pub acts: Option<Acts>,
     /// Failing disks.
@@ -29,7 +33,8 @@ pub struct Disturbances {
     pub slow_sync: bool,
 }
 
-/// Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers.
+/// Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers, or between two
+/// metadata targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partitions {
     /// Mean time until the next one starts.
@@ -37,6 +42,17 @@ pub struct Partitions {
     /// Shortest duration.
     pub least: Duration,
     /// Longest duration.
+    pub most: Duration,
+    /// The most of them in a run.
+    pub count: u64,
+}
+
+/// Commits of one metadata target that take long, while everything else goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stalls {
+    /// Mean time until the next one.
+    pub every: Duration,
+    /// The longest duration.
     pub most: Duration,
     /// The most of them in a run.
     pub count: u64,
@@ -100,7 +116,9 @@ impl Disturbances {
         let sites = SiteFaults::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
         // The hash has no key in such runs, so programs can choose colliding names.
         let one_hash = plan.seed.is_multiple_of(2) && Rng::new(plan.seed ^ 0x0ea5_0ea5).chance(1, 3);
-        Disturbances { partitions, acts, io, slow_sync, clocks: ClockSteps::draw(plan), sites, one_hash }
+        let mdt_partitions = Partitions::draw_of_mdts(plan);
+        let (clocks, stalls) = (ClockSteps::draw(plan), None);
+        Disturbances { partitions, mdt_partitions, stalls, acts, io, slow_sync, clocks, sites, one_hash }
     }
 }
 
@@ -171,7 +189,41 @@ impl SiteFaults {
     }
 }
 
+impl Stalls {
+    /// Draws the stalls of a plan whose other disturbances are drawn.
+    pub fn draw(plan: &Plan) -> Option<Stalls> {
+        let mut rng = Rng::new(plan.seed ^ 0x57a1_157a);
+        let rng = &mut rng;
+        if plan.mdts < 2 || !rng.chance(1, 3) {
+            return None;
+        }
+        // Up to a minute, where no client may be evicted because it waits for that disk.
+        let evicts = plan.profile >= Profile::Clients || plan.liar || plan.evicts();
+        let long = if evicts { 2_000 } else { 60_000 };
+        Some(Stalls {
+            every: Duration::from_millis(pick(rng, &[(1, 5), (2, 40), (2, 300), (1, 3_000)])),
+            most: Duration::from_millis(pick(rng, &[(2, 20), (2, 400), (1, long)])),
+            count: rng.range(1, 12),
+        })
+    }
+}
+
 impl Partitions {
+    fn draw_of_mdts(plan: &Plan) -> Option<Partitions> {
+        let mut rng = Rng::new(plan.seed ^ 0x9a27_9a29);
+        let rng = &mut rng;
+        if plan.mdts < 2 || !rng.chance(1, 3) {
+            return None;
+        }
+        let (least, most) = pick(rng, &[(1, (0, 1)), (2, (1, 15)), (1, (15, 90))]);
+        Some(Partitions {
+            every: Duration::from_millis(pick(rng, &[(1, 5), (2, 40), (2, 300), (1, 3_000)])),
+            least: Duration::from_secs(least),
+            most: Duration::from_secs(most),
+            count: rng.range(1, 6),
+        })
+    }
+
     fn draw(plan: &Plan) -> Option<Partitions> {
         let mut rng = Rng::new(plan.seed ^ 0x9a27_9a27);
         let rng = &mut rng;

@@ -174,7 +174,7 @@ const WORLDS: &[World] = &[
     World {
         name: "canary-living",
         what: "after the death of a client some changes of others are lost: processes that share directories must notice",
-        plan: || mortal(1),
+        plan: || mortal(2),
         canary: Canary::SwallowAfterDeath,
     },
     World {

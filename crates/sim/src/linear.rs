@@ -23,7 +23,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
 
-use crate::model::{Expected, Id, Model, Op, Returned, TimeRange, differs, is_list};
+use crate::model::{Crossing, Expected, Id, Mdts, Model, Op, Returned, TimeRange, differs, is_list};
 
 pub(crate) use lost::{Death, Excuses};
 
@@ -55,6 +55,8 @@ pub(crate) struct Event {
     pub made: u64,
     /// Whether its client died and the change may be lost with it.
     pub at_risk: bool,
+    /// The metadata targets that it concerns.
+    pub mdts: Mdts,
 }
 
 impl Event {
@@ -72,11 +74,17 @@ impl Event {
             seen_undone: BTreeSet::new(),
             made: 0,
             at_risk: false,
+            mdts: Mdts::ALL,
         }
     }
 
     fn to(&self) -> Instant {
         self.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)
+    }
+
+    /// Whether it is a change of several targets: it is durable when it is answered, and nobody sees it before it is certain.
+    pub(crate) fn is_cross(&self) -> bool {
+        self.op.changes() && self.mdts.is_several()
     }
 
     /// Whether it has changed something or may have: a change whose client died has no result.
@@ -435,6 +443,7 @@ fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses
             Errno::EACCES if [from, to].iter().any(|path| model.may_search(cred, path).is_err()) => true,
             Errno::ENOENT => !there(from) || nowhere() || (flags & 2 != 0 && !there(to)),
             Errno::EEXIST => flags & 1 != 0 && there(to),
+            Errno::EXDEV => model.crossing(&event.op) != Crossing::No,
             other => model.clone().apply(&event.op, cred, when) == Err(*other),
         };
         return if so {
@@ -519,6 +528,11 @@ fn found(
     if event.read_only && event.op.changes() {
         return ends(model, Err(Errno::EROFS));
     }
+    if let (Op::Link { to, .. }, Some((_, Err(Errno::EXDEV)))) = (&event.op, &event.end)
+        && model.parent(&Cred::default(), to).is_ok_and(|(dir, _)| model.crossing_to(id, dir) != Crossing::No)
+    {
+        return StepResult::Ended;
+    }
     let Some(expect) = apply_to_object(model, event, phase, id) else {
         return StepResult::Impossible(format!("{} has a single step", event.op.show()));
     };
@@ -567,7 +581,7 @@ fn apply_to_object(model: &mut Model, event: &Event, phase: CallPhase, id: Id) -
     let cred = if matches!(phase, CallPhase::Allowed(_)) { &root } else { &*event.cred };
     model.get(id)?;
     Some(match &event.op {
-        Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expected::Inode(id)),
+        op if matches!(op, Op::Stat { .. }) || op.makes() => Ok(Expected::Inode(id)),
         Op::Readlink { .. } => match &model.inode(id).body {
             crate::model::Body::Symlink(target) => Ok(Expected::Data(target.clone())),
             _ => Err(Errno::EINVAL),

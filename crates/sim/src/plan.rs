@@ -8,7 +8,7 @@ use core::time::Duration;
 use rpc::at::Timeouts;
 use stdx::Rng;
 
-use crate::disturb::Disturbances;
+use crate::disturb::{Disturbances, Stalls};
 
 /// The kinds of faults in a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -92,6 +92,8 @@ pub struct NodeFaults {
     pub recovery_permille: u64,
     /// Percentage of crashes that take another server down at the same time.
     pub together_percent: u64,
+    /// Of 1000 messages between metadata targets, how many crash their receiver.
+    pub cross_permille: u64,
 }
 
 /// Disks that fill up.
@@ -404,6 +406,10 @@ impl Plan {
             self.node_faults.recovery_permille = pick(rng, &[(2, 0), (1, 10), (1, 60), (1, 250)]);
             self.node_faults.together_percent = pick(rng, &[(2, 0), (1, 20), (1, 100)]);
         }
+        if self.node_faults.crash_every.is_some() && self.mdts > 1 {
+            let mut rng = Rng::new(self.seed ^ 0xc205_5c20);
+            self.node_faults.cross_permille = pick(&mut rng, &[(2, 0), (1, 10), (1, 60)]);
+        }
         self
     }
 
@@ -435,6 +441,8 @@ impl Plan {
     /// Draws the disturbances from their own streams.
     fn with_disturbances(mut self) -> Plan {
         self.disturbances = Disturbances::draw(&self);
+        // Whether clients may be evicted is known only now.
+        self.disturbances.stalls = Stalls::draw(&self);
         if self.disturbances.io.is_some_and(|io| io.damage) {
             // With write-back, an unreadable record would lose changes that were acknowledged before their server had them, and
             // report the loss.
@@ -490,11 +498,13 @@ impl Plan {
 
     /// Whether the run has no faults.
     pub fn is_quiet(&self) -> bool {
-        let Disturbances { partitions, acts, io, clocks: _, sites, one_hash: _, slow_sync: _ } = self.disturbances;
+        let Disturbances { partitions, mdt_partitions, stalls, acts, io, clocks: _, sites, one_hash: _, slow_sync: _ } =
+            self.disturbances;
         self.profile == Profile::Calm
             && !self.liar
             && self.disk_faults.fill_every.is_none()
             && (partitions.is_none() && acts.is_none() && io.is_none() && sites.is_none())
+            && (mdt_partitions.is_none() && stalls.is_none())
     }
 
     /// In some runs: processes that write at different places of one file. From its own stream. Not where disks are full or fail:

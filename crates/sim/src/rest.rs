@@ -199,7 +199,7 @@ fn every_change_lands(world: &World) -> bool {
     let counts = &world.faults.counts;
     let given_up = counts.deaths + counts.power + counts.evictions + counts.partitions + counts.given_up;
     let never = given_up + counts.io_errors + counts.fills + counts.sites == 0 && !world.plan.liar;
-    never && world.crashes.iter().all(|(_, kind)| *kind != TargetKind::Ost)
+    never && world.crashes.iter().all(|(_, name)| name.kind != TargetKind::Ost)
 }
 
 /// Wrong counts of an object target.
@@ -271,8 +271,8 @@ fn recovering(world: &World) -> Vec<String> {
     wrong
 }
 
-/// What a target still holds for clients. All other `servers` have a session with the management target, and each metadata target
-/// has one with each object target.
+/// What a target still holds for clients and for changes of several targets. All other `servers` have a session with the management
+/// target, and each metadata target has one with each object target and with each other metadata target.
 fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize, mdts: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut most = |what: &str, value: &str, most: usize| {
@@ -284,7 +284,7 @@ fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize, mdts: usize
     most("the number of records of answers", &snapshot.range(&ReplyRec::all()).count().to_string(), 0);
     let sessions = match server.name.kind {
         TargetKind::Mgt => servers - 1,
-        TargetKind::Mdt => 0,
+        TargetKind::Mdt => mdts - 1,
         TargetKind::Ost => mdts,
     };
     let limits = [
@@ -301,5 +301,25 @@ fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize, mdts: usize
             }
         }
     }
+    for (path, value) in server.machine.iter().flat_map(|machine| machine.get_params("mdt.*.changes_in_doubt")) {
+        if !value.trim().is_empty() {
+            wrong.push(format!("{path} is not empty at rest: {}", value.replace('\n', " ")));
+        }
+    }
     wrong
+}
+
+/// Checks that directories are on the metadata targets on which programs made them. By inode number: the target that a program
+/// chose, or that of the parent.
+pub(crate) fn places(world: &World, wanted: &BTreeMap<u64, u32>) -> Result<(), String> {
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt) {
+        let snapshot = Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"))?;
+        for (_, body) in snapshot.range(&Inode::all()) {
+            let Ok(inode) = Inode::decode_record(body) else { continue };
+            if let Some(mdt) = wanted.get(&inode.fid.ino()).filter(|mdt| **mdt != server.name.index.0) {
+                return Err(format!("{} is on {}, and was made on MDT{mdt:04x}", inode.fid, server.name));
+            }
+        }
+    }
+    Ok(())
 }

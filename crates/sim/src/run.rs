@@ -13,7 +13,7 @@ use proto::TargetKind;
 use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
-use crate::model::{Id, Model, Op, WriteWay};
+use crate::model::{Id, Mdts, Model, Op, WriteWay};
 use crate::plan::{Plan, Profile};
 use crate::program::history::EndedCall;
 use crate::program::private::{self, ProcessRecord};
@@ -71,17 +71,19 @@ fn call_max(plan: &Plan) -> Duration {
     if plan.is_quiet() {
         return QUIET_MAX;
     }
+    // A disk that stands still when faults end.
+    let stalled = plan.disturbances.stalls.map_or(Duration::ZERO, |planned| planned.most);
     // A forced unmount may leave a session behind.
     let all_live = plan.profile < Profile::Clients && !plan.liar && plan.disturbances.acts.is_none();
     if all_live && !plan.evicts() {
         // All missing nodes come back at once.
-        return RESENT_MAX;
+        return RESENT_MAX + stalled;
     }
     let limits = Limits::of(plan);
     // A recovery that waits for the dead, a lock that they hold (longer if one of their requests waited for it), and a tenth of
     // that at each further target.
     let targets = (plan.osts + plan.mdts) as u32;
-    limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
+    limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX + stalled
 }
 
 /// The same when clients have left.
@@ -182,7 +184,10 @@ impl<'w> Run<'w> {
         self.leave()?;
         self.check()?;
         rest::forget(self.world)?;
-        rest::check(self.world)
+        rest::check(self.world)?;
+        let histories = self.records.iter().map(|record| record.history.borrow());
+        let wanted = histories.flat_map(|history| history.state(history.steps.len()).places().collect::<Vec<_>>());
+        rest::places(self.world, &wanted.collect())
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -355,12 +360,13 @@ impl<'w> Run<'w> {
             }
         }
         let power = self.world.faults.counts.power > 0;
-        let crashed = self.world.faults.counts.crashes > 0;
+        let crashes = self.world.crashes.iter().filter(|(_, name)| name.kind == TargetKind::Mdt);
+        let crashed = crashes.fold(Mdts::NONE, |crashed, (_, name)| crashed.and(Mdts::one(name.index.0)));
         let all_progress = sched.all_progress();
         let acknowledged = move |step: &EndedCall| {
             step.progress.made <= all_progress.get(step.client).map_or(0, |progress| progress.acknowledged)
         };
-        let loses = move |step: &EndedCall| crashed || !acknowledged(step);
+        let loses = move |step: &EndedCall, on: Mdts| crashed.meets(on) || !acknowledged(step);
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
         let unjudged = Rc::new(RefCell::new(0));
@@ -462,7 +468,7 @@ async fn check_record(
     sched: &crate::sched::Sched,
     record: &ProcessRecord,
     power: bool,
-    loses: &impl Fn(&EndedCall) -> bool,
+    loses: &impl Fn(&EndedCall, Mdts) -> bool,
 ) -> Result<TreeVerdict, Fail> {
     let history = record.history.borrow().clone();
     let wrong = |what: Option<String>| what.map_or(TreeVerdict::Right, TreeVerdict::Wrong);
@@ -474,10 +480,13 @@ async fn check_record(
     dead.extend(*record.dead_client.borrow());
     let aftermath = record.aftermath.borrow().clone();
     if let Some(aftermath) = &aftermath {
-        // A client that has not lost its metadata session loses no changes of the tree.
-        let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
+        // A client that has not lost its session with a metadata target loses no changes there.
+        let evicted_at = |client: usize| {
+            let evictions = sched.evictions_of(client).into_iter().filter_map(|eviction| eviction.mdt);
+            evictions.fold(Mdts::NONE, |all, mdt| all.and(Mdts::one(mdt)))
+        };
         if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
-            let loses = |step: &EndedCall| loses_names(step.client) && loses(step);
+            let loses = |step: &EndedCall, on: Mdts| evicted_at(step.client).meets(on) && loses(step, on);
             return aftermath::judge(kernel, &record.base, &history, aftermath, loses).await;
         }
         dead.extend(aftermath.clients.iter().copied());

@@ -153,8 +153,8 @@ pub struct Eviction {
     pub client: usize,
     /// The target that evicted it.
     pub target: String,
-    /// Whether that is the metadata target.
-    pub names: bool,
+    /// Its index, if it is a metadata target.
+    pub mdt: Option<u32>,
     /// When it was evicted.
     pub at: Instant,
     /// When the client learned of it.
@@ -195,6 +195,8 @@ struct State {
     /// Living clients that some target has given up, for any reason.
     given_up: Vec<usize>,
     all_progress: Vec<WriteBackProgress>,
+    /// The number of metadata targets that programs may use.
+    mdts: u32,
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
     disturbed: bool,
@@ -643,15 +645,27 @@ impl Sched {
         self.state.borrow().failure.clone()
     }
 
+    /// The number of metadata targets that all clients know.
+    pub fn mdts(&self) -> u32 {
+        if crate::kernel::PLACES_DIRECTORIES { self.state.borrow().mdts.max(1) } else { 1 }
+    }
+
+    /// Sets the number of metadata targets that all clients know.
+    pub fn set_mdts(&self, mdts: u32) {
+        self.state.borrow_mut().mdts = mdts;
+    }
+
     /// Records a client's write-back progress.
     pub fn note_progress(&self, client: usize, mut progress: WriteBackProgress) {
+        // A client counts the answers of all targets together: only when none is missing is it certain which changes have one.
+        let uncertain = self.mdts() > 1 && progress.acknowledged < progress.made;
         let state = &mut *self.state.borrow_mut();
-        let evicted = state.evictions.iter().any(|eviction| eviction.client == client && eviction.names);
+        let evicted = state.evictions.iter().any(|eviction| eviction.client == client && eviction.mdt.is_some());
         let all_progress = &mut state.all_progress;
         if all_progress.len() <= client {
             all_progress.resize(client + 1, WriteBackProgress::default());
         }
-        if evicted {
+        if evicted || uncertain {
             // After its eviction a client counts changes as settled that the servers do not have.
             progress.acknowledged = all_progress[client].acknowledged;
         }

@@ -250,11 +250,30 @@ fn a_metadata_target_keeps_its_rules() {
     tell(METADATA);
 }
 
+/// Directories on another metadata target than their name.
+const REMOTE: &[&str] = &[
+    "remote-mkdir",
+    "remote-rmdir",
+    "remote-back",
+    "remote-race",
+    "remote-of-dead",
+    "remote-refused",
+    "remote-in-doubt",
+    "remote-durable",
+];
+
+#[test]
+fn changes_of_two_metadata_targets_happen_wholly_or_not_at_all() {
+    tell(REMOTE);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known =
-        [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED, BY_HAND, LOCKS, METADATA, SESSIONS, DISKS, PEERS]
-            .concat();
+    let known = [
+        NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED, BY_HAND, LOCKS, METADATA, REMOTE, SESSIONS, DISKS,
+        PEERS,
+    ]
+    .concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

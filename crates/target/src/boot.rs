@@ -14,8 +14,8 @@ use bytes::Bytes;
 use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
 use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
-use schema::Record;
 use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
+use schema::{CrossKey, CrossRec, Record};
 use siphasher::sip::SipHasher24;
 use stdx::faults::sites;
 
@@ -71,6 +71,7 @@ pub(crate) struct Loaded {
     config: KnownConfig,
     clients: Vec<(ClientUuid, ClientRec)>,
     replies: Vec<((u32, Tag), ReplyRec)>,
+    cross: Vec<(CrossKey, CrossRec)>,
 }
 
 impl Cx<'_> {
@@ -84,7 +85,9 @@ impl Cx<'_> {
         }
         let clients = self.scan::<ClientRec>(&ClientRec::all(), usize::MAX);
         let replies = self.scan::<ReplyRec>(&ReplyRec::all(), usize::MAX);
+        let cross = self.scan::<CrossRec>(&CrossRec::all(), usize::MAX);
         self.m.loaded = Some(Loaded {
+            cross: cross?,
             header: header?,
             progress: progress?.unwrap_or_default(),
             config: config?.unwrap_or_default(),
@@ -104,11 +107,13 @@ impl<S: Service> Target<S> {
 
     /// The machine's records are loaded.
     pub(crate) fn booted(&mut self) {
-        let Some(loaded) = self.m.loaded.take() else { return };
+        let Some(mut loaded) = self.m.loaded.take() else { return };
+        let cross = core::mem::take(&mut loaded.cross);
         if let Err(unfit) = self.m.take_over(loaded, self.service.kind()) {
             self.m.stop(StopReason::Unfit(unfit));
             return;
         }
+        self.m.load_cross(&self.service, cross);
         self.m.stage = Stage::Counting;
         self.m.header_dirty();
         let group = self.m.newest_group();
@@ -162,6 +167,7 @@ impl<S: Service> Target<S> {
         self.m.stage = Stage::Serving;
         self.m.effects.push_back(Effect::Serving { name: self.m.name.clone() });
         self.set_start_params();
+        self.m.connect_peers();
         if self.m.config.version != 0 {
             self.outside_attempt(|service, cx| service.configured(cx));
         }
@@ -217,7 +223,7 @@ impl Machine {
 
     /// Checks what was loaded and makes it this target's state.
     fn take_over(&mut self, loaded: Loaded, kind: TargetKind) -> Result<(), UnfitStore> {
-        let Loaded { header, progress, config, clients, replies } = loaded;
+        let Loaded { header, progress, config, clients, replies, .. } = loaded;
         let Some(mut header) = header else {
             return Err(UnfitStore::NoTarget);
         };

@@ -17,6 +17,7 @@ use store::{AttemptId, EngineError, Group, StoreEffect};
 
 use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
+use crate::cross::Attempt;
 use crate::machine::{Machine, Target, Timer};
 use crate::service::Service;
 use crate::stopped::StopReason;
@@ -44,6 +45,22 @@ pub(crate) enum Then {
     Register,
     /// Everything is durable: stop the target.
     Stop,
+    /// What this target has of the attempts of a coordinator is durable: report it.
+    CrossReport(Handle, proto::Header, u32),
+    /// A staged record is durable.
+    Staged(Attempt),
+    /// A staged record is gone.
+    StagedGone(Attempt),
+    /// A coordinator's part and done record are durable.
+    Committed(Attempt),
+    /// A prepared record is durable.
+    Prepared(Attempt),
+    /// A prepared record is gone.
+    PreparedGone(Attempt),
+    /// A participant's part and done record are durable.
+    Applied(Attempt),
+    /// A participant's done record is gone.
+    DoneGone(Attempt),
 }
 
 /// The state of groups.
@@ -172,6 +189,14 @@ impl Machine {
         }
         if group == self.view.collecting_group() {
             self.commits.wanted = true;
+        }
+        self.when_durable_anyway(group, then)
+    }
+
+    /// The same for what need not be soon: the group is closed when it is due.
+    pub(crate) fn when_durable_anyway(&mut self, group: u64, then: Then) -> Option<Then> {
+        if group <= self.view.durable_group() {
+            return Some(then);
         }
         self.commits.then.entry(group).or_default().push(then);
         None
@@ -371,6 +396,7 @@ impl<S: Service> Target<S> {
             self.m.last_committed = self.m.last_committed.max(transno);
         }
         self.m.sharing.durable(durable);
+        self.m.cross.sharing.durable(durable);
         while let Some(entry) = self.m.commits.then.first_entry() {
             if *entry.key() > durable {
                 break;
@@ -393,6 +419,7 @@ impl<S: Service> Target<S> {
             Then::Epoch => self.epoch_begun(),
             Then::Register => self.m.register(),
             Then::Stop => self.m.begin_leave(),
+            cross => self.m.cross_then(cross),
         }
     }
 }

@@ -111,6 +111,17 @@ impl Cx<'_> {
         self.m.exports.iter().any(|e| e.handle != sender && e.link.is_some() && e.description == description)
     }
 
+    /// Whether the sender supports this protocol feature.
+    pub fn client_has(&self, feature: u64) -> bool {
+        let export = self.m.exports.get(proto::Handle(self.op.export.0));
+        export.is_some_and(|export| export.features & feature == feature)
+    }
+
+    /// Whether a change with parts on several targets is under way here: whether [`Cx::reads`] and [`Cx::writes`] may wait.
+    pub fn keys_are_held(&self) -> bool {
+        !self.m.cross.keys.is_empty()
+    }
+
     /// Whether every client that has an export, connected or not, supports this protocol feature.
     pub fn all_clients_have(&self, feature: u64) -> bool {
         self.m.exports.iter().all(|export| export.lightweight || export.features & feature == feature)
@@ -430,7 +441,11 @@ impl Cx<'_> {
         let unanswered = |tag, xid| exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, asked));
         let group =
             self.m.sharing.depends(key, self.op.export, |tag, xid| own && tag != asked.tag && unanswered(tag, xid));
-        self.m.out.hold_for = self.m.out.hold_for.max(group);
+        let part = self.m.cross.sharing.depends(key, self.op.export, |tag, xid| {
+            own && tag != self.op.asked.tag
+                && self.m.exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, &self.op.asked))
+        });
+        self.m.out.hold_for = self.m.out.hold_for.max(group).max(part);
     }
 
     /// Holds the reply until this change and all changes before it are durable.
@@ -493,7 +508,7 @@ impl Cx<'_> {
         must_bits: u64,
         cookie: u64,
     ) -> Option<LockGrant> {
-        if cookie == 0 || self.is_replay() {
+        if cookie == 0 || self.is_replay() || self.grants_nothing(resource.fid) {
             return None;
         }
         self.m.locks.try_grant(self.m.now, self.op.export, resource, mode, want_bits, must_bits, cookie)
@@ -502,7 +517,7 @@ impl Cx<'_> {
     /// Grants the requester a lock on an object that it has just created, on which no other client can have a lock. The
     /// requester relies on it. `None` for a cookie of 0 and in replays.
     pub fn grant_new(&mut self, resource: Resource, mode: LockMode, bits: u64, cookie: u64) -> Option<LockGrant> {
-        if cookie == 0 || self.is_replay() {
+        if cookie == 0 || self.is_replay() || self.grants_nothing(resource.fid) {
             return None;
         }
         self.m.locks.grant_new(self.m.now, self.op.export, resource, mode, bits, cookie)
@@ -691,7 +706,7 @@ impl Cx<'_> {
         self.m.log(level, line.into());
     }
 
-    fn wait(&mut self) -> Stop {
+    pub(crate) fn wait(&mut self) -> Stop {
         self.op.waits = true;
         Stop::Wait
     }

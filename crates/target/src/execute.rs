@@ -14,6 +14,8 @@ use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
 use crate::commit::FULL_RETRY;
 use crate::commit::Then;
+use crate::cross::run::Change;
+use crate::cross::steps;
 use crate::cx::Cx;
 use crate::machine::{Machine, Target, Timer};
 use crate::op::{Op, Own, Replay, Work};
@@ -86,7 +88,9 @@ impl<S: Service> Target<S> {
     fn gate(&self, op: &Op) -> Gate {
         let Work::Request(request) = &op.work else { return Gate::Open };
         let header = &request.frame.header;
-        if !modifies(header) || matches!(op.replay, Replay::Committed(_)) {
+        // What a committed or prepared part needs is reserved.
+        let reserved = op.exempt && op.prepares.is_none();
+        if !modifies(header) || matches!(op.replay, Replay::Committed(_)) || reserved {
             return Gate::Open;
         }
         if self.m.view.over_limit() && !self.m.view.is_delayed() {
@@ -94,7 +98,7 @@ impl<S: Service> Target<S> {
         }
         let bytes = request.frame.body.len() + request.frame.bulk.len().min(256 << 10) + CHANGE_BYTES;
         let records = self.service.records_max(request);
-        let promised = self.service.promised();
+        let promised = self.service.promised() + (self.m.cross.reserved() * CHANGE_BYTES) as u64;
         match self.m.view.room(records, bytes, RoomFor::Change { promised }) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
@@ -117,6 +121,10 @@ impl<S: Service> Target<S> {
 
     /// Runs one attempt.
     pub(crate) fn attempt(&mut self, mut op: Op) {
+        if !self.cross_begins(&mut op) {
+            self.m.park(op);
+            return;
+        }
         match self.gate(&op) {
             Gate::Open => {}
             Gate::Later => {
@@ -139,14 +147,25 @@ impl<S: Service> Target<S> {
         self.m.view.begin(op.attempt());
         let work = core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt));
         let mut cx = Cx { m: &mut self.m, op: &mut op };
+        let commits = match cx.op.change() {
+            Some(Change::Commits(attempt)) => Some(*attempt),
+            _ => None,
+        };
         let result = match &work {
+            Work::Request(_) | Work::Own(Own::Commit(_)) if let Some(attempt) = commits => {
+                steps::commit_part(&mut self.service, &mut cx, attempt)
+            }
+            Work::Request(request) if request.opcode == Opcode::CrossPrepare => {
+                steps::prepare_part(&mut self.service, &mut cx, request)
+            }
+            Work::Own(Own::Apply(attempt)) => steps::apply_part(&mut self.service, &mut cx, *attempt),
             Work::Request(request) => self.service.attempt(&mut cx, request),
             Work::Reconstruct(request, executed) => self.service.reconstruct(&mut cx, request, executed),
             Work::Prefetch(request) => self.service.prefetch(&mut cx, request).map(|()| Reply::default()),
             Work::Task(task) => self.service.task(&mut cx, task).map(|()| Reply::default()),
             Work::Own(Own::Boot) => cx.boot().map(|()| Reply::default()),
             Work::Own(Own::Start) => self.service.start(&mut cx).map(|()| Reply::default()),
-            Work::Own(Own::OutsideAttempt) => Ok(Reply::default()),
+            Work::Own(Own::OutsideAttempt | Own::Commit(_)) => Ok(Reply::default()),
         };
         op.work = work;
         match result {
@@ -154,6 +173,17 @@ impl<S: Service> Target<S> {
             Err(Stop::Errno(errno)) => self.failed(op, errno),
             Err(Stop::Wait) => {
                 self.m.view.abandon();
+                if let Some(Change::Wanted(_)) = op.change()
+                    && let Some(Change::Wanted(parts)) = op.take_change()
+                {
+                    self.stage(op, parts);
+                    return;
+                }
+                if op.prepares.is_some() && op.used_locks && !op.loses_patience {
+                    op.loses_patience = true;
+                    let at = steps::lock_deadline(self.m.now);
+                    self.m.add_timer(at, Timer::LocksAwaited(op.id));
+                }
                 if !op.waits && self.m.view.misses(op.attempt()).is_empty() {
                     let line = format!("{} waits for nothing: report this as a bug", op.describe());
                     self.m.log(LogLevel::Error, line);
@@ -167,8 +197,12 @@ impl<S: Service> Target<S> {
     }
 
     /// Ends an operation that failed.
-    fn failed(&mut self, mut op: Op, errno: Errno) {
+    pub(crate) fn failed(&mut self, mut op: Op, errno: Errno) {
         self.m.view.abandon();
+        if let Some(defect) = steps::defect(&op, errno, &self.m.name) {
+            self.m.stop(defect);
+            return;
+        }
         self.m.end_op(&op);
         match core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt)) {
             Work::Request(request) if self.m.is_postponed(&request) => {
@@ -204,7 +238,7 @@ impl<S: Service> Target<S> {
             Work::Own(Own::Start) => {
                 self.m.stop(StopReason::Start { target: self.m.name.clone(), errno });
             }
-            Work::Own(Own::OutsideAttempt) => {}
+            Work::Own(Own::OutsideAttempt | Own::Apply(_) | Own::Commit(_)) => {}
         }
     }
 
@@ -293,6 +327,10 @@ impl<S: Service> Target<S> {
                 None
             }
         };
+        if op.exempt && op.prepares.is_none() {
+            let (asked, group) = (&op.asked, group.unwrap_or_else(|| self.m.view.collecting_group()));
+            self.m.cross.sharing.changed(&self.m.out.changed, op.export, (asked.tag, asked.xid), group);
+        }
         self.m.apply_collected();
         if let Work::Request(request) = &work {
             self.m.out.clear();
@@ -300,6 +338,7 @@ impl<S: Service> Target<S> {
             hold |= self.m.out.hold;
             self.m.apply_collected();
         }
+        self.cross_accepted(&mut op, &work, &reply);
         match &work {
             Work::Own(Own::Boot) => self.booted(),
             Work::Own(Own::Start) => self.started(),
@@ -519,7 +558,8 @@ impl Machine {
                 self.throttled.push_back(op);
             }
         }
-        for op in ops {
+        for mut op in ops {
+            self.change_abandoned(&mut op);
             self.end_op(&op);
             if matches!(op.replay, Replay::Fresh(_)) {
                 self.window.executed(self.now);

@@ -23,6 +23,8 @@ use store::{View, ViewConfig};
 use crate::api::{ConnId, DataId, DataOp, DataSpace, Effect, Event, LogLevel, Peer};
 use crate::boot::{Loaded, Stage};
 use crate::commit::Commits;
+use crate::cross::Attempt;
+use crate::cross::run::Cross;
 use crate::cx::{Cx, ExportInfo};
 use crate::faults::{Held, Sites};
 use crate::op::{Op, Out, Own, Replay, Work};
@@ -49,6 +51,14 @@ pub(crate) enum Timer {
     Data { op: u64, index: usize },
     /// Register with the MGS again.
     Register,
+    /// A request waits for a key or a target: see whether it may go on waiting.
+    Patience(u64),
+    /// Try a request again whose attempt was busy.
+    Busy(Attempt),
+    /// A `CrossPrepare` waits for locks.
+    LocksAwaited(u64),
+    /// Tell a coordinator that an attempt may be tried again.
+    Free(Attempt),
     /// Check a request that a fault injection site delays.
     Held(Box<Held>),
 }
@@ -71,6 +81,7 @@ pub(crate) struct Machine {
     pub(crate) commits: Commits,
     pub(crate) upstreams: Upstreams,
     pub(crate) sharing: Sharing,
+    pub(crate) cross: Cross,
     pub(crate) stats: Stats,
     pub(crate) sites: Sites,
     /// The last transno that was assigned.
@@ -164,6 +175,7 @@ impl Machine {
             commits: Commits::new(),
             upstreams: Upstreams::default(),
             sharing: Sharing::default(),
+            cross: Cross::default(),
             stats: Stats::default(),
             sites: Sites::new(options.faults.clone()),
             last_transno: Transno(0),
@@ -447,7 +459,8 @@ impl<S: Service> Target<S> {
             }
             let upstream = self.upstream_events();
             let recovery = self.recovery_steps();
-            if (turns == before && !evicted && !upstream && !recovery) || turns >= TURN {
+            let cross = self.cross_steps();
+            if (turns == before && !evicted && !upstream && !recovery && !cross) || turns >= TURN {
                 break;
             }
         }
@@ -481,6 +494,10 @@ impl<S: Service> Target<S> {
                 Timer::Data { op, index } => self.m.data_again(op, index),
                 Timer::Register => self.m.register_again(),
                 Timer::Held(held) => self.held(*held),
+                Timer::Patience(op) => self.out_of_patience(op),
+                Timer::Busy(attempt) => self.busy_again(attempt),
+                Timer::LocksAwaited(op) => self.locks_awaited(op),
+                Timer::Free(attempt) => self.locks_free(attempt),
             }
         }
         self.m.early_replies();

@@ -7,7 +7,9 @@ use stdx::Instant;
 use store::AttemptId;
 
 use crate::api::{DataOp, DataResult};
-use crate::service::{Executed, Request, ShareKey, Task};
+use crate::cross::run::Change;
+use crate::cross::{Age, Attempt};
+use crate::service::{Executed, HeldKey, Request, ShareKey, Task};
 use crate::stats::Counted;
 
 /// Whether a request is a replay.
@@ -43,8 +45,23 @@ pub(crate) enum Own {
     Boot,
     /// The service's start.
     Start,
+    /// Execute a prepared part of another target's cross change.
+    Apply(Attempt),
+    /// Execute this target's part of a committed cross change whose request is gone.
+    Commit(Attempt),
     /// No attempt: a call into the service that may only spawn tasks and inspect state.
     OutsideAttempt,
+}
+
+/// Kind of an operation, which also its attempts can see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A request is executed.
+    Request,
+    /// Something is rebuilt or loaded, and nothing changed.
+    Memory,
+    /// Work of the service or of the machine.
+    Own,
 }
 
 /// Results that later attempts reuse.
@@ -57,6 +74,12 @@ pub(crate) struct Memo {
     /// The client has withdrawn its lock request.
     pub(crate) withdrawn: bool,
     pub(crate) sleep: Option<Instant>,
+    /// State of the cross change that it makes.
+    pub(crate) change: Option<Change>,
+    /// Age of its waits for keys, and of its cross change.
+    pub(crate) age: Option<Age>,
+    /// Names under change when its listing began, which it waits for.
+    pub(crate) listed: Option<Vec<HeldKey>>,
 }
 
 /// Requests that an operation has made. Each attempt makes the same ones in the same order, so the lookup starts at the
@@ -129,6 +152,17 @@ pub(crate) struct Op {
     pub(crate) used_locks: bool,
     /// For a reconstructed request: versions before the change.
     pub(crate) pre_versions: [u64; 4],
+    pub(crate) kind: Kind,
+    /// It does not wait for keys: it executes a part that holds its own.
+    pub(crate) exempt: bool,
+    /// It is registered as waiting for keys.
+    pub(crate) waits_for_key: bool,
+    /// The configuration was fetched for it, because it names a target that is not known.
+    pub(crate) asked_config: bool,
+    /// A timer will end its wait.
+    pub(crate) loses_patience: bool,
+    /// The attempt whose part it prepares.
+    pub(crate) prepares: Option<Attempt>,
     memo: Option<Box<Memo>>,
 }
 
@@ -138,7 +172,18 @@ impl Op {
             Work::Request(request) | Work::Reconstruct(request, _) => request.frame.header,
             _ => Header::default(),
         };
+        let kind = match &work {
+            Work::Request(_) => Kind::Request,
+            Work::Reconstruct(..) | Work::Prefetch(_) => Kind::Memory,
+            Work::Task(_) | Work::Own(_) => Kind::Own,
+        };
         Op {
+            kind,
+            exempt: false,
+            waits_for_key: false,
+            asked_config: false,
+            loses_patience: false,
+            prepares: None,
             id,
             export,
             replay,
@@ -167,6 +212,20 @@ impl Op {
 
     pub(crate) fn memo(&mut self) -> &mut Memo {
         self.memo.get_or_insert_default()
+    }
+
+    /// State of the cross change that it makes.
+    pub(crate) fn change(&self) -> Option<&Change> {
+        self.memo.as_ref().and_then(|memo| memo.change.as_ref())
+    }
+
+    pub(crate) fn take_change(&mut self) -> Option<Change> {
+        self.memo.as_mut().and_then(|memo| memo.change.take())
+    }
+
+    /// Whether it waits for the outcome of a cross change.
+    pub(crate) fn is_staged(&self) -> bool {
+        matches!(self.change(), Some(Change::Staged(_)))
     }
 
     /// Prepares for another attempt.

@@ -24,12 +24,17 @@ pub mod format_features {
     pub const LAYOUT_SWAP: u64 = 0x2_0000;
     /// Names whose chain is full are in a second chain. Set permanently with the first such name, in the same group.
     pub const FULL_CHAINS: u64 = 0x10_0000;
+    /// A name or a directory of this target belongs to a directory or a name on another metadata target, or a change of that
+    /// kind was begun. Set permanently with the first one, in the same group. On the MGT: FID sequences were allocated to other
+    /// metadata targets than MDT0000.
+    pub const REMOTE_DIR: u64 = 0x20_0000;
     /// Names of the bits, for messages.
     pub const NAMES: &[(u64, &str)] = &[
         (MULTI_RPCS, "multi_rpcs"),
         (KEYED_NAMES, "keyed_names"),
         (LAYOUT_SWAP, "layout_swap"),
         (FULL_CHAINS, "full_chains"),
+        (REMOTE_DIR, "remote_dir"),
     ];
     /// Instructions for an administrator who wants to serve a target with an older version.
     pub const WAYS_BACK: &[(u64, &str)] = &[
@@ -53,9 +58,14 @@ pub mod format_features {
             "for a version without full_chains (0.1.0): a directory has more than 16 names with one hash; copy the files, but for those \
              names, to another file system; this one keeps the feature",
         ),
+        (
+            REMOTE_DIR,
+            "for a version without remote_dir (0.1.0, 0.2.0): the file system has several metadata targets; copy the files to a \
+             file system with one; this one keeps the feature",
+        ),
     ];
     /// `incompat` bits that this version knows.
-    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES | LAYOUT_SWAP | FULL_CHAINS;
+    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES | LAYOUT_SWAP | FULL_CHAINS | REMOTE_DIR;
     /// `rocompat` bits that this version knows.
     pub const ROCOMPAT_KNOWN: u64 = 0;
 }

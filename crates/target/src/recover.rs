@@ -116,7 +116,11 @@ impl<S: Service> Target<S> {
     fn unanswered_steps(&mut self) -> bool {
         let (exports, postponed) = (&self.m.exports, &self.m.postponed);
         let waits = |handle: Handle, xid| postponed.iter().any(|(whose, f)| *whose == handle && f.header.xid == xid);
-        self.m.unanswered.retain(|&(handle, xid)| exports.is_executing(handle, xid) && !waits(handle, xid));
+        let in_doubt: Vec<_> =
+            self.m.unanswered.iter().copied().filter(|(handle, xid)| self.m.is_doubted(*handle, *xid)).collect();
+        self.m.unanswered.retain(|&(handle, xid)| {
+            exports.is_executing(handle, xid) && !waits(handle, xid) && !in_doubt.contains(&(handle, xid))
+        });
         if !self.m.unanswered.is_empty() {
             return false;
         }

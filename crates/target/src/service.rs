@@ -21,11 +21,12 @@ use core::fmt;
 use bytes::Bytes;
 use dlm::ExportId;
 use prost::Message;
-use proto::msg::{ConnectRep, ConnectReq};
+use proto::msg::{Attr, ConnectRep, ConnectReq, CrossPart};
 use proto::{Errno, Fid, Frame, Opcode, TargetKind, TargetName, Transno, Xid};
 use store::Miss;
 
 use crate::Cx;
+pub use crate::cross::keys::{Key as HeldKey, Mode as Hold};
 
 /// Why an attempt ended without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -236,6 +237,31 @@ pub trait Service {
     fn reconstruct(&mut self, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
         let _ = (cx, request);
         Ok(Reply { status: executed.status, ..Reply::default() })
+    }
+
+    /// What a part of a change over several targets reads or changes here: the keys that it holds from its check until it
+    /// is applied, over restarts.
+    fn keys(&self, part: &CrossPart) -> Vec<(HeldKey, Hold)> {
+        let _ = part;
+        Vec::new()
+    }
+
+    /// Checks a part of another target's change, and calls back all locks that conflict with it. An attempt that writes
+    /// nothing. Returns the part's object as it will be, for the reply to the client.
+    ///
+    /// # Errors
+    /// Those that the client is answered.
+    fn prepare(&mut self, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Option<Attr>, Stop> {
+        let _ = (cx, part);
+        Err(Errno::EOPNOTSUPP.into())
+    }
+
+    /// Executes the first of these parts, which was checked before: nothing that it only reads is checked again, for it
+    /// may have changed since. An attempt; an error stops the target. On the coordinator all parts follow, with the
+    /// object as a participant has described it (unless there was a restart), and the reply is that to the client.
+    fn apply(&mut self, cx: &mut Cx<'_>, parts: &[CrossPart], attr: Option<Attr>) -> Result<Reply, Stop> {
+        let _ = (cx, parts, attr);
+        Err(Errno::EOPNOTSUPP.into())
     }
 
     /// Whether a request changes what others see. If so, a read-only session is refused it with `EROFS`.

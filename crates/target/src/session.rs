@@ -140,6 +140,7 @@ impl<S: Service> Target<S> {
                     }
                     self.m.done(handle, &frame.header);
                 }
+                _ if self.cross_request(handle, &frame) || self.m.waits_for_doubt(handle, &frame) => {}
                 _ => self.execute(handle, frame, Replay::No),
             },
         }
@@ -392,6 +393,7 @@ impl<S: Service> Target<S> {
         }
         self.m.peers.remove(&conn);
         if let Some(handle) = self.m.exports.link_closed(Link(conn.0)) {
+            self.m.coordinator_lost(handle);
             self.m.locks.disconnected(self.m.now, ExportId(handle.0));
         }
     }
@@ -439,6 +441,7 @@ impl<S: Service> Target<S> {
         self.m.stats.forget(handle);
         self.m.sites.forget(handle);
         self.m.locks.export_gone(self.m.now, ExportId(handle.0));
+        self.m.cross_export_gone(handle);
         let from = (handle.0, 0);
         let mut waiting: Vec<(u64, u64)> = self.m.early_of.keys().filter(|(h, _)| *h == from.0).copied().collect();
         waiting.sort_unstable();
@@ -531,6 +534,7 @@ impl Machine {
         features::SUPPORTED
             & !off(features::PINGLESS, !timeouts.suppress_pings)
             & !off(features::AT, timeouts.at_max.is_zero())
+            & !off(features::DIR_STRIPE, self.name.kind != TargetKind::Mdt)
             & !off(features::IMP_RECOV, self.options.noir)
     }
 

@@ -29,6 +29,16 @@ pub enum StopReason {
         /// What the attempt ended with.
         errno: Errno,
     },
+    /// A part of a change over several metadata targets was checked and cannot be applied; the log says where.
+    #[error(
+        "target '{target}' cannot apply what it has prepared ({errno}): see the lines above, and report this as a bug"
+    )]
+    PartNotApplied {
+        /// Its name.
+        target: TargetName,
+        /// What the attempt ended with.
+        errno: Errno,
+    },
     /// The store cannot be served as it is.
     #[error(transparent)]
     Unfit(#[from] UnfitStore),
@@ -75,6 +85,7 @@ impl StopReason {
             StopReason::DataNotDurable(errno)
             | StopReason::FirstRecords { errno, .. }
             | StopReason::Start { errno, .. }
+            | StopReason::PartNotApplied { errno, .. }
             | StopReason::Refused { errno, .. }
             | StopReason::RefusedWithoutReason { errno, .. } => Some(*errno),
             StopReason::Commit(_) | StopReason::Unfit(_) | StopReason::NoMgs { .. } | StopReason::TransnosUsedUp => {

@@ -3,6 +3,7 @@
 //! The imports are lightweight: they have no recovery, requests are executed at least once, and their changes are
 //! durable when they are answered.
 
+use core::hash::Hasher;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,10 +12,12 @@ use proto::msg::{Config, ConfigGetReq, RegisterRep, RegisterReq};
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode, TargetIndex, TargetKind, TargetName};
 use rpc::Link;
 use rpc::client::{self, Import, ImportEffect, ImportEvent, Outgoing, RequestId};
+use siphasher::sip::SipHasher24;
 use stdx::{Instant, Map};
 
 use crate::api::{ConnId, Effect, LogLevel};
 use crate::boot::Stage;
+use crate::cross::run::Asked;
 use crate::machine::{Machine, Target, Timer};
 use crate::op::{Call, Op};
 use crate::service::Service;
@@ -30,6 +33,7 @@ enum For {
     Op { op: u64, call: usize },
     Register,
     Config,
+    Cross(Asked),
 }
 
 /// Events of upstreams that the service or the target must handle.
@@ -129,11 +133,29 @@ impl Machine {
         true
     }
 
+    /// The index of the import of a target with these addresses, which is made if necessary.
+    pub(crate) fn connect_upstream(&mut self, name: &TargetName, nids: &[String]) -> usize {
+        match self.upstreams.by_name.get(name) {
+            Some(&index) => index,
+            None => self.add_upstream(name.clone(), parse_nids(nids)),
+        }
+    }
+
+    /// Sends another metadata target a request about cross changes.
+    pub(crate) fn submit_to_peer(&mut self, index: usize, out: Outgoing, asked: Asked) {
+        self.submit_upstream(index, out, For::Cross(asked));
+    }
+
     fn add_upstream(&mut self, name: TargetName, nids: Vec<Nid>) -> usize {
         let index = self.upstreams.list.len();
         // A new identity at each start, so that requests of earlier starts are not confused with new ones.
-        let own = <[u8; 16]>::try_from(&self.header.uuid[..]).map_or(0, u128::from_be_bytes);
-        let uuid = own ^ u128::from(self.header.mount_count) << 64 ^ (index as u128 + 1);
+        let half = |which: u64| {
+            let mut hasher = SipHasher24::new_with_keys(self.header.mount_count, which);
+            hasher.write(&self.header.uuid);
+            hasher.write(name.to_string().as_bytes());
+            u128::from(hasher.finish())
+        };
+        let uuid = half(0) << 64 | half(1);
         let seed = self.options.seed ^ index as u64;
         let config = client::Config {
             description: self.name.to_string(),
@@ -268,13 +290,19 @@ impl Machine {
                     }
                     Some(For::Register) => self.upstreams.events.push_back(UpstreamEvent::Registered(result)),
                     Some(For::Config) => self.upstreams.events.push_back(UpstreamEvent::Config(result)),
+                    Some(For::Cross(asked)) => self.peer_answered(asked, result),
                     None => {}
                 }
             }
             ImportEffect::Away if !is_mgs => {
+                if let Some(mdt) = self.peer(index) {
+                    self.peer_away(mdt);
+                }
                 let name = self.upstreams.list.get(index).map(|up| up.name.clone());
                 self.upstreams.events.extend(name.map(UpstreamEvent::Away));
             }
+            ImportEffect::Full { .. } if let Some(mdt) = self.peer(index) => self.peer_connected(mdt),
+            ImportEffect::Notice(frame) if frame.header.opcode == Opcode::CrossFree as u16 => self.peer_is_free(&frame),
             ImportEffect::Full { .. } if is_mgs => self.upstreams.events.push_back(UpstreamEvent::Mgs),
             ImportEffect::Notice(frame) if is_mgs && frame.header.opcode == Opcode::MgsConfigChanged as u16 => {
                 self.ask_config();
@@ -296,7 +324,17 @@ impl Machine {
         }
     }
 
-    fn ask_config(&mut self) {
+    /// The index of the metadata target that an import is for.
+    fn peer(&self, index: usize) -> Option<u32> {
+        self.upstreams.list.get(index).filter(|up| up.name.kind == TargetKind::Mdt).map(|up| up.name.index.0)
+    }
+
+    /// Whether the configuration is being fetched.
+    pub(crate) fn asks_config(&self) -> bool {
+        self.upstreams.config_asked
+    }
+
+    pub(crate) fn ask_config(&mut self) {
         let Some(&index) = self.upstreams.by_name.get(&mgs()) else { return };
         if core::mem::replace(&mut self.upstreams.config_asked, true) {
             // The reply in flight may be older than this notification.
@@ -413,6 +451,9 @@ impl<S: Service> Target<S> {
             self.m.config_dirty();
             self.m.move_upstreams();
             if self.m.stage >= Stage::Serving {
+                self.m.connect_peers();
+            }
+            if self.m.stage >= Stage::Serving {
                 self.set_config_params(&before.params);
                 self.outside_attempt(|service, cx| service.configured(cx));
             }
@@ -420,6 +461,7 @@ impl<S: Service> Target<S> {
         if core::mem::take(&mut self.m.upstreams.config_changed) {
             self.m.ask_config();
         }
+        self.m.cross_configured();
         // The MGS's first configuration has arrived.
         if self.m.stage == Stage::Registering {
             self.serve();

@@ -13,6 +13,12 @@ pub(crate) enum Step {
     Main,
     /// Attributes of a node.
     Attr,
+    /// Attributes of what a lookup found, from the metadata target that has it;
+    Elsewhere,
+    /// the object that was gone from there.
+    Gone,
+    /// The configuration, which may tell where an object is.
+    Configuration,
     /// The FID of a new object.
     NewFid,
     /// A sequence of FIDs was awaited.
@@ -85,6 +91,8 @@ pub(crate) enum Step {
     Losses,
     /// The space of a target.
     Space(Dest),
+    /// The path of a directory, by its number.
+    PathOf(u64),
     /// A target makes durable what it has acknowledged.
     SyncTarget(Dest),
     /// A target is disconnected before the others.
@@ -104,6 +112,8 @@ pub(crate) enum Step {
 
     /// The count of changes that is awaited.
     ChangesUntil(Dest),
+    /// The changes before one that concerns several metadata targets are answered.
+    AllDrained,
     /// The changes under a lease that goes back are answered.
     LeaseDrained,
     /// Closes that must have been sent: their count.

@@ -46,8 +46,7 @@ impl Touched {
     pub(crate) fn name(&mut self, nodes: &Nodes, parent: u64, name: &Bytes) {
         self.nodes.push((parent, false));
         self.names.push((parent, name.clone()));
-        let dir = nodes.get(parent).and_then(|node| node.dir.as_ref());
-        if let Some(fid) = dir.and_then(|dir| dir.names.get(name.as_ref())).and_then(|entry| entry.fid) {
+        if let Some(fid) = nodes.last_known(parent, name) {
             self.nodes.push((fid.ino(), false));
         }
     }

@@ -307,6 +307,11 @@ impl Nodes {
         }
     }
 
+    /// The object that a name led to when that was last known.
+    pub(crate) fn last_known(&self, parent: u64, name: &[u8]) -> Option<Fid> {
+        self.get(parent)?.dir.as_ref()?.names.get(name)?.fid
+    }
+
     /// The epoch of a directory's names, to be compared when a reply arrives.
     pub(crate) fn directory_epoch(&self, ino: u64) -> u32 {
         self.get(ino).map_or(0, |node| node.validity.update_epoch())
@@ -323,6 +328,17 @@ impl Nodes {
         let kind = (attr.mode & S_IFMT) >> 12;
         let entry = Entry { fid: Some(attr.fid), kind, dir_epoch: epochs.dir, child_epoch: epochs.child, version };
         self.learn(parent, name, entry);
+    }
+
+    /// The object to which a name led when it was looked up had a name afterwards, under this epoch of its own lock. It lies
+    /// on another metadata target than the directory, where it can lose its name, but not get another one: so it is still
+    /// this one.
+    pub(crate) fn still_leads(&mut self, parent: u64, name: &Bytes, fid: Fid, child_epoch: u32) {
+        let dir = self.get_mut(parent).and_then(|node| node.dir.as_mut());
+        let entry = dir.and_then(|dir| dir.names.get_mut(name)).filter(|entry| entry.fid == Some(fid));
+        if let (Some(entry), true) = (entry, child_epoch != 0) {
+            entry.child_epoch = child_epoch;
+        }
     }
 
     /// A reply says that there is no such name.

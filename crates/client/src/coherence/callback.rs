@@ -13,7 +13,7 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     cx.op.urgent = true;
     let result = (|| {
         metadata_write_back::give_back(cx, dest, &lock)?;
-        local_opens::give_back(cx, dest, &lock)?;
+        local_opens::give_back(cx, &lock)?;
         if locks::is_data(&lock) {
             data::flush_for_lock(cx, dest, &lock)?;
         }

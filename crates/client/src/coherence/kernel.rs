@@ -183,9 +183,7 @@ pub(crate) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
 /// that is not open and has no other name can only be reached by this name, which the kernel holds locked until the
 /// change is answered.
 pub(crate) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
-    let dir = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
-    let entry = dir.and_then(|dir| dir.names.get(name.as_ref()));
-    let child = entry.and_then(|entry| cx.w.nodes.get(entry.fid?.ino()));
+    let child = cx.w.nodes.last_known(parent, name).and_then(|fid| cx.w.nodes.get(fid.ino()));
     let open_or_linked = |node: &&Node| {
         node.is_held(Hold::Handle) || !node.is_regular() || node.attr.as_ref().is_none_or(|a| a.nlink > 1)
     };

@@ -31,7 +31,6 @@ use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 
 use crate::api::FileHandle;
-use crate::base::Dest;
 use crate::base::Step;
 use crate::cache::file::{Closing, LocalOpen, flags as o, of_file, of_lease};
 use crate::cache::names::KnownName;
@@ -89,10 +88,10 @@ pub(crate) fn closed(cx: &mut Cx<'_>, ino: u64) {
 }
 
 /// Before a lock goes back that covers LOOKUP, reports the local opens of the file.
-pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
+pub(crate) fn give_back(cx: &mut Cx<'_>, lock: &HeldLock) -> Run<()> {
     match (lock.resource.kind(), lock.policy) {
         (ResourceKind::Inode, Policy::Bits(held)) if held & bits::LOOKUP != 0 => {
-            publish_object(cx, dest, lock.resource.fid.ino())
+            publish_object(cx, lock.resource.fid.ino())
         }
         _ => Ok(()),
     }
@@ -110,10 +109,11 @@ pub(crate) fn lost(w: &mut World, ino: u64) {
 /// Before this client sends a request that removes a name: no operation may open the file locally until this one ends,
 /// its local opens are reported, and its waiting closes are sent, so that the server finds the current state. Does
 /// nothing if the name is not cached. `at` is the operation's step for it.
-pub(crate) fn report_before_removal(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, at: Step) -> Run<()> {
+pub(crate) fn report_before_removal(cx: &mut Cx<'_>, parent: u64, name: &Bytes, at: Step) -> Run<()> {
     let KnownName::Child(fid) = cx.w.nodes.known_name(parent, name) else { return Ok(()) };
+    let dest = cx.w.mdt_of(fid);
     cx.changing(at, fid.ino());
-    publish_object(cx, dest, fid.ino())?;
+    publish_object(cx, fid.ino())?;
     if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest) } else { Ok(()) }
 }
 
@@ -128,20 +128,20 @@ pub(crate) fn reported(cx: &Cx<'_>, parent: u64, name: &Bytes, at: Step) -> Opti
 }
 
 /// Reports the local opens of one object.
-pub(crate) fn publish_object(cx: &mut Cx<'_>, dest: Dest, ino: u64) -> Run<()> {
+pub(crate) fn publish_object(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let node = cx.w.nodes.get(ino).filter(|node| node.is_held(Hold::Handle));
     let which = node.map(|node| of_file(node.private, ino));
-    publish(cx, dest, which)
+    publish(cx, which)
 }
 
 /// Reports the local opens of all objects that were made under a lease.
-pub(crate) fn publish_lease(cx: &mut Cx<'_>, dest: Dest, lease: u64) -> Run<()> {
-    publish(cx, dest, Some(of_lease(lease)))
+pub(crate) fn publish_lease(cx: &mut Cx<'_>, lease: u64) -> Run<()> {
+    publish(cx, Some(of_lease(lease)))
 }
 
 /// Reports the local opens of `which`, up to [`REPORTS_MAX`] at a time, and finishes the reports that were started
 /// before.
-fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<LocalOpen>>) -> Run<()> {
+fn publish(cx: &mut Cx<'_>, which: Option<RangeInclusive<LocalOpen>>) -> Run<()> {
     let noted = cx.op.steps_in(Step::Publish(0)..=Step::Publish(u64::MAX)).iter().filter_map(|(step, _)| match step {
         Step::Publish(fh) => Some(*fh),
         _ => None,
@@ -149,7 +149,7 @@ fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<LocalOpen>>
     let noted: SmallVec<[u64; 8]> = noted.collect();
     let mut under_way = 0;
     for fh in noted {
-        under_way += usize::from(!report_open(cx, dest, FileHandle(fh))?);
+        under_way += usize::from(!report_open(cx, FileHandle(fh))?);
     }
     while let Some(which) = &which {
         let is_new = |(_, fh): &(u64, FileHandle)| !cx.began(Step::Publish(fh.0));
@@ -161,17 +161,19 @@ fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<LocalOpen>>
         }
         for (ino, fh) in next {
             cx.set_memo(Step::Publish(fh.0), ino);
-            under_way += usize::from(!report_open(cx, dest, fh)?);
+            under_way += usize::from(!report_open(cx, fh)?);
         }
     }
     if under_way > 0 { Err(Stop::Wait) } else { Ok(()) }
 }
 
 /// Reports one local open to the server. Returns whether that is done.
-fn report_open(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
+fn report_open(cx: &mut Cx<'_>, fh: FileHandle) -> Run<bool> {
     let (at, note) = (Step::PublishSent(fh.0), Step::Publish(fh.0));
     let ino = cx.memo(note).unwrap_or(0);
-    let fid = crate::coherence::fids::fid_of(ino)?;
+    let fid = fid_of(ino)?;
+    // One operation may report files of several metadata targets.
+    let dest = cx.w.mdt_of(fid);
     let now_ns = cx.wall_ns();
     let file = cx.w.files.get(fh).filter(|file| file.ino == ino && file.is_local());
     let Some((flags, cred)) = file.map(|file| (file.flags & o::ACCMODE, file.cred.clone())).or_else(|| {
@@ -214,6 +216,5 @@ fn report_open(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
 /// Background: reports the local opens of an object.
 pub(crate) fn report(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.op.urgent = true;
-    let dest = cx.w.mdt_of(fid_of(ino)?);
-    publish_object(cx, dest, ino)
+    publish_object(cx, ino)
 }

@@ -130,6 +130,7 @@ fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
         Call::Create { parent, .. }
         | Call::Mknod { parent, .. }
         | Call::Mkdir { parent, .. }
+        | Call::MkdirOn { parent, .. }
         | Call::Symlink { parent, .. }
         | Call::Unlink { parent, .. }
         | Call::Rmdir { parent, .. } => SmallVec::from_slice(&[parent]),

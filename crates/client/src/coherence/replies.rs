@@ -7,7 +7,7 @@
 //! back.
 
 use proto::msg::{Attr, DirEntry, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, ResourceKind, bits};
-use proto::{Errno, Frame, Opcode};
+use proto::{Errno, Fid, Frame, Opcode};
 use std::sync::Arc;
 
 use crate::base::Dest;
@@ -34,12 +34,18 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: Pending, frame: Frame, w
     };
     let body = match decoded {
         Decoded::Object(rep) => {
+            // The answer to a change may have attributes of an object on another target.
+            let has_object = pending.opcode != Opcode::MdsReint || pending.open_body.is_some();
+            let here = rep.attr.as_ref().filter(|_| has_object).map(|attr| attr.fid);
+            here.into_iter().for_each(|fid| lies_on(w, fid, dest));
+            rep.elsewhere.into_iter().for_each(|of| lies_on(w, of.fid, Dest::Mdt(of.mdt)));
             let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
             grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
             object(w, &rep);
             w.metadata_write_back.offered(dest, rep.write_back_credits, frame.header.xid, w.now);
             if let (true, Some(gone)) = (rep.destroyed, rep.replaced_attr.as_ref().or(rep.attr.as_ref())) {
-                locks::destroyed(w, dest, gone.fid);
+                let home = w.mdt_of(gone.fid);
+                locks::destroyed(w, home, gone.fid);
             }
             if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
                 let (handle, fid, layout) = (rep.handle, attr.fid, attr.layout.clone());
@@ -108,6 +114,13 @@ fn decode(opcode: Opcode, frame: &Frame) -> Result<Decoded, &'static str> {
     body.map_err(|_| "does not decode")
 }
 
+/// An answer tells where an object is. What was learned so is used before the configuration says it.
+fn lies_on(w: &mut World, fid: Fid, dest: Dest) {
+    if let Dest::Mdt(index) = dest {
+        w.fld.learn(fid.seq, index);
+    }
+}
+
 /// Applies the locks that came with an answer; `lvb` describes the object's data if that is resident.
 fn grants(w: &mut World, dest: Dest, wants: &Wants, grants: &[LockGrant], lvb: Option<&Lvb>) {
     for grant in grants {
@@ -122,6 +135,10 @@ fn listed(w: &mut World, dest: Dest, wants: &Wants, rep: ReaddirRep, number: u64
         locks::granted(w, dest, grant, None);
     }
     for entry in &rep.entries {
+        // Without attributes it may be the name of an object on another target.
+        if let Some(attr) = &entry.attr {
+            lies_on(w, attr.fid, dest);
+        }
         if let Some(grant) = &entry.lock {
             let lvb = entry.attr.as_ref().and_then(data::resident_lvb);
             locks::granted(w, dest, grant, lvb.as_ref());
@@ -234,7 +251,6 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::Fid;
 
     /// The server learns an access time from a close, which makes no new version: an answer from before the close is
     /// recognized as older by that time alone.

@@ -166,6 +166,8 @@ pub(crate) struct ObjectLocks {
 }
 
 impl ObjectLocks {
+    /// For an object on another metadata target than the one that is asked.
+    pub(crate) const NONE: ObjectLocks = ObjectLocks { own: false, entries: false };
     /// For an object that is not a directory.
     pub(crate) const FILE: ObjectLocks = ObjectLocks { own: true, entries: false };
     /// For an object that may be a directory.

@@ -148,7 +148,7 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     cx.changing(Step::Changing(0), ino);
     if set.size.is_some() && !cx.began(Step::Main) {
         // A caller that has the file open may truncate it, whatever its mode is: the server has to know of the open.
-        local_opens::publish_object(cx, dest, ino)?;
+        local_opens::publish_object(cx, ino)?;
     }
     if let Some(fh) = set.fh
         && let Some(file) = cx.w.files.get(fh)
@@ -228,7 +228,7 @@ pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let target = match cx.w.nodes.get(ino).and_then(|node| node.symlink.as_deref().cloned()) {
         Some(target) if !cx.began(Step::Attr) => target,
         _ => {
-            let rep = super::fetch(cx, fid)?;
+            let rep = super::fetch(cx, Step::Attr, fid)?;
             match &rep.attr {
                 Some(attr) if attr.mode & S_IFMT == S_IFLNK => rep.symlink.clone(),
                 _ => return Err(Errno::EINVAL.into()),

@@ -135,22 +135,62 @@ pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
 
 /// One attempt to fetch and follow the configuration.
 pub(crate) fn follow(cx: &mut Cx<'_>) -> Run<()> {
-    let fsname = cx.w.options.fsname.clone();
-    let result = cx.rpc(Step::Main, Dest::Mgs, Opcode::MgsConfigGet, |_, _| {
-        Request::new(&ConfigGetReq { fsname: fsname.clone() })
-    });
-    let frame = match result {
-        Ok(frame) => frame,
+    match fetch(cx, Step::Main) {
         Err(Stop::Errno(Errno::ENOENT)) => {
-            let reason = format!("{} knows no file system '{fsname}'; check the name", target_label(cx.w, Dest::Mgs));
+            let (mgs, fsname) = (target_label(cx.w, Dest::Mgs), &cx.w.options.fsname);
+            let reason = format!("{mgs} knows no file system '{fsname}'; check the name");
             fail(cx.w, reason);
-            return Ok(());
+            Ok(())
         }
-        Err(stop) => return Err(stop),
-    };
+        result => result,
+    }
+}
+
+/// Fetches the configuration and follows it.
+fn fetch(cx: &mut Cx<'_>, step: Step) -> Run<()> {
+    let frame = cx.rpc(step, Dest::Mgs, Opcode::MgsConfigGet, |w, _| {
+        Request::new(&ConfigGetReq { fsname: w.options.fsname.clone() })
+    })?;
     let config: Config = frame.decode().map_err(|_| Errno::EPROTO)?;
     take(cx.w, config);
     Ok(())
+}
+
+/// Makes sure that a metadata target is known that a program has named: it may have been added a moment ago, so the
+/// configuration is fetched once more. Waits for an MGS that is away. `ENODEV`: there is no such target.
+pub(crate) fn know(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    if cx.w.imports.get(dest).is_some() {
+        return Ok(());
+    }
+    let reachable = cx.w.imports.get(Dest::Mgs).is_some_and(Target::is_full);
+    if !reachable && !cx.began(Step::Configuration) {
+        return Err(cx.wait(WaitKey::Target(Dest::Mgs)));
+    }
+    if fetch(cx, Step::Configuration) == Err(Stop::Wait) {
+        return Err(Stop::Wait);
+    }
+    if cx.w.imports.get(dest).is_some() { Ok(()) } else { Err(Errno::ENODEV.into()) }
+}
+
+/// The metadata target of an object. If it is not known, the configuration is fetched once more: a target may have got the
+/// object's sequence, or may have been added, a moment ago. Without an answer, objects are taken for those of MDT0000.
+pub(crate) fn locate(cx: &mut Cx<'_>, fid: Fid) -> Run<Dest> {
+    let dest = cx.w.mdt_of(fid);
+    if cx.w.fld.knows(fid.seq) && cx.w.imports.get(dest).is_some() || !cx.w.fld.is_worth_asking(fid.seq) {
+        return Ok(dest);
+    }
+    let reachable = cx.w.imports.get(Dest::Mgs).is_some_and(Target::is_full);
+    if reachable || cx.began(Step::Configuration) {
+        stdx::mark!("unknown_sequence");
+        if fetch(cx, Step::Configuration) == Err(Stop::Wait) {
+            return Err(Stop::Wait);
+        }
+        cx.w.fld.asked(fid.seq);
+    } else if cx.w.imports.get(dest).is_none() {
+        // It is known to be there, and its address is not.
+        return Err(cx.wait(WaitKey::Target(Dest::Mgs)));
+    }
+    Ok(cx.w.mdt_of(fid))
 }
 
 /// Applies a configuration.
@@ -227,7 +267,7 @@ fn set_params(w: &mut World, params: Vec<Param>) {
 
 /// One attempt to look up the root, which completes the mount.
 pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
-    let rep = ops::fetch(cx, Fid::ROOT)?;
+    let rep = ops::fetch(cx, Step::Attr, Fid::ROOT)?;
     if rep.attr.is_none() {
         return Err(Errno::EPROTO.into());
     }

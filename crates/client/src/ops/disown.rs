@@ -82,6 +82,7 @@ fn names(call: &Call) -> SmallVec<[(u64, Bytes); 2]> {
         Call::Create { parent, name, .. }
         | Call::Mknod { parent, name, .. }
         | Call::Mkdir { parent, name, .. }
+        | Call::MkdirOn { parent, name, .. }
         | Call::Symlink { parent, name, .. }
         | Call::Unlink { parent, name }
         | Call::Rmdir { parent, name }

@@ -1,5 +1,6 @@
 //! Queries about the file system: space, identities, layouts.
 
+use bytes::Bytes;
 use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFMT, S_IFREG};
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use stdx::Instant;
 
-use super::{attributes, walk, writable};
+use super::{attributes, config, walk, writable};
 use crate::api::Answer;
 use crate::base::Dest;
 use crate::base::Step;
@@ -162,14 +163,54 @@ pub(crate) fn path_to_fid(ino: u64) -> Run<Answer> {
     Ok(Answer::Fid(fid_of(ino)?))
 }
 
-/// `FidToPath`.
+/// `MdtIndex`.
+pub(crate) fn mdt_index(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    match config::locate(cx, fid_of(ino)?)? {
+        Dest::Mdt(index) => Ok(Answer::Index(index)),
+        _ => Err(Errno::EPROTO.into()),
+    }
+}
+
+/// Longest path, in bytes.
+const PATH_MAX: usize = 4096;
+
+/// `FidToPath`. A metadata target knows a path only as far up as the directories are its own: the next one is asked for
+/// the rest.
 pub(crate) fn fid_to_path(cx: &mut Cx<'_>, fid: Fid) -> Run<Answer> {
-    let dest = cx.w.mdt_of(fid);
-    let frame = cx.rpc(Step::Main, dest, Opcode::MdsFid2path, |_, op| {
+    let known = paths_of(cx, Step::Main, fid)?;
+    let mut paths = Vec::with_capacity(known.len());
+    for (path, mut from) in known {
+        let mut path = path;
+        while let Some(directory) = from {
+            let above = paths_of(cx, Step::PathOf(directory.ino()), directory)?;
+            let (start, next) = above.into_iter().next().ok_or(Errno::ENOENT)?;
+            // Each piece has a name, so a ring ends here too.
+            if start.is_empty() && next.is_some() || start.len() + 1 + path.len() > PATH_MAX {
+                return Err(Errno::ENAMETOOLONG.into());
+            }
+            if !start.is_empty() {
+                path = [&start[..], &path[..]].join(&b'/').into();
+            }
+            from = next;
+        }
+        paths.push(path);
+    }
+    Ok(Answer::Paths(paths))
+}
+
+/// The paths of an object as far as its own metadata target knows them, each with the directory that it starts from if
+/// that is not the root.
+fn paths_of(cx: &mut Cx<'_>, step: Step, fid: Fid) -> Run<Vec<(Bytes, Option<Fid>)>> {
+    let dest = config::locate(cx, fid)?;
+    let frame = cx.rpc(step, dest, Opcode::MdsFid2path, |_, op| {
         Request::new(&Fid2pathReq { fid, cred: Some((*op.cred).clone()) })
     })?;
     let rep: Fid2pathRep = frame.decode().map_err(|_| Errno::EPROTO)?;
-    Ok(Answer::Paths(rep.paths))
+    if !rep.from.is_empty() && rep.from.len() != rep.paths.len() {
+        return Err(Errno::EPROTO.into());
+    }
+    let mut from = rep.from.into_iter();
+    Ok(rep.paths.into_iter().map(|path| (path, from.next())).collect())
 }
 
 /// `PoolMembers`.

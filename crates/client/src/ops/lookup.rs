@@ -1,8 +1,9 @@
 //! Lookups: names to nodes, and the kernel's references to nodes.
 
 use bytes::Bytes;
-use proto::msg::{LookupReq, ObjectRep, bits};
-use proto::{Errno, Opcode};
+use proto::msg::{Attr, LookupReq, ObjectRep, bits};
+use proto::{Errno, Fid, Opcode};
+use rules::mode::S_IFDIR;
 use rules::names;
 
 use super::{stat, stat_cached, stat_of_name, walk};
@@ -71,7 +72,8 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                 stdx::mark!("lookup_answered_negative");
                 return Err(Errno::ENOENT.into());
             }
-            KnownName::Child(child) => {
+            // Of an object whose target is not known yet the server of the name says where it is.
+            KnownName::Child(child) if cx.w.fld.knows(child.seq) => {
                 if let Some(stat) = stat_cached(cx.w, child.ino()) {
                     if cx.op.is_fresh() {
                         super::ahead::found(cx, parent, name, child.ino());
@@ -86,7 +88,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                 }
                 super::ahead::looked_up(cx, parent, name, child.ino());
             }
-            KnownName::Unknown => {}
+            KnownName::Child(_) | KnownName::Unknown => {}
         }
     }
     let dest = cx.w.mdt_of(fid);
@@ -112,13 +114,61 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         }
         other => other?,
     };
-    let attr = rep.attr.as_ref().ok_or(Errno::ENOENT)?;
-    stat_of_name(cx, attr.fid.ino())
+    match object_of(cx, &rep) {
+        Err(Stop::Errno(Errno::ESTALE)) => look_again(cx, parent, name, rep.elsewhere.map_or(0, |of| of.fid.ino())),
+        found => {
+            let fid = found?.ok_or(Errno::ENOENT)?;
+            if !up {
+                keep_name(cx, parent, name, fid);
+            }
+            stat_of_name(cx, fid.ino())
+        }
+    }
+}
+
+/// The object that a lookup found, `None` if there is none. Its attributes are cached: if it lies on another metadata
+/// target than its name, they are fetched there. `ESTALE`: it was removed meanwhile.
+pub(super) fn object_of(cx: &mut Cx<'_>, rep: &ObjectRep) -> Run<Option<Fid>> {
+    let Some(elsewhere) = &rep.elsewhere else { return Ok(rep.attr.as_ref().map(|attr| attr.fid)) };
+    stdx::mark!("found_elsewhere");
+    let there = super::fetch(cx, Step::Elsewhere, elsewhere.fid)?;
+    match &there.attr {
+        Some(attr) if attr.nlink > 0 => Ok(Some(attr.fid)),
+        Some(_) => Err(Errno::ESTALE.into()),
+        None => Err(Errno::EPROTO.into()),
+    }
+}
+
+/// The lock of an object on another metadata target, which came after the lookup's answer, covers the name too.
+fn keep_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, fid: Fid) {
+    let Some(Ok(reply)) = cx.answer(Step::Elsewhere) else { return };
+    let (number, rep) = (reply.number, reply.object());
+    let epoch = rep.map_or(0, |rep| cx.w.child_epoch(&rep.locks, fid, number));
+    cx.w.nodes.still_leads(parent, name, fid, epoch);
+}
+
+/// What a name led to was removed before its own metadata target was asked. By now the name may lead to something else.
+fn look_again(cx: &mut Cx<'_>, parent: u64, name: &Bytes, gone: u64) -> Run<Stat> {
+    match cx.memo(Step::Gone) {
+        None => {
+            stdx::mark!("looked_up_again");
+            cx.set_memo(Step::Gone, gone);
+            cx.forget(Step::Main);
+            cx.forget(Step::Elsewhere);
+            find(cx, parent, name)
+        }
+        // Nobody has removed the name: its object is lost.
+        Some(before) if before == gone => Err(Errno::ESTALE.into()),
+        // There was no such name between the two.
+        Some(_) => Err(Errno::ENOENT.into()),
+    }
 }
 
 /// The server reports what a name leads to, or that it does not exist.
 fn answered(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
-    let Some(attr) = &rep.attr else {
+    // Only directories lie elsewhere.
+    let elsewhere = rep.elsewhere.map(|of| Attr { fid: of.fid, mode: S_IFDIR, ..Attr::default() });
+    let Some(attr) = rep.attr.as_ref().or(elsewhere.as_ref()) else {
         let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
         let epoch = asked.epochs(w, rep, number, None).dir;
         w.nodes.learn_absent(asked.parent, &asked.name, epoch, version);

@@ -19,8 +19,9 @@ mod stale;
 mod unmount;
 mod xattr;
 
-use proto::msg::{Attr, GetattrReq, Resource, bits};
+use proto::msg::{Attr, GetattrReq, ObjectRep, Resource, bits};
 use proto::{Errno, Fid, Opcode};
+use std::sync::Arc;
 
 use crate::api::{Answer, Call, Stat};
 use crate::base::Step;
@@ -59,6 +60,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::Access { ino, mask } => attr::access(cx, *ino, *mask),
         Call::Mknod { parent, name, mode, rdev } => namespace::mknod(cx, *parent, name, *mode, *rdev),
         Call::Mkdir { parent, name, mode } => namespace::mkdir(cx, *parent, name, *mode),
+        Call::MkdirOn { parent, name, mode, mdt } => namespace::mkdir_on(cx, *parent, name, *mode, *mdt),
         Call::Symlink { parent, name, target } => namespace::symlink(cx, *parent, name, target),
         Call::Unlink { parent, name } => namespace::unlink(cx, *parent, name, false),
         Call::Rmdir { parent, name } => namespace::unlink(cx, *parent, name, true),
@@ -91,6 +93,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::Setlk { fh, owner, lock, wait, flock } => record_lock::set(cx, *fh, *owner, lock, *wait, *flock),
         Call::PathToFid { ino } => info::path_to_fid(*ino),
         Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
+        Call::MdtIndex { ino } => info::mdt_index(cx, *ino),
         Call::GetLayout { ino } => info::get_layout(cx, *ino),
         Call::SetLayout { ino, wish } => info::set_layout(cx, *ino, wish),
         Call::Migrate { ino, wish } => info::migrate(cx, *ino, wish),
@@ -141,8 +144,9 @@ pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
         return Err(Errno::ESTALE.into());
     }
     let fid = fid_of(ino)?;
+    let dest = config::locate(cx, fid)?;
     // Cached attributes are read through the node; this marks their locks as used.
-    if let Some(locks) = cx.w.locks.get(cx.w.mdt_of(fid)) {
+    if let Some(locks) = cx.w.locks.get(dest) {
         let _ = locks.bits_held(&Resource::inode(fid));
     }
     Ok(fid)
@@ -181,16 +185,16 @@ pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
     {
         return Ok(attr.clone());
     }
-    let rep = fetch(cx, fid)?;
+    let rep = fetch(cx, Step::Attr, fid)?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     // A newer copy may have arrived meanwhile.
     Ok(cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).unwrap_or(attr).clone())
 }
 
-/// Fetches the attributes of `fid` from the server, with locks.
-pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg::ObjectRep>> {
-    let dest = cx.w.mdt_of(fid);
-    stale_if_gone(cx.rpc_object(Step::Attr, dest, Opcode::MdsGetattr, |w, op| {
+/// Fetches the attributes of `fid` from its metadata target, with locks.
+pub(crate) fn fetch(cx: &mut Cx<'_>, step: Step, fid: Fid) -> Run<Arc<ObjectRep>> {
+    let dest = config::locate(cx, fid)?;
+    stale_if_gone(cx.rpc_object(step, dest, Opcode::MdsGetattr, |w, op| {
         let node = w.nodes.get(fid.ino());
         let object = ObjectLocks::missing(node);
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
@@ -303,7 +307,6 @@ mod tests {
     use super::*;
     use crate::base::OpId;
     use crate::coherence::op::OpState;
-    use std::sync::Arc;
 
     /// Another client has removed what this client has just created, while its size was being requested. `ESTALE` would
     /// make the kernel repeat the change.

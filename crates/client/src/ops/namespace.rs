@@ -1,17 +1,18 @@
 //! Changes of the namespace. If the client may make a change itself, it is made in the caches and sent later
 //! ([`crate::coherence::metadata_write_back`]). Any other change is one request, without a lookup before it, and the
-//! reply is applied to the caches.
+//! reply is applied to the caches. A change with parts on several metadata targets is durable when it is answered, so
+//! the client's earlier changes are sent first, whatever their targets.
 
 use bytes::Bytes;
-use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, RenameOp, UnlinkOp, WantLocks, bits};
+use proto::connect::features;
+use proto::msg::{CreateOp, LinkOp, ObjectRep, Reint, RenameOp, UnlinkOp, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::names;
 
 use super::{stat, stat_of_change, walk, writable};
 use crate::api::{Answer, Effect, Invalidation, Stat};
-use crate::base::Dest;
-use crate::base::Step;
+use crate::base::{Dest, Step, WaitKey};
 use crate::coherence::cx::{Cx, Run};
 use crate::coherence::fids::{fid_of, new_fid};
 use crate::coherence::kernel::{hide, known_child};
@@ -49,19 +50,81 @@ pub(crate) fn symlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, target: &Bytes
     create(cx, parent, name, S_IFLNK | 0o777, 0, target)
 }
 
-/// The transno of a change, as far as its reply shows it.
-pub(super) fn version(rep: &ObjectRep) -> u64 {
-    let of = |attr: &Option<Attr>| attr.as_ref().map_or(0, |attr| attr.version);
-    of(&rep.attr).max(of(&rep.parent_attr))
+/// `MkdirOn`. The kernel does not see that a name is made, so it is told.
+pub(crate) fn mkdir_on(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, mdt: u32) -> Run<Answer> {
+    let parent_fid = walk(cx, parent)?;
+    names::check(name)?;
+    writable(cx)?;
+    let mode = S_IFDIR | (mode & 0o7777);
+    let fid = if cx.w.mdt_of(parent_fid) == Dest::Mdt(mdt) {
+        hide(cx, &[parent])?;
+        fid_of(make(cx, parent, name, mode, 0, &Bytes::new())?.ino)?
+    } else {
+        make_elsewhere(cx, parent, name, mode, mdt)?
+    };
+    forget_entry(cx.w, parent, name);
+    Ok(Answer::Fid(fid))
+}
+
+/// Makes a directory on another metadata target than its parent's.
+fn make_elsewhere(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, mdt: u32) -> Run<Fid> {
+    let parent_fid = fid_of(parent)?;
+    let (dest, there) = (cx.w.mdt_of(parent_fid), Dest::Mdt(mdt));
+    if !cx.began(Step::Main) {
+        super::config::know(cx, there)?;
+        takes_part(cx, dest)?;
+        takes_part(cx, there)?;
+    }
+    cx.changing(Step::Changing(0), parent);
+    hide(cx, &[parent])?;
+    let fid = new_fid(cx, there)?;
+    metadata_write_back::before_cross_change(cx)?;
+    cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
+        let names = w.wants_directory_lock(parent);
+        let mut wants = Wants::default();
+        let want = wants.locks(w, dest, ObjectLocks::NONE, names, None);
+        let (name, rdev, symlink) = (name.clone(), 0, Bytes::new());
+        let asked = NameRequest::now(w, parent, &name);
+        let touched = name.clone();
+        let change = CreateOp { parent: parent_fid, name, fid, mode, rdev, symlink, mdt: Some(mdt) };
+        Request::new(&op.change(Some(want), Reint::Create(change)))
+            .wanting(wants)
+            .touching_name(&w.nodes, parent, &touched)
+            .then_learn(move |w, rep, reply| made(w, &asked, rep, reply.number))
+    })?;
+    Ok(fid)
+}
+
+/// Checks that a metadata target can take part in changes with others. An older one would not notice that it should.
+fn takes_part(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    let target = cx.w.imports.get(dest).ok_or(Errno::ENODEV)?;
+    match target.has(features::DIR_STRIPE) {
+        true => Ok(()),
+        false if target.is_full() => Err(Errno::EOPNOTSUPP.into()),
+        // What it grants is not known yet.
+        false => Err(cx.wait(WaitKey::Target(dest))),
+    }
+}
+
+/// The transno of a change of names in a directory, as far as its reply shows it. Versions of objects on other metadata
+/// targets say nothing about that.
+pub(super) fn version(w: &World, rep: &ObjectRep, parent: u64) -> u64 {
+    let Some(dest) = Fid::from_ino(parent).map(|fid| w.mdt_of(fid)) else { return 0 };
+    let attrs = [&rep.attr, &rep.parent_attr, &rep.source_parent_attr].into_iter().flatten();
+    attrs.filter(|attr| w.mdt_of(attr.fid) == dest).map(|attr| attr.version).max().unwrap_or(0)
 }
 
 fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target: &Bytes) -> Run<Answer> {
+    let stat = make(cx, parent, name, mode, rdev, target)?;
+    Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)))
+}
+
+fn make(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target: &Bytes) -> Run<Stat> {
     let parent_fid = walk(cx, parent)?;
     names::check(name)?;
     writable(cx)?;
     if let Some(ino) = metadata_write_back::create(cx, parent, name, mode, rdev, target)? {
-        let stat = stat(cx, ino)?;
-        return Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)));
+        return stat(cx, ino);
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent])?;
@@ -76,7 +139,8 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         let exclusive = lease || object.entries && metadata_write_back::allowed(w, dest);
         let mut wants = Wants::default();
         let want = WantLocks { exclusive, ..wants.locks(w, dest, object, names, data) };
-        let change = CreateOp { parent: parent_fid, name: name.clone(), fid, mode, rdev, symlink: target.clone() };
+        let change =
+            CreateOp { parent: parent_fid, name: name.clone(), fid, mode, rdev, symlink: target.clone(), mdt: None };
         let (asked, target) = (NameRequest::now(w, parent, name), target.clone());
         Request::new(&op.change(Some(want), Reint::Create(change)))
             .wanting(wants)
@@ -92,18 +156,21 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
             })
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
-    let stat = stat_of_change(cx, attr)?;
-    Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)))
+    stat_of_change(cx, attr)
 }
 
 /// Applies a change of this client that added a name for a new or old object. A directory that is new is empty.
 pub(super) fn made(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
-    let Some(attr) = &rep.attr else { return };
     if rep.parent_attr.is_none() {
         rebuilt(w);
     }
-    let epochs = asked.epochs(w, rep, number, Some(attr));
-    w.nodes.changed_name(asked.parent, &asked.name, Some(attr), epochs, version(rep));
+    let epochs = asked.epochs(w, rep, number, rep.attr.as_ref());
+    let Some(attr) = &rep.attr else {
+        // The object lies elsewhere, and the first answer was lost.
+        return w.nodes.changed_name(asked.parent, &asked.name, None, epochs, 0);
+    };
+    let version = version(w, rep, asked.parent);
+    w.nodes.changed_name(asked.parent, &asked.name, Some(attr), epochs, version);
     w.missed_name(asked.parent);
     if attr.mode & S_IFMT == S_IFDIR
         && let Some(node) = w.nodes.get_mut(attr.fid.ino())
@@ -118,12 +185,17 @@ pub(super) fn made(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: 
 
 /// Before a request that removes a name of an object: reports its local opens and sends its waiting closes, so that the
 /// server knows whether it is open.
-fn prepare_removal(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<()> {
+fn prepare_removal(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
     if cx.began(Step::Main) {
         return Ok(());
     }
     metadata_write_back::end_private(cx, parent, name)?;
-    local_opens::report_before_removal(cx, dest, parent, name, Step::Removal)
+    local_opens::report_before_removal(cx, parent, name, Step::Removal)
+}
+
+/// Whether what a name leads to lies on another metadata target than this, as far as this client knows.
+fn leads_away(w: &World, parent: u64, name: &Bytes, dest: Dest) -> bool {
+    w.nodes.last_known(parent, name).is_some_and(|fid| w.mdt_of(fid) != dest)
 }
 
 /// `Unlink` and `Rmdir`.
@@ -143,7 +215,11 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent, known_child(cx, parent, name)])?;
-    prepare_removal(cx, dest, parent, name)?;
+    prepare_removal(cx, parent, name)?;
+    // A directory of which nothing is known may lie anywhere.
+    if rmdir && (cx.w.nodes.last_known(parent, name).is_none() || leads_away(cx.w, parent, name, dest)) {
+        metadata_write_back::before_cross_change(cx)?;
+    }
     let reported = local_opens::reported(cx, parent, name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let asked = NameRequest::now(w, parent, name);
@@ -159,7 +235,8 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
 fn removed(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
     let (parent, name) = (asked.parent, &asked.name);
     let epochs = asked.epochs(w, rep, number, None);
-    w.nodes.changed_name(parent, name, None, epochs, version(rep));
+    let version = version(w, rep, parent);
+    w.nodes.changed_name(parent, name, None, epochs, version);
     match &rep.attr {
         Some(attr) => name_removed(w, parent, name, attr, rep.destroyed),
         None => rebuilt(w),
@@ -179,9 +256,13 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     if !cx.began(Step::Main) {
         metadata_write_back::end_private_object(cx, ino)?;
     }
+    let near = cx.w.mdt_of(fid) == dest;
+    if !near {
+        metadata_write_back::before_cross_change(cx)?;
+    }
     let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(new_parent);
-        let object = ObjectLocks::missing(w.nodes.get(ino));
+        let object = if near { ObjectLocks::missing(w.nodes.get(ino)) } else { ObjectLocks::NONE };
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, object, names, None);
         let asked = NameRequest::now(w, new_parent, name);
@@ -221,9 +302,15 @@ pub(crate) fn rename(
     cx.changing(Step::Changing(1), new_parent);
     let (moved, replaced) = (known_child(cx, parent, name), known_child(cx, new_parent, new_name));
     hide(cx, &[parent, moved, new_parent, replaced])?;
-    prepare_removal(cx, dest, new_parent, new_name)?;
+    prepare_removal(cx, new_parent, new_name)?;
     if !cx.began(Step::Main) {
         metadata_write_back::end_private(cx, parent, name)?;
+    }
+    if cx.w.mdt_of(target_parent) != dest
+        || leads_away(cx.w, parent, name, dest)
+        || leads_away(cx.w, new_parent, new_name, dest)
+    {
+        metadata_write_back::before_cross_change(cx)?;
     }
     let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx, dest)?) } else { None };
     let reported = local_opens::reported(cx, new_parent, new_name, Step::Removal);
@@ -269,20 +356,20 @@ fn renamed(w: &mut World, from: &NameRequest, to: &NameRequest, exchanged: bool,
     if other.is_some_and(|other| other.fid == moved.fid) {
         return named_twice(w, moved.fid, new_parent, new_name, to.child);
     }
-    let version = version(rep);
+    let (version_from, version_to) = (version(w, rep, parent), version(w, rep, new_parent));
     match (exchanged, other) {
         (true, Some(other)) => {
-            w.nodes.changed_name(parent, name, Some(other), from, version);
+            w.nodes.changed_name(parent, name, Some(other), from, version_from);
             entry_moved(w, other.fid, (new_parent, new_name), (parent, name));
         }
         (_, other) => {
-            w.nodes.changed_name(parent, name, takes_old, from, version);
+            w.nodes.changed_name(parent, name, takes_old, from, version_from);
             if let Some(other) = other {
                 name_removed(w, new_parent, new_name, other, rep.destroyed);
             }
         }
     }
-    w.nodes.changed_name(new_parent, new_name, Some(moved), to, version);
+    w.nodes.changed_name(new_parent, new_name, Some(moved), to, version_to);
     entry_moved(w, moved.fid, (parent, name), (new_parent, new_name));
 }
 

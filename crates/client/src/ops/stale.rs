@@ -44,12 +44,14 @@ pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
         let want = Some(wants.locks(w, dest, ObjectLocks::ANY, false, Some(false)));
         Request::new(&LookupReq { parent: parent_fid, name: name.clone(), want, cred: Some(cred) }).wanting(wants)
     });
-    if rep == Err(Stop::Wait) {
+    let found = rep.and_then(|rep| super::lookup::object_of(cx, &rep));
+    if found == Err(Stop::Wait) {
         return Err(Stop::Wait);
     }
     cx.forget(Step::Named);
     cx.forget(Step::NamedOf);
-    let same = rep.is_ok_and(|rep| rep.attr.as_ref().is_some_and(|attr| attr.fid.ino() == ino));
+    cx.forget(Step::Elsewhere);
+    let same = found.is_ok_and(|found| found.is_some_and(|fid| fid.ino() == ino));
     if let Some(node) = cx.w.nodes.get_mut(ino) {
         let locked = node.has(bits::LOOKUP);
         if same && !locked {
@@ -92,8 +94,12 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
             },
         )
     })?;
-    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
-    super::stat_of_name(cx, attr.fid.ino())
+    // One on another metadata target is not held.
+    let fid = match super::lookup::object_of(cx, &rep) {
+        Err(Stop::Errno(Errno::ESTALE)) => return Err(Errno::ENOENT.into()),
+        found => found?.ok_or(Errno::EPROTO)?,
+    };
+    super::stat_of_name(cx, fid.ino())
 }
 
 /// A request has opened an object so that it lasts.

@@ -312,6 +312,7 @@ impl Values<'_> {
                 mode: self.usually(&[0o040_755, 0o100_644, 0o120_777, 0o010_644, 0o020_644, 0, 0o170_000], u32::MAX),
                 rdev: self.n(),
                 symlink: self.name(),
+                mdt: None,
             }),
             2 => Reint::Link(LinkOp { fid: self.fid(), parent: self.fid(), name: self.name() }),
             3 => Reint::Unlink(UnlinkOp {
@@ -393,6 +394,30 @@ impl Values<'_> {
         }
     }
 
+    fn attempt(&mut self) -> CrossAttempt {
+        CrossAttempt { mdt: self.rng.below(3) as u32, instance: self.n(), serial: self.n() }
+    }
+
+    fn part(&mut self) -> CrossPart {
+        let name = |v: &mut Self| NameAct { parent: v.fid(), name: v.name(), fid: v.fid(), mode: v.u(), mdt: v.u() };
+        let act = match self.rng.below(5) {
+            0 => Some(Act::AddName(name(self))),
+            1 => Some(Act::RemoveName(name(self))),
+            2 => Some(Act::Make(MakeAct { fid: self.fid(), client: self.name(), inode: self.name() })),
+            3 => Some(Act::Unlink(UnlinkAct {
+                fid: self.fid(),
+                parent: self.fid(),
+                name: self.name(),
+                parent_mode: self.u(),
+                parent_uid: self.u(),
+                rmdir: self.bool(),
+                cred: self.cred(),
+            })),
+            _ => None,
+        };
+        CrossPart { mdt: self.rng.below(2) as u32, acts: vec![CrossAct { now_ns: self.i(), act }] }
+    }
+
     /// A request of this kind.
     pub(crate) fn body(&mut self, opcode: Opcode) -> Vec<u8> {
         match opcode {
@@ -464,6 +489,23 @@ impl Values<'_> {
                 }
                 BatchReq { changes: changes.into(), returns_credits: false }.encode_to_vec()
             }
+            Opcode::CrossSession => {
+                CrossSessionReq { mdt: self.rng.below(3) as u32, session: self.n(), instance: self.n() }.encode_to_vec()
+            }
+            Opcode::CrossPrepare => CrossPrepareReq {
+                session: self.n(),
+                attempt: self.attempt(),
+                age: self.n(),
+                age_mdt: self.u(),
+                part: self.opt(|v| v.part()),
+                members: (0..self.rng.below(3)).map(|_| self.u()).collect(),
+            }
+            .encode_to_vec(),
+            Opcode::CrossTell => {
+                let mut some = || (0..self.rng.below(3)).map(|_| self.attempt()).collect();
+                CrossTellReq { commit: some(), abort: some(), forget: some() }.encode_to_vec()
+            }
+            Opcode::CrossFree => CrossFree { attempt: self.attempt() }.encode_to_vec(),
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
             Opcode::MdsGetattr => {
                 GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred(), confirms_layout: true }

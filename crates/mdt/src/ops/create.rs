@@ -7,7 +7,7 @@ use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, CreateOp, Layout, ObjectRep};
-use proto::{Errno, Fid, Operation};
+use proto::{ClientUuid, Errno, Fid, Operation};
 use rules::access::EXECUTE;
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::{acl, names};
@@ -103,7 +103,7 @@ pub fn named(
     if names::is_dot(&op.name) {
         return Err(Errno::EEXIST.into());
     }
-    let place = mdt.place_after(cx, &parent.pending, parent.node.ino, &op.name)?;
+    let place = mdt.place_after(cx, &parent.pending, &parent.node, &op.name)?;
     if let Some(entry) = &place.entry {
         if cx.is_replay() && entry.object() == op.fid {
             return Ok(Named::Existing(tree::of_entry(cx, entry)?));
@@ -158,7 +158,7 @@ pub fn make(
     let parent = &mut dir.node;
     let ino = tree::allocate_ino(cx, parent)?;
     let mut child = Node { ino, inode: new_inode(mdt, change, &parent.inode, new) };
-    subjects::note(cx, &subjects::created(parent.fid(), new.name, new.fid));
+    subjects::note(cx, &subjects::created(parent.fid(), new.name, new.fid))?;
     put_new(cx, &grant, &mut child);
     tree::put_entry(cx, parent, &place, new.name, &child);
     if is_dir {
@@ -187,17 +187,23 @@ pub fn is_of_requester(cx: &mut Cx<'_>, fid: Fid) -> Result<bool, Stop> {
 /// The grant of the FID's sequence, with the FID marked as used. `EPROTO` if the sequence was not granted to this client,
 /// or the FID was used before.
 pub fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<SeqGrant, Stop> {
+    let uuid = cx.client().ok_or(Errno::EPROTO)?;
+    let mut grant = may_use_fid(cx, fid, uuid)?;
+    grant.mark_used(fid.oid);
+    Ok(grant)
+}
+
+/// The same for a client that another target has asked, without marking the FID.
+pub fn may_use_fid(cx: &mut Cx<'_>, fid: Fid, client: ClientUuid) -> Result<SeqGrant, Stop> {
     if !fid.is_normal() {
         return Err(Errno::EPROTO.into());
     }
-    let uuid = cx.client();
     let grant = cx.get::<SeqGrant>(&fid.seq)?;
     match grant {
-        Some(mut grant) if uuid.is_some_and(|uuid| grant.is_of(uuid)) => {
+        Some(grant) if grant.is_of(client) => {
             if grant.is_used(fid.oid) && (!cx.is_replay() || cx.exists::<Oi>(&fid)?) {
                 return Err(Errno::EPROTO.into());
             }
-            grant.mark_used(fid.oid);
             Ok(grant)
         }
         _ => Err(Errno::EPROTO.into()),

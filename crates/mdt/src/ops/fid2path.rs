@@ -1,6 +1,6 @@
-//! `fid2path`: the paths of an object, from the linkEAs on the way to the root.
+//! `fid2path`: the paths of an object, from the linkEAs on the way to the root, or to a directory on another target.
 
-use crate::tree;
+use crate::{Mdt, cross, tree};
 use bytes::Bytes;
 use proto::msg::{Fid2pathRep, Fid2pathReq};
 use proto::{Errno, Fid};
@@ -12,28 +12,39 @@ use target::{Cx, Reply, Stop};
 const PATH_MAX: usize = 4096;
 
 /// Executes a fid2path. The caller needs search permission on every directory of each path.
-pub fn fid2path(cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Reply, Stop> {
+pub fn fid2path(mdt: &Mdt, cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let node = tree::find(cx, request.fid)?.ok_or(Errno::ENOENT)?;
-    let mut paths = Vec::new();
+    let (mut paths, mut from) = (Vec::new(), Vec::new());
     if node.fid() == Fid::ROOT {
         paths.push(Bytes::new());
     }
     for link in &node.inode.links.links {
-        paths.push(path(cx, &caller, link.parent, &link.name)?);
+        let (path, start) = path(mdt, cx, &caller, link.parent, &link.name)?;
+        paths.push(path);
+        from.push(start);
     }
     if paths.is_empty() {
         return Err(Errno::ENOENT.into());
     }
-    Ok(Reply::new(&Fid2pathRep { paths }))
+    if from.iter().all(|start| *start == Fid::ROOT) {
+        from.clear();
+    }
+    Ok(Reply::new(&Fid2pathRep { paths, from }))
 }
 
-fn path(cx: &mut Cx<'_>, caller: &Caller<'_>, parent: Fid, name: &Bytes) -> Result<Bytes, Stop> {
+/// A path, and the directory that it starts from: the root, or the first one on another target.
+fn path(mdt: &Mdt, cx: &mut Cx<'_>, caller: &Caller<'_>, parent: Fid, name: &Bytes) -> Result<(Bytes, Fid), Stop> {
     let mut names = vec![name.clone()];
     let mut length = name.len();
     let mut fid = parent;
     loop {
-        let dir = tree::node(cx, fid)?;
+        let Some(dir) = tree::find(cx, fid)? else {
+            match cross::elsewhere(mdt, cx, fid) {
+                Some(_) => break,
+                None => return Err(Errno::ESTALE.into()),
+            }
+        };
         caller.need(&dir.inode, EXECUTE)?;
         if fid == Fid::ROOT {
             break;
@@ -47,5 +58,5 @@ fn path(cx: &mut Cx<'_>, caller: &Caller<'_>, parent: Fid, name: &Bytes) -> Resu
         fid = link.parent;
     }
     names.reverse();
-    Ok(names.join(&b'/').into())
+    Ok((names.join(&b'/').into(), fid))
 }

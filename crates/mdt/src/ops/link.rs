@@ -1,7 +1,7 @@
 //! `link`: a further name for an object.
 
 use crate::ops::{Change, subjects};
-use crate::{Mdt, grants, tree};
+use crate::{Mdt, cross, grants, tree};
 use bytes::Bytes;
 use proto::connect::LINK_MAX;
 use proto::msg::{LinkOp, bits};
@@ -12,14 +12,18 @@ use target::{Cx, Reply, Stop};
 
 /// Executes a link.
 pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) -> Result<Reply, Stop> {
-    let mut node = tree::node(cx, op.fid)?;
+    let mut node = match tree::find(cx, op.fid)? {
+        Some(node) => node,
+        None if cross::elsewhere(mdt, cx, op.fid).is_some() => return Err(Errno::EXDEV.into()),
+        None => return Err(Errno::ESTALE.into()),
+    };
     let mut parent = tree::dir(cx, op.parent)?;
     change.caller.need(&parent.inode, EXECUTE)?;
     names::check(&op.name)?;
     if names::is_dot(&op.name) {
         return Err(Errno::EEXIST.into());
     }
-    let place = mdt.place(cx, parent.ino, &op.name)?;
+    let place = mdt.place(cx, &parent, &op.name)?;
     if place.entry.is_some() {
         return Err(Errno::EEXIST.into());
     }
@@ -36,7 +40,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) ->
     tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (node.fid(), bits::UPDATE)])?;
     let written = grants::written(cx, &node.inode)?;
 
-    subjects::note(cx, &subjects::linked(op));
+    subjects::note(cx, &subjects::linked(op))?;
     node.inode.nlink += 1;
     node.inode.changed(change.now_ns);
     node.inode.links.add(parent.fid(), Bytes::copy_from_slice(&op.name));

@@ -1,10 +1,12 @@
 //! Lookup of a name in a directory: attributes, and locks to cache them and the name.
 
-use crate::{Mdt, grants, tree};
+use crate::{Mdt, cross, grants, tree};
+use proto::Errno;
 use proto::msg::{LookupReq, ObjectRep};
 use rules::Caller;
 use rules::access::EXECUTE;
 use rules::names;
+use schema::Entry;
 use target::{Cx, Reply, Stop};
 
 /// Executes a lookup. A name that does not exist gives a success without attributes, so that the client can cache that, too.
@@ -13,12 +15,25 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
     let want = request.want.unwrap_or_default();
     let parent = tree::dir(cx, request.parent)?;
     caller.need(&parent.inode, EXECUTE)?;
+    let elsewhere = |cx: &mut Cx<'_>, fid, mdt| -> Result<Reply, Stop> {
+        let elsewhere = Some(cross::sent_on(cx, fid, mdt)?);
+        let locks = grants::grant(cx, &want, None, Some(parent.fid()));
+        let parent_attr = Some(parent.inode.attr());
+        Ok(Reply::new(&ObjectRep { elsewhere, parent_attr, locks, ..ObjectRep::default() }))
+    };
     let found = match &request.name[..] {
         b"." => Some(parent.clone()),
-        b".." => Some(tree::node(cx, parent.inode.parent())?),
+        b".." => match tree::find(cx, parent.inode.parent())? {
+            Some(node) => Some(node),
+            None => match cross::elsewhere(mdt, cx, parent.inode.parent()) {
+                Some(on) => return elsewhere(cx, parent.inode.parent(), on),
+                None => return Err(Errno::ESTALE.into()),
+            },
+        },
         name => {
             names::check(name)?;
-            match mdt.place(cx, parent.ino, name)?.entry {
+            match mdt.place(cx, &parent, name)?.entry {
+                Some(Entry { mdt: Some(on), fid: Some(fid), .. }) => return elsewhere(cx, fid, on),
                 Some(entry) => Some(tree::of_entry(cx, &entry)?),
                 None => None,
             }

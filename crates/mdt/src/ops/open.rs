@@ -9,7 +9,7 @@ use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
 use crate::ops::{Change, data};
 use crate::tree::{self, Dir, Node};
-use crate::{Mdt, grants, layouts};
+use crate::{Mdt, cross, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid, Operation, Transno};
@@ -17,7 +17,7 @@ use rules::Caller;
 use rules::access::{EXECUTE, READ, WRITE};
 use rules::mode::S_IFREG;
 use rules::names;
-use schema::Inode;
+use schema::{Entry, Inode};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// Linux's flags for x86-64.
@@ -79,9 +79,16 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) ->
     if names::is_dot(&op.name) {
         return Err(if creates { Errno::EISDIR } else { Errno::EINVAL }.into());
     }
-    let place = mdt.place(cx, parent.ino, &op.name)?;
+    let place = mdt.place(cx, parent, &op.name)?;
     match &place.entry {
         Some(_) if creates && op.flags & flags::EXCL != 0 => Err(Errno::EEXIST.into()),
+        // Only directories lie on other targets than their names.
+        Some(Entry { mdt: Some(_), .. }) if creates => Err(Errno::EISDIR.into()),
+        Some(Entry { mdt: Some(on), fid: Some(fid), .. }) => {
+            let elsewhere = Some(cross::sent_on(cx, *fid, *on)?);
+            cx.changes_nothing();
+            Ok(Reply::new(&ObjectRep { elsewhere, parent_attr: Some(parent.inode.attr()), ..ObjectRep::default() }))
+        }
         Some(entry) => {
             let node = tree::of_entry(cx, entry)?;
             cx.depends_on(ShareKey::name(parent.fid(), &op.name));

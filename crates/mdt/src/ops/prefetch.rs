@@ -5,6 +5,7 @@
 //! replays are loaded together. This is only a hint: earlier replays may make or remove what this one prefetches, and a
 //! record that was not prefetched is loaded when its replay runs.
 
+use crate::known::Pending;
 use crate::ops::batch;
 use crate::ops::subjects::{self, Fate, Subject};
 use crate::{Mdt, tree};
@@ -90,7 +91,7 @@ impl Prefetch<'_, '_> {
     fn name(&mut self, parent: Fid, name: &Bytes, fate: Fate) {
         let Some(dir) = self.place_of(parent) else { return };
         self.inode(dir);
-        let place = self.mdt.place(self.cx, dir, name);
+        let place = self.mdt.place_in(self.cx, &Pending::default(), dir, name);
         let place = self.found(place);
         if fate == Fate::Freed {
             // The next entry, which tells whether the chain continues.
@@ -98,7 +99,7 @@ impl Prefetch<'_, '_> {
             let found = self.cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 });
             self.found(found);
         }
-        if let Some(entry) = place.and_then(|place| place.entry) {
+        if let Some(entry) = place.and_then(|place| place.entry).filter(|entry| entry.mdt.is_none()) {
             let found = tree::of_entry(self.cx, &entry);
             self.found(found);
         }

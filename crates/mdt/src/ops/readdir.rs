@@ -28,6 +28,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     let caller = Caller::new(request.cred.as_ref());
     let dir = tree::dir(cx, request.fid)?;
     caller.need(&dir.inode, READ)?;
+    cx.lists(dir.fid())?;
     let want_bytes = (request.max_bytes as usize).clamp(512, BRW_SIZE_MAX as usize);
     let per_entry = ENTRY_BYTES + 8 + if request.plus { ATTR_BYTES } else { 0 };
     let limit = (want_bytes / per_entry + 1).min(if request.plus { PLUS_MAX } else { ENTRIES_MAX });

@@ -13,7 +13,7 @@
 //! Reconstruction writes nothing: the changes of the request are durable already.
 
 use crate::ops::{Change, create};
-use crate::{Mdt, grants, tasks, tree};
+use crate::{Mdt, cross, grants, tasks, tree};
 use proto::msg::{
     Attr, CloseRep, CloseReq, CloseResult, CreateOp, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq,
     WriteReq, disposition,
@@ -41,6 +41,10 @@ pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: 
 fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed) -> Result<Reply, Stop> {
     let fid = match &request.op {
         Some(Reint::Open(op)) => return open(mdt, cx, op, executed),
+        Some(Reint::Create(op)) if let Some(on) = op.mdt.filter(|mdt| *mdt != cx.name().index.0) => {
+            let elsewhere = Some(cross::sent_on(cx, op.fid, on)?);
+            return Ok(Reply::new(&ObjectRep { elsewhere, ..ObjectRep::default() }));
+        }
         Some(Reint::Create(op)) => return created(mdt, cx, request, op),
         Some(Reint::Setattr(op)) => op.fid,
         Some(Reint::Setxattr(op)) => op.fid,
@@ -87,7 +91,7 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
     let node = match op.parent {
         Some(parent) if done & disposition::OPEN_CREATE == 0 => {
             let entry = match tree::find(cx, parent)? {
-                Some(parent) => mdt.place(cx, parent.ino, &op.name)?.entry,
+                Some(parent) => mdt.place(cx, &parent, &op.name)?.entry,
                 None => None,
             };
             match entry {

@@ -6,7 +6,7 @@ use crate::ops::create::{self, New};
 use crate::ops::subjects::{self, Subject};
 use crate::ops::unlink::{Gone, drop_link};
 use crate::tree::{self, Node, Place};
-use crate::{Mdt, grants};
+use crate::{Mdt, cross, grants};
 use bytes::Bytes;
 use proto::msg::{ObjectRep, RenameOp, bits};
 use proto::{Errno, Fid, Operation};
@@ -69,13 +69,13 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp
     check_versions(cx, &found)?;
     revoke(cx, op, &found)?;
 
-    subjects::note(cx, &subjects::renamed(op));
-    subjects::note(cx, &[Subject::Object(found.moved.fid())]);
+    subjects::note(cx, &subjects::renamed(op))?;
+    subjects::note(cx, &[Subject::Object(found.moved.fid())])?;
     if let Some(other) = &found.other {
-        subjects::note_victim(cx, other);
+        subjects::note_victim(cx, other)?;
     }
     if let (Some(grant), Some(whiteout)) = (&grant, &mut found.whiteout) {
-        subjects::note(cx, &[Subject::New(whiteout.fid())]);
+        subjects::note(cx, &[Subject::New(whiteout.fid())])?;
         create::put_new(cx, grant, whiteout);
     }
     let exchange = op.flags & EXCHANGE != 0;
@@ -110,6 +110,7 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Re
     let source = tree::dir(cx, op.source_parent)?;
     let target = match op.target_parent == op.source_parent {
         true => None,
+        false if cross::elsewhere(mdt, cx, op.target_parent).is_some() => return Err(Errno::EXDEV.into()),
         false => Some(tree::dir(cx, op.target_parent)?),
     };
     let dirs = Dirs { source, target };
@@ -120,8 +121,8 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Re
     if names::is_dot(&op.source_name) || names::is_dot(&op.target_name) {
         return Err(Errno::EBUSY.into());
     }
-    let source = mdt.place(cx, dirs.source.ino, &op.source_name)?;
-    let target = mdt.place(cx, dirs.target().ino, &op.target_name)?;
+    let source = mdt.place(cx, &dirs.source, &op.source_name)?;
+    let target = mdt.place(cx, dirs.target(), &op.target_name)?;
     let moved = tree::losing_name(cx, source.entry.as_ref().ok_or(Errno::ENOENT)?)?;
     let other = match &target.entry {
         Some(_) if op.flags & NOREPLACE != 0 => return Err(Errno::EEXIST.into()),
@@ -130,12 +131,12 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Re
         None => None,
     };
     if dirs.differ() {
-        if moved.inode.is_dir() && lies_in(cx, dirs.target(), moved.fid())? {
+        if moved.inode.is_dir() && lies_in(cx, dirs.target(), moved.fid(), &dirs.source)? {
             return Err(Errno::EINVAL.into());
         }
         if let Some(other) = &other
             && other.inode.is_dir()
-            && lies_in(cx, &dirs.source, other.fid())?
+            && lies_in(cx, &dirs.source, other.fid(), dirs.target())?
         {
             let errno = if op.flags & EXCHANGE != 0 { Errno::EINVAL } else { Errno::ENOTEMPTY };
             return Err(errno.into());
@@ -170,19 +171,33 @@ fn new_whiteout(
     Ok(grant)
 }
 
-/// Whether a directory is `ancestor` or below it.
-fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid) -> Result<bool, Stop> {
-    let (mut fid, mut parent) = (dir.fid(), dir.inode.parent());
-    loop {
-        if fid == ancestor {
-            return Ok(true);
+/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`. `EXDEV`: the way up leads to
+/// another target before it meets that of `parent`.
+fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid, parent: &Node) -> Result<bool, Stop> {
+    let (way, above) = (way_up(cx, dir)?, way_up(cx, parent)?);
+    for fid in &way {
+        match () {
+            () if *fid == ancestor => return Ok(true),
+            () if above.contains(fid) => return Ok(false),
+            () => {}
         }
-        if fid == Fid::ROOT {
-            return Ok(false);
-        }
-        let next = tree::node(cx, parent)?;
-        (fid, parent) = (next.fid(), next.inode.parent());
     }
+    if way.last() == Some(&Fid::ROOT) && tree::find(cx, Fid::ROOT)?.is_some() {
+        return Ok(false);
+    }
+    stdx::mark!("mdt.way_up_leaves");
+    Err(Errno::EXDEV.into())
+}
+
+/// A directory and those above it, up to the root or the first one on another target.
+fn way_up(cx: &mut Cx<'_>, dir: &Node) -> Result<Vec<Fid>, Stop> {
+    let (mut way, mut parent) = (vec![dir.fid()], dir.inode.parent());
+    while way.last() != Some(&Fid::ROOT) {
+        way.push(parent);
+        let Some(next) = tree::find(cx, parent)? else { break };
+        parent = next.inode.parent();
+    }
+    Ok(way)
 }
 
 /// Checks the rename, and returns how the link counts of the directories change.

@@ -41,7 +41,7 @@ pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> R
     }
     let written = grants::written(cx, &before)?;
 
-    subjects::note(cx, &[Subject::Object(op.fid)]);
+    subjects::note(cx, &[Subject::Object(op.fid)])?;
     node.put(cx);
     if (before.uid, before.gid) != (node.inode.uid, node.inode.gid) && !node.inode.is_resident() {
         tasks::update_owner(cx, op.fid);

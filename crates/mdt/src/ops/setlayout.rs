@@ -62,7 +62,7 @@ pub fn setlayout(
         tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
     }
 
-    subjects::note(cx, &[Subject::Object(op.fid)]);
+    subjects::note(cx, &[Subject::Object(op.fid)])?;
     if kind == SetlayoutKind::Leave {
         // If a crash undid this, nothing would lead to the data that other clients write to the objects.
         cx.blind_write(ShareKey::layout(op.fid));

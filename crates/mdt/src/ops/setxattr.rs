@@ -51,7 +51,7 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change<'_>, op: &SetxattrOp) -> Result
     tree::revoke(cx, &[(op.fid, revoked)])?;
     let written = grants::written(cx, &node.inode)?;
 
-    subjects::note(cx, &[Subject::Object(op.fid)]);
+    subjects::note(cx, &[Subject::Object(op.fid)])?;
     store(cx, &mut node, at, &op.name, wanted)?;
     node.inode.changed(change.now_ns);
     node.put(cx);

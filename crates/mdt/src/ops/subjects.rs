@@ -4,11 +4,12 @@
 //! change or the other way round ([`note`]). The object that a name leads to is known only when the change is made; see
 //! [`note_victim`].
 
+use crate::cross;
 use crate::tree::Node;
 use bytes::Bytes;
 use proto::Fid;
 use proto::msg::{LinkOp, OpenOp, Reint, RenameOp, UnlinkOp};
-use target::{Cx, ShareKey};
+use target::{Cx, ShareKey, Stop};
 
 /// An object or a name that a change concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,13 +83,19 @@ pub fn of(change: &Reint) -> Vec<Subject<'_>> {
     }
 }
 
-/// Records the dependencies of a change: it depends on the directories of its names, and later changes of the same names and
+/// Waits until none of the subjects is under a change with parts on other targets, before the first write. Records the dependencies of a change: it depends on the directories of its names, and later changes of the same names and
 /// objects depend on it.
-pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) {
+pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) -> Result<(), Stop> {
     for subject in subjects {
         match *subject {
-            Subject::Object(fid) | Subject::New(fid) => cx.changed(ShareKey::object(fid)),
+            Subject::Object(fid) | Subject::New(fid) => {
+                cx.writes(cross::object_key(fid))?;
+                cx.changed(ShareKey::object(fid));
+            }
             Subject::Name { parent, name, fate } => {
+                if cx.keys_are_held() {
+                    cx.writes(cross::name_key(parent, name))?;
+                }
                 cx.depends_on(ShareKey::object(parent));
                 cx.changed(ShareKey::name(parent, name));
                 if fate == Fate::Freed {
@@ -97,12 +104,15 @@ pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) {
             }
         }
     }
+    Ok(())
 }
 
 /// The same for an object that loses a name. The removal of a directory depends on the changes that emptied it.
-pub fn note_victim(cx: &mut Cx<'_>, victim: &Node) {
+pub fn note_victim(cx: &mut Cx<'_>, victim: &Node) -> Result<(), Stop> {
+    cx.writes(cross::object_key(victim.fid()))?;
     cx.changed(ShareKey::object(victim.fid()));
     if victim.inode.is_dir() {
         cx.depends_on(ShareKey::emptied(victim.fid()));
     }
+    Ok(())
 }

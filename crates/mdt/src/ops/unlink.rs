@@ -2,7 +2,7 @@
 
 use crate::ops::{Change, subjects};
 use crate::tree::{self, Dir, Node, Place};
-use crate::{Mdt, grants, tasks};
+use crate::{Mdt, cross, grants, tasks};
 use proto::msg::{ObjectRep, Resource, UnlinkOp};
 use proto::{Errno, Operation};
 use rules::access::EXECUTE;
@@ -44,8 +44,12 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     if names::is_dot(&op.name) {
         return Err(names::removal_of_dot(&op.name, op.rmdir).into());
     }
-    let place = mdt.place_after(cx, &dir.pending, parent.ino, &op.name)?;
+    let place = mdt.place_after(cx, &dir.pending, parent, &op.name)?;
     let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
+    if let Some(on) = entry.mdt {
+        let entry = entry.clone();
+        return Err(cross::unlink(cx, change, op, dir, &entry, on)?);
+    }
     let mut child = tree::losing_name(cx, entry)?;
     let tombstone = mdt.chain_continues(cx, &dir.pending, &place)?;
     names::may_unlink(&change.caller, &parent.inode, &child.inode, op.rmdir)?;
@@ -61,8 +65,8 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     child_is_free?;
 
     let parent = &mut dir.node;
-    subjects::note(cx, &subjects::removed(op));
-    subjects::note_victim(cx, &child);
+    subjects::note(cx, &subjects::removed(op))?;
+    subjects::note_victim(cx, &child)?;
     child.inode.links.remove(parent.fid(), &op.name);
     // This may find a damaged record, and must come before the directory changes.
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;

@@ -292,7 +292,7 @@ fn two_names_with_one_hash_live_side_by_side() {
     let key = found.unwrap();
     let mut batch = store::Batch::new();
     // Another name sits where "first" would be, and "first" behind it.
-    let entry = |name: &str, fid| schema::Entry { name: bytes(name), fid: Some(fid), kind: 8, ino: 0 };
+    let entry = |name: &str, fid| schema::Entry { name: bytes(name), fid: Some(fid), kind: 8, ino: 0, mdt: None };
     batch.put(schema::Entry::key(&key), entry("stranger", first).encode_record());
     let next = schema::EntryKey { cookie: key.cookie + 1, ..key };
     batch.put(schema::Entry::key(&next), entry("first", first).encode_record());

@@ -7,7 +7,7 @@
 use proto::msg::{SeqRangeRep, SeqRangeReq, SequenceRange};
 use proto::{Errno, Fid, TargetKind, TargetName};
 use schema::FsRec;
-use target::{Cx, Reply, Request, Stop};
+use target::{Cx, Reply, Request, Stop, format_features};
 
 use crate::Mgt;
 use crate::ops::register;
@@ -63,6 +63,10 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     // Also if nothing changes: what was recorded for an earlier request may not be durable yet.
     cx.hold_until_durable();
     if record != fs.record {
+        if record.sequences.iter().any(|range| range.mdt != 0) {
+            // A version that does not know the ranges would drop them, and give all to MDT0000.
+            cx.needs_feature(format_features::REMOTE_DIR);
+        }
         mgt.table.entry(name.fsname.clone()).or_default().record = record;
         register::changed(mgt, cx, &name.fsname);
     }

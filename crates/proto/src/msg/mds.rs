@@ -209,6 +209,21 @@ pub struct ObjectRep {
     /// `MdsReint`: as [`super::ConnectRep::write_back_credits`], to a client that has no credits. Since version 0.2.0.
     #[prost(uint32, tag = "91")]
     pub write_back_credits: u32,
+    /// Instead of `attr`: the object lies on another metadata target, which has its attributes and locks. Only to clients
+    /// with the feature `dir_stripe`; others are answered `EOPNOTSUPP`. Since version 0.3.0.
+    #[prost(message, optional, tag = "92")]
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// An object on another metadata target than the one that was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Elsewhere {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Index of its metadata target.
+    #[prost(uint32, tag = "2")]
+    pub mdt: u32,
 }
 
 /// What an open did, with Lustre's numbers.
@@ -352,6 +367,10 @@ pub struct CreateOp {
     /// Symbolic links: target path.
     #[prost(bytes = "bytes", tag = "6")]
     pub symlink: Bytes,
+    /// Directories: the metadata target on which the new one shall lie, if that is not the parent's. `fid` is of a sequence
+    /// that this target has granted. Since version 0.3.0.
+    #[prost(uint32, optional, tag = "7")]
+    pub mdt: Option<u32>,
 }
 
 /// See [`Reint::Link`].
@@ -739,4 +758,8 @@ pub struct Fid2pathRep {
     /// One path per link, relative to the root and without a leading slash. The path of the root is empty.
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub paths: Vec<Bytes>,
+    /// For each path the directory that it starts from, which lies on another metadata target. Empty if all paths start
+    /// from the root. Since version 0.3.0.
+    #[prost(message, repeated, tag = "2")]
+    pub from: Vec<Fid>,
 }

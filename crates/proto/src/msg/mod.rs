@@ -11,6 +11,7 @@
 //! session) and `ENOSPC` (a change for which the target has no space). Operations on files fail with `ESTALE` if there
 //! is no object with the FID, and otherwise with the errors that Linux defines for the corresponding system call.
 
+mod cross;
 mod job;
 mod layout;
 mod lock;
@@ -19,6 +20,7 @@ mod mgs;
 mod obj;
 mod session;
 
+pub use cross::*;
 pub use job::*;
 pub use layout::*;
 pub use lock::*;

@@ -33,6 +33,9 @@ declare! {
             Instance = counter("instance", "starts");
             /// Counts sessions of clients and of other targets
             NumExports = gauge("num_exports", "sessions");
+            /// Lists changes over several metadata targets whose outcome is not known here, each with the targets that it waits for.
+            /// Only what needs the same names or objects waits for them
+            ChangesInDoubt = text("changes_in_doubt").usually("empty").only(&[Component::Mdt]);
             /// Identity of the target
             Uuid = text("uuid");
         }
@@ -124,6 +127,10 @@ declare! {
         "metadata" {
             /// Keeps files up to this size on the metadata target; a multiple of 64 KiB, at most 1 MiB, 0 for none
             DomStripesize = setting("dom_stripesize", "bytes, `k` or `m`", DOM_SIZES, "64k");
+            /// Allows directories on other metadata targets than their parents
+            EnableRemoteDir = setting("enable_remote_dir", "", Values::Switch, "1");
+            /// Group that may make such directories besides root and callers with `CAP_SYS_ADMIN`; 0 for none, -1 for everybody
+            EnableRemoteDirGid = setting("enable_remote_dir_gid", "group", Values::Text, "0");
             /// Removals of objects that are under way
             DestroysInFlight = gauge("destroys_in_flight", "requests");
         }

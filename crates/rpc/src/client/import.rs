@@ -11,6 +11,7 @@ use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
 use stdx::faults::sites;
 use stdx::{Instant, Rng};
 
+use super::busy::Submitted;
 use super::history::History;
 use super::link::{Phase, Retry};
 use super::recover::Recovery;
@@ -57,13 +58,16 @@ pub(crate) struct Sent {
     pub(crate) at: Instant,
     /// Number of times that the server refused it as busy (`EINPROGRESS`).
     pub(crate) refused: u32,
+    pub(crate) submitted: Submitted,
 }
 
 /// A request that waits for a slot, or for the import to be in service.
 #[derive(Clone, Debug)]
-struct Queued {
-    id: RequestId,
-    out: Outgoing,
+pub(crate) struct Queued {
+    pub(crate) id: RequestId,
+    pub(crate) out: Outgoing,
+    /// Number of times that the server refused it as busy (`EINPROGRESS`).
+    pub(crate) refused: u32,
 }
 
 /// Numbers of transmissions of one opcode.
@@ -167,11 +171,14 @@ pub struct Import {
     pub(crate) earliest: Instant,
     pub(crate) sent: BTreeMap<Xid, Sent>,
     /// Requests that the server refused as busy, with the time of the next attempt.
-    busy: Vec<(Instant, Sent)>,
+    pub(crate) busy: Vec<(Instant, Sent)>,
+    /// Requests of the owner that the server refused as busy: nothing was done, and they have given their slots back. With
+    /// the time of the next attempt.
+    pub(crate) refused: Vec<(Instant, Queued)>,
     /// Queued requests that need no slot.
-    queue: VecDeque<Queued>,
+    pub(crate) queue: VecDeque<Queued>,
     /// Queued requests that need a slot.
-    waiting: Waiting<Queued>,
+    pub(crate) waiting: Waiting<Queued>,
     pub(crate) slots: Slots,
     /// Number of requests in flight without a slot.
     slotless: usize,
@@ -212,6 +219,7 @@ impl Import {
             earliest: Instant::FAR,
             sent: BTreeMap::new(),
             busy: Vec::new(),
+            refused: Vec::new(),
             queue: VecDeque::new(),
             waiting: Waiting::new(),
             slots: Slots::new(),
@@ -255,7 +263,8 @@ impl Import {
             at = at.min(since + soft);
         }
         if self.state == State::Full {
-            at = self.busy.iter().map(|(due, _)| *due).fold(at.min(self.ping_at()), Instant::min);
+            let refused = self.refused.iter().map(|(due, _)| *due);
+            at = self.busy.iter().map(|(due, _)| *due).chain(refused).fold(at.min(self.ping_at()), Instant::min);
         }
         (at != Instant::FAR).then_some(at)
     }
@@ -272,12 +281,12 @@ impl Import {
         } else if out.no_resend && !self.state_allows(&out) {
             self.fail(id, Xid(0), Errno::ETIMEDOUT);
         } else if out.slot != Slot::None {
-            self.waiting.push(out.slot, out.turn, Queued { id, out });
+            self.waiting.push(out.slot, out.turn, Queued { id, out, refused: 0 });
             self.pump_waiting();
         } else if self.may_send(&out) && (out.during_recovery || self.queue.is_empty()) {
-            self.send_new(Queued { id, out });
+            self.send_new(Queued { id, out, refused: 0 });
         } else {
-            self.queue.push_back(Queued { id, out });
+            self.queue.push_back(Queued { id, out, refused: 0 });
         }
         id
     }
@@ -287,6 +296,10 @@ impl Import {
     pub fn withdraw(&mut self, id: RequestId) -> bool {
         if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
+            return true;
+        }
+        if let Some(at) = self.refused.iter().position(|(_, queued)| queued.id == id) {
+            self.refused.swap_remove(at);
             return true;
         }
         self.waiting.remove(|queued| queued.id == id).is_some()
@@ -389,6 +402,7 @@ impl Import {
         !self.queue.is_empty()
             || self.waiting.len() > 0
             || !self.busy.is_empty()
+            || !self.refused.is_empty()
             || self.sent.values().any(|sent| matches!(sent.purpose, Purpose::Owner(_)))
     }
 
@@ -405,7 +419,7 @@ impl Import {
             conn_cnt: self.conn_cnt,
             generation: self.generation,
             in_flight: self.sent.len(),
-            queued: self.queue.len() + self.waiting.len(),
+            queued: self.queue.len() + self.waiting.len() + self.refused.len(),
             modify_in_flight: self.slots.taken(),
             timeouts: self.timeouts,
             history: self.history.states(),
@@ -426,7 +440,8 @@ impl Import {
     pub fn unanswered(&self, opcode: Opcode) -> impl Iterator<Item = &Bytes> {
         let busy = self.busy.iter().map(|(_, sent)| sent);
         let sent = self.sent.values().chain(busy).filter(move |sent| sent.frame.header.opcode == opcode as u16);
-        let queued = self.queue.iter().filter(move |queued| queued.out.opcode == opcode);
+        let refused = self.refused.iter().map(|(_, queued)| queued);
+        let queued = self.queue.iter().chain(refused).filter(move |queued| queued.out.opcode == opcode);
         sent.map(|sent| &sent.frame.body).chain(queued.map(|queued| &queued.out.body))
     }
 
@@ -485,7 +500,7 @@ impl Import {
         self.pump_waiting();
     }
 
-    fn pump_waiting(&mut self) {
+    pub(crate) fn pump_waiting(&mut self) {
         while self.state == State::Full && self.closing.is_none() {
             let Some(queued) = self.waiting.pop(&self.slots) else { break };
             self.send_new(queued);
@@ -493,7 +508,7 @@ impl Import {
     }
 
     fn send_new(&mut self, queued: Queued) {
-        let Queued { id, out } = queued;
+        let Queued { id, out, refused } = queued;
         if out.slot == Slot::None {
             self.slotless += 1;
         }
@@ -517,7 +532,8 @@ impl Import {
             timeout,
             deadline: self.now + timeout,
             at: self.now,
-            refused: 0,
+            refused,
+            submitted: Submitted { slot: out.slot, turn: out.turn, during_recovery: out.during_recovery },
         });
     }
 
@@ -547,11 +563,12 @@ impl Import {
             deadline: self.now + timeout,
             at: self.now,
             refused: 0,
+            submitted: Submitted { slot: Slot::None, turn: 0, during_recovery: false },
         });
     }
 
     /// Sends a request for the first time with its xid.
-    fn transmit(&mut self, sent: Sent) {
+    pub(crate) fn transmit(&mut self, sent: Sent) {
         self.count(sent.frame.header.opcode).sent += 1;
         self.earliest = self.earliest.min(sent.deadline);
         let (xid, frame, timeout) = (sent.frame.header.xid, sent.frame.clone(), sent.timeout);
@@ -677,35 +694,6 @@ impl Import {
         self.replay.committed(transno);
     }
 
-    /// The server did not execute the request: it is sent a little later with a new xid.
-    fn too_busy(&mut self, xid: Xid) {
-        let Some(mut sent) = self.sent.remove(&xid) else { return };
-        if sent.purpose == Purpose::Ping {
-            return;
-        }
-        let wait = Duration::from_millis(10 << sent.refused.min(7)).min(sent.timeout);
-        sent.refused += 1;
-        self.busy.push((self.now + wait, sent));
-    }
-
-    /// Sends the requests that the server refused as busy, as far as they are due.
-    pub(crate) fn retry_busy(&mut self) {
-        if self.state != State::Full {
-            return;
-        }
-        let now = self.now;
-        let (due, rest): (Vec<_>, Vec<_>) = core::mem::take(&mut self.busy).into_iter().partition(|(at, _)| *at <= now);
-        self.busy = rest;
-        for (_, mut sent) in due {
-            sent.frame.header.xid = self.take_xid();
-            sent.frame.header.flags = 0;
-            sent.frame.header.pre_versions = self.slots.busy();
-            sent.deadline = now + sent.timeout;
-            sent.at = now;
-            self.transmit(sent);
-        }
-    }
-
     /// Frees the slot of a request that was answered or given up.
     pub(crate) fn release(&mut self, sent: &Sent) {
         match sent.slot {
@@ -730,7 +718,8 @@ impl Import {
         }
         self.slots.release_all();
         self.slotless = 0;
-        for queued in core::mem::take(&mut self.queue).into_iter().chain(self.waiting.drain()) {
+        let refused = core::mem::take(&mut self.refused).into_iter().map(|(_, queued)| queued);
+        for queued in core::mem::take(&mut self.queue).into_iter().chain(self.waiting.drain()).chain(refused) {
             self.fail(queued.id, Xid(0), errno);
         }
     }
@@ -748,6 +737,7 @@ impl Import {
         }
         let mut unsent: Vec<_> = self.queue.iter().filter(|q| q.out.no_resend).map(|q| q.id).collect();
         self.queue.retain(|queued| !queued.out.no_resend);
+        unsent.extend(self.refused.extract_if(.., |(_, queued)| queued.out.no_resend).map(|(_, queued)| queued.id));
         while let Some(queued) = self.waiting.remove(|queued| queued.out.no_resend) {
             unsent.push(queued.id);
         }

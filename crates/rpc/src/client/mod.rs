@@ -16,6 +16,7 @@
 //! - [`ImportEffect::ReplayLocks`] must be answered with [`Import::locks_to_replay`], even if the list is empty. It is
 //!   repeated until the list is empty.
 
+mod busy;
 mod history;
 mod import;
 mod limits;

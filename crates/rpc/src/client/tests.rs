@@ -361,12 +361,37 @@ fn a_busy_server_is_asked_again_with_a_new_xid() {
     s.answer_with(&first, |h| h.status = -Errno::EINPROGRESS.raw(), Bytes::new());
     assert_eq!(s.result(id), None);
     s.submit(Slot::Modify);
-    assert!(s.out.is_empty(), "the slot stays taken");
+    let other = s.sent();
     s.pass(20);
+    assert!(s.out.is_empty(), "another change has its slot");
+    s.answer(&other, 5, 0);
     let again = s.sent();
-    assert!(again.header.xid > first.header.xid && !again.header.has(flags::RESENT));
-    s.answer(&again, 5, 0);
+    assert!(again.header.xid > other.header.xid && !again.header.has(flags::RESENT));
+    s.answer(&again, 6, 0);
     assert_eq!(s.result(id), Some(Ok(0)));
+}
+
+#[test]
+fn a_change_that_a_busy_server_refused_can_be_withdrawn() {
+    let mut s = Story::connected();
+    let id = s.submit(Slot::Modify);
+    let first = s.sent();
+    assert!(!s.import.withdraw(id), "it may have been done");
+    s.answer_with(&first, |h| h.status = -Errno::EINPROGRESS.raw(), Bytes::new());
+    assert!(s.import.withdraw(id));
+    s.pass(1000);
+    assert_eq!((s.result(id), s.out.is_empty(), s.import.status().modify_in_flight), (None, true, 0));
+}
+
+/// Later write-back changes stand on it.
+#[test]
+fn a_buffered_change_that_a_busy_server_refused_keeps_its_slot() {
+    let mut s = Story::connected();
+    let id = s.submit(Slot::Buffered);
+    let first = s.sent();
+    s.answer_with(&first, |h| h.status = -Errno::EINPROGRESS.raw(), Bytes::new());
+    assert!(!s.import.withdraw(id));
+    assert_eq!(s.import.status().modify_in_flight, 1);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::plan::Plan;
 use crate::sched::{Fail, PartialWrite, Sched};
 
 pub(crate) use files::{Fd, WriteKind};
-pub(crate) use names::OpenHow;
+pub(crate) use names::{OpenHow, PLACES_DIRECTORIES};
 
 /// The result of a system call.
 pub(crate) type SysResult<T> = Result<T, Fail>;

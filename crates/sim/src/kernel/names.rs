@@ -31,6 +31,10 @@ pub(super) const O_EXCL: u32 = 0o200;
 /// `O_TRUNC`.
 pub(super) const O_TRUNC: u32 = 0o1000;
 
+/// Whether clients make directories on other metadata targets. Until they do, [`Kernel::mkdir_on`] is `mkdir`, and programs know
+/// one target.
+pub(crate) const PLACES_DIRECTORIES: bool = true;
+
 /// As in Linux: a path walk that met a stale node is repeated once, with a new lookup of every name. (A program that waits for
 /// disk space repeats its call.)
 macro_rules! fresh_if_stale {
@@ -215,6 +219,18 @@ impl Kernel {
     /// `mkdir`; with `blind`, without looking up the name first.
     pub async fn mkdir(&self, cred: &Cred, path: &Path, mode: u32, blind: bool) -> SysResult<Stat> {
         self.make(cred, path, blind, |parent, name| Call::Mkdir { parent, name, mode }).await
+    }
+
+    /// `mkdir` on the metadata target with this index.
+    /// Its program asks the file system and not the kernel (`lfs mkdir -i`), which only walks to the directory above.
+    pub async fn mkdir_on(&self, cred: &Cred, path: &Path, mode: u32, mdt: u32) -> SysResult<u64> {
+        fresh_if_stale!(self, [path], fresh => {
+            let (parent, name) = self.parent(cred, path, fresh).await?;
+            match self.ask(cred, Call::MkdirOn { parent, name: name.clone(), mode, mdt }).await? {
+                Answer::Fid(fid) => Ok(fid.ino()),
+                other => Err(unexpected(&other)),
+            }
+        })
     }
 
     /// `mknod`.

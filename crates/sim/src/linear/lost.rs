@@ -3,7 +3,7 @@
 //! A change that was acknowledged to a program is lost if both the client and the server die before it is durable, or if the
 //! client had not sent it yet. Which changes are lost is unknown: the search tries. For each dead client there is one moment, not
 //! before its death or the server's crash, at which some of its changes without a covering sync are undone: if one of two changes
-//! ended before the other started, the later one is lost first. The results of all other clients must stand without the lost
+//! of one metadata target ended before the other started, the later one is lost first. The results of all other clients must stand without the lost
 //! changes, because they were acknowledged only after everything that they depend on was durable.
 //!
 //! Bytes are different. The buffered bytes of a dead client may have reached their target in part, so after its death neither
@@ -158,7 +158,9 @@ impl State {
                 risky.push(at);
             }
         }
-        let (ways, all) = ways_to_lose(&risky, &|one, other| event(&effects[one]).to() < event(&effects[other]).from);
+        // The order of a client's changes is certain on each metadata target.
+        let precedes = |one: &Event, other: &Event| one.to() < other.from && one.mdts.meets(other.mdts);
+        let (ways, all) = ways_to_lose(&risky, &|one, other| precedes(event(&effects[one]), event(&effects[other])));
         let mut found = Vec::new();
         for way in ways {
             let mut next = State { torn: torn.clone(), ..self.clone() };

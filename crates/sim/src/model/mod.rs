@@ -5,7 +5,7 @@
 //! holes) is an interval or a condition instead of a value.
 //!
 //! [`names`]: the tree. [`files`]: open files and bytes. [`access`]: permissions. [`list`]: access control lists. [`shared`]:
-//! processes that share a tree. [`compare`]: comparison of a call's result with the model. A model is cheap to clone: one clone
+//! processes that share a tree. [`targets`]: where objects lie. [`compare`]: comparison of a call's result with the model. A model is cheap to clone: one clone
 //! per call is the history that crashes are checked against.
 
 mod access;
@@ -15,6 +15,7 @@ mod list;
 mod names;
 mod op;
 mod shared;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use proto::{Bytes, Errno};
 pub(crate) use compare::{Returned, Substitutes, content_differs, differs};
 pub(crate) use list::{ACCESS, DEFAULT, List, is_list};
 pub(crate) use op::{Expected, Op, PathRole, WriteWay};
+pub(crate) use targets::{Crossing, Mdts};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -103,6 +105,8 @@ pub(crate) struct Inode {
     pub xattrs: BTreeMap<Bytes, Bytes>,
     /// Type and content.
     pub body: Body,
+    /// The index of its metadata target.
+    pub mdt: u32,
 }
 
 impl Inode {
@@ -194,6 +198,7 @@ impl Model {
             accessed: false,
             xattrs: BTreeMap::new(),
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
+            mdt: 0,
         };
         let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
         Model {
@@ -308,7 +313,8 @@ impl Model {
     /// Applies a call and returns the expected result. `when` is the time range of the call.
     pub(crate) fn apply(&mut self, op: &Op, cred: &Cred, when: TimeRange) -> Result<Expected, Errno> {
         match op {
-            Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, when),
+            Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, None, when),
+            Op::MkdirOn { path, mode, mdt } => self.mkdir(cred, path, *mode, Some(*mdt), when),
             Op::Mknod { path, mode, rdev } => self.mknod(cred, path, *mode, *rdev, when),
             Op::Symlink { path, target } => self.symlink(cred, path, target, when),
             Op::Link { from, to } => self.link(cred, from, to, when),

@@ -10,8 +10,8 @@ use proto::{Bytes, Errno};
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
 use super::list::is_list;
 use super::{
-    Body, Expected, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX,
-    TimeRange,
+    Body, Crossing, Expected, Id, Inode, Model, NAME_MAX, Op, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG,
+    S_ISVTX, TimeRange,
 };
 
 type Outcome = Result<Expected, Errno>;
@@ -110,6 +110,7 @@ impl Model {
             accessed: false,
             xattrs: lists.into_iter().collect(),
             body,
+            mdt: self.inode(dir).mdt,
         });
         self.insert(dir, name, id);
         self.stamp(dir, when);
@@ -135,9 +136,14 @@ impl Model {
         Ok(Expected::Inode(self.create_object(cred, dir, name, mode, body, when)))
     }
 
-    pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, when: TimeRange) -> Outcome {
+    /// Makes a directory, on the target of its parent or on another one.
+    pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, mdt: Option<u32>, when: TimeRange) -> Outcome {
         let body = |parent| Body::Directory { entries: BTreeMap::new(), parent };
-        self.make(cred, path, S_IFDIR | mode & (0o777 | S_ISVTX), body, when)
+        let made = self.make(cred, path, S_IFDIR | mode & (0o777 | S_ISVTX), body, when);
+        if let (Ok(Expected::Inode(id)), Some(mdt)) = (&made, mdt) {
+            self.change(*id).mdt = mdt;
+        }
+        made
     }
 
     pub(super) fn mknod(&mut self, cred: &Cred, path: &Path, mode: u32, rdev: u64, when: TimeRange) -> Outcome {
@@ -158,6 +164,9 @@ impl Model {
         may(self.inode(dir), cred, WRITE | EXECUTE)?;
         if self.inode(id).is_dir() {
             return Err(Errno::EPERM);
+        }
+        if self.crossing_to(id, dir) == Crossing::Yes {
+            return Err(Errno::EXDEV);
         }
         self.insert(dir, name, id);
         self.stamp(dir, when);
@@ -195,7 +204,7 @@ impl Model {
     }
 
     /// Whether `upper` is `lower` or an ancestor of it.
-    fn is_above(&self, upper: Id, lower: Id) -> bool {
+    pub(super) fn is_above(&self, upper: Id, lower: Id) -> bool {
         let mut at = lower;
         loop {
             if at == upper {
@@ -257,6 +266,9 @@ impl Model {
             && !self.entries(there).is_empty()
         {
             return Err(Errno::ENOTEMPTY);
+        }
+        if self.crossing(&Op::Rename { from: from.clone(), to: to.clone(), flags }) == Crossing::Yes {
+            return Err(Errno::EXDEV);
         }
         match there {
             Some(there) if exchange => {

@@ -19,6 +19,7 @@ pub enum WriteWay {
 #[allow(missing_docs)]
 pub enum Op {
     Mkdir { path: Path, mode: u32 },
+    MkdirOn { path: Path, mode: u32, mdt: u32 },
     Mknod { path: Path, mode: u32, rdev: u64 },
     Symlink { path: Path, target: Bytes },
     Link { from: Path, to: Path },
@@ -74,6 +75,7 @@ impl Op {
             Op::Link { from, to } => vec![(ToObject, from), (ToName, to)],
             Op::Rename { from, to, .. } => vec![(ToName, from), (ToName, to)],
             Op::Mkdir { path, .. }
+            | Op::MkdirOn { path, .. }
             | Op::Mknod { path, .. }
             | Op::Symlink { path, .. }
             | Op::Unlink { path }
@@ -176,13 +178,14 @@ impl Op {
 
     /// Whether it makes a new object, which its reply describes.
     pub fn makes(&self) -> bool {
-        matches!(self, Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. })
+        matches!(self, Op::Mkdir { .. } | Op::MkdirOn { .. } | Op::Mknod { .. } | Op::Symlink { .. })
     }
 
     /// The name of the call in output.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Mkdir { .. } => "mkdir",
+            Op::MkdirOn { .. } => "mkdir_on",
             Op::Mknod { .. } => "mknod",
             Op::Symlink { .. } => "symlink",
             Op::Link { .. } => "link",
@@ -227,6 +230,7 @@ impl Op {
         };
         match self {
             Op::Mkdir { path: p, mode } => format!("mkdir {} {mode:o}", path(p)),
+            Op::MkdirOn { path: p, mode, mdt } => format!("mkdir {} {mode:o} on {mdt}", path(p)),
             Op::Mknod { path: p, mode, rdev } => format!("mknod {} {mode:o} {rdev:x}", path(p)),
             Op::Symlink { path: p, target } => format!("symlink {} -> {}", path(p), target.escape_ascii()),
             Op::Link { from, to } => format!("link {} {}", path(from), path(to)),

@@ -11,7 +11,7 @@ use proto::msg::Cred;
 use stdx::KeyedHash;
 
 use super::access::{EXECUTE, WRITE, may};
-use super::{Body, Expected, Id, Model, OpenFile, Path, TimeRange};
+use super::{Body, Crossing, Expected, Id, Model, OpenFile, Path, TimeRange};
 
 type Outcome = Result<Expected, Errno>;
 
@@ -55,6 +55,9 @@ impl Model {
         if self.inode(id).nlink == 0 {
             return Err(Errno::ENOENT);
         }
+        if self.crossing_to(id, dir) == Crossing::Yes {
+            return Err(Errno::EXDEV);
+        }
         self.insert(dir, name, id);
         self.stamp(dir, when);
         self.change(id).nlink += 1;
@@ -73,7 +76,7 @@ impl Model {
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = KeyedHash::default().build_hasher();
         for (id, inode) in &self.inodes {
-            (id, inode.mode, inode.nlink, inode.uid, inode.gid).hash(&mut hasher);
+            (id, inode.mode, inode.nlink, inode.uid, inode.gid, inode.mdt).hash(&mut hasher);
             (inode.mtime.from, &inode.xattrs).hash(&mut hasher);
             match &inode.body {
                 Body::Directory { entries, .. } => entries.hash(&mut hasher),

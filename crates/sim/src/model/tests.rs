@@ -230,3 +230,70 @@ fn bytes(want: &str, got: &str) -> Option<String> {
     let data = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     differs(&mut Story::new().model, &Ok(Expected::Data(data(want))), &Ok(Returned::Data(data(got))))
 }
+
+/// The base is on target 0; far and its subdirectory back are on targets 1 and 0.
+#[test]
+fn renames_and_links_across_targets_are_refused() {
+    let mut story = Story::new();
+    let far = |at: &str, mdt| Op::MkdirOn { path: path(at), mode: 0o755, mdt };
+    for op in [far("far", 1), far("far/back", 0), far("empty", 1)] {
+        story.run(&root(), op).unwrap();
+    }
+    for at in ["a", "a/d", "a/e", "far/d", "far/e", "far/back/d"] {
+        story.mkdir(at).unwrap();
+    }
+    for at in ["a/f", "far/f"] {
+        story.touch(at).unwrap();
+    }
+    let rename = |from: &str, to: &str| Op::Rename { from: path(from), to: path(to), flags: 0 };
+    let link = |from: &str, to: &str| Op::Link { from: path(from), to: path(to) };
+    for (op, crossing) in [
+        (rename("a/f", "g"), Crossing::No),
+        (rename("far/f", "far/d/f"), Crossing::No),
+        (rename("a/f", "far/g"), Crossing::Yes),
+        (rename("far", "near"), Crossing::Yes),
+        (rename("far", "far"), Crossing::Perhaps),
+        (rename("a/d", "empty"), Crossing::Yes),
+        // The way up from the new parent is on one target, or meets the old parent there.
+        (rename("a/d", "b"), Crossing::No),
+        (rename("far/d", "far/e/d"), Crossing::No),
+        (rename("far/back/d", "d"), Crossing::No),
+        // It leaves the target before.
+        (rename("a/d", "far/back/e"), Crossing::Yes),
+        (rename("a/f", "far/back/f"), Crossing::No),
+        (link("a/f", "g"), Crossing::No),
+        (link("a/f", "far/g"), Crossing::Yes),
+        (link("a/f", "far/back/g"), Crossing::No),
+    ] {
+        assert_eq!(story.model.crossing(&op), crossing, "{}", op.show());
+        let refused = story.model.clone().apply(&op, &root(), TimeRange::ANY) == Err(Errno::EXDEV);
+        assert_eq!(refused, crossing == Crossing::Yes, "{}", op.show());
+    }
+    // Another reason may be seen first.
+    let op = rename("a/d", "far/f");
+    assert_eq!(story.model.clone().apply(&op, &root(), TimeRange::ANY), Err(Errno::ENOTDIR));
+    assert!(story.model.is_refused_across(&op, &Err(Errno::EXDEV)));
+    // Both ways up leave target 1, and they meet only beyond.
+    story.run(&root(), far("far/back/far", 1)).unwrap();
+    story.run(&root(), far("other", 1)).unwrap();
+    story.mkdir("far/back/far/d").unwrap();
+    assert_eq!(story.model.crossing(&rename("far/back/far/d", "far/d/x")), Crossing::Perhaps);
+    assert_eq!(story.model.crossing(&rename("far/d", "far/back/far/x")), Crossing::Yes);
+    assert_eq!(story.model.crossing(&rename("far/d", "other/x")), Crossing::Perhaps);
+}
+
+#[test]
+fn a_call_concerns_the_targets_of_its_objects() {
+    let mut story = Story::new();
+    let far = Op::MkdirOn { path: path("far"), mode: 0o755, mdt: 1 };
+    assert!(story.model.mdts_of(&far).is_several());
+    story.run(&root(), far).unwrap();
+    story.mkdir("far/d").unwrap();
+    let one = |op: Op, mdt| assert_eq!(story.model.mdts_of(&op), Mdts::one(mdt), "{}", op.show());
+    one(Op::Stat { path: path("far") }, 1);
+    one(Op::Mkdir { path: path("far/e"), mode: 0o755 }, 1);
+    one(Op::Rmdir { path: path("far/d") }, 1);
+    one(Op::Mkdir { path: path("e"), mode: 0o755 }, 0);
+    assert!(story.model.mdts_of(&Op::Rmdir { path: path("far") }).is_several());
+    assert_eq!(story.model.mdts_of(&Op::Syncfs), Mdts::ALL);
+}

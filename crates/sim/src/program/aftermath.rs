@@ -15,7 +15,7 @@ use proto::{Bytes, Errno};
 use super::history::{EndedCall, History};
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
-use crate::model::{Body, Id, Inode, Model, Op, Path, Substitutes};
+use crate::model::{Body, Id, Inode, Mdts, Model, Op, Path, Substitutes};
 use crate::run::TreeVerdict;
 use crate::sched::{Fail, Sched};
 
@@ -155,12 +155,12 @@ pub(crate) async fn judge(
     base: &[Bytes],
     history: &History,
     aftermath: &Aftermath,
-    loses: impl Fn(&EndedCall) -> bool,
+    loses: impl Fn(&EndedCall, Mdts) -> bool,
 ) -> Result<TreeVerdict, Fail> {
     // If nothing was reported, nothing may be lost, except by the call that ran beside the eviction.
     let may_lose = !aftermath.reported.is_empty();
     let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
-    let (candidates, all) = history.without(&clients, |step| may_lose && loses(step));
+    let (candidates, all) = history.without(&clients, |step, on| may_lose && loses(step, on));
     let last = history.state(history.steps.len());
     let in_doubt: Vec<Id> = match &history.unanswered {
         Some(unanswered) => last.concerned(&unanswered.op),

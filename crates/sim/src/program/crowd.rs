@@ -40,6 +40,8 @@ struct Lifetime {
 #[derive(Clone)]
 pub(crate) struct CrowdRecord {
     base: Vec<Bytes>,
+    /// Selects the metadata target of the directory.
+    place: u64,
     /// By number, which is also the name.
     lifetimes: Rc<RefCell<Vec<Lifetime>>>,
     /// Whether the directory has been filled.
@@ -48,7 +50,8 @@ pub(crate) struct CrowdRecord {
 
 /// Starts to fill the directory and returns its record.
 pub(crate) fn start(env: &ProgramEnv, plan: &Plan, mut rng: Rng) -> CrowdRecord {
-    let record = CrowdRecord { base: vec![name("crowd")], lifetimes: Rc::default(), created: Rc::default() };
+    let (base, place) = (vec![name("crowd")], Rng::new(plan.seed ^ 0xfa2d_1203).u64());
+    let record = CrowdRecord { base, place, lifetimes: Rc::default(), created: Rc::default() };
     // Fewer names where each call is slow, or where the kernel stand-in scans all names for one to drop.
     let slow = plan.network.high_us > 1_000 || plan.forgetful > 0 || plan.disk_faults.fill_every.is_some();
     let count = if slow { 300 } else { [300, 1_000, 3_000][rng.below(3) as usize] };
@@ -87,7 +90,7 @@ impl CrowdRecord {
 
     async fn fill(&self, env: &ProgramEnv, count: u64, rng: &mut Rng) -> SysResult<()> {
         let kernel = some(env, rng)?;
-        kernel.mkdir(&root(), &self.base, 0o755, false).await?;
+        super::mkdir_anywhere(env, &kernel, &self.base, self.place).await?;
         for _ in 0..count {
             self.make(env, &kernel).await?;
         }

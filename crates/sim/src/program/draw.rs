@@ -24,6 +24,8 @@ pub(crate) struct CallMix {
 }
 
 const KINDS: usize = 28;
+const MKDIR: usize = 0;
+const RMDIR: usize = 5;
 
 impl CallMix {
     /// Draws weights: some calls are frequent in a run, some never occur.
@@ -43,6 +45,16 @@ impl CallMix {
     /// The same with names that share a hash, or without.
     pub(crate) fn with_names(self, one_hash: bool) -> CallMix {
         CallMix { one_hash, ..self }
+    }
+
+    /// The same with directories made and removed in every run with several metadata targets.
+    pub(crate) fn with_mdts(mut self, mdts: usize) -> CallMix {
+        if mdts > 1 {
+            for kind in [MKDIR, RMDIR] {
+                self.weights[kind] = self.weights[kind].max(16);
+            }
+        }
+        self
     }
 }
 
@@ -100,12 +112,12 @@ impl CallGenerator<'_> {
 
     fn of_kind(&mut self, kind: usize, paths: &[(Path, Id)]) -> Option<Op> {
         Some(match kind {
-            0 => Op::Mkdir { path: self.new_path(paths), mode: self.mode() },
+            MKDIR => Op::Mkdir { path: self.new_path(paths), mode: self.mode() },
             1 => self.mknod(paths),
             2 => Op::Symlink { path: self.new_path(paths), target: self.target() },
             3 => Op::Link { from: self.any_path(paths), to: self.new_path(paths) },
             4 => Op::Unlink { path: self.doomed(paths) },
-            5 => Op::Rmdir { path: self.mostly(paths, |body| matches!(body, Body::Directory { .. })) },
+            RMDIR => Op::Rmdir { path: self.mostly(paths, |body| matches!(body, Body::Directory { .. })) },
             6 | 7 => Op::Rename {
                 from: self.any_path(paths),
                 to: if self.rng.chance(1, 2) { self.any_path(paths) } else { self.new_path(paths) },

@@ -27,12 +27,13 @@ pub(crate) mod verify;
 pub(crate) mod writers;
 
 use core::cell::RefCell;
+use core::time::Duration;
 use std::rc::Rc;
 
 use proto::Bytes;
 use proto::msg::Cred;
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, SysResult};
 use crate::sched::Sched;
 
 /// The clients that programs may use.
@@ -81,6 +82,26 @@ pub(crate) struct ProgramEnv {
     pub mounts: Mounts,
     /// The read-only client.
     pub read_only_mount: ReadOnlyMount,
+}
+
+/// Waits until all metadata targets are known, but not for long.
+pub(crate) async fn all_mdts(sched: &Sched, mdts: u32) {
+    let limit = sched.now() + ADDED_MAX;
+    while sched.mdts() < mdts && sched.now() < limit {
+        sched.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Programs wait this long for metadata targets that are added.
+const ADDED_MAX: Duration = Duration::from_secs(5);
+
+/// Makes a program's directory, on any of several metadata targets.
+pub(crate) async fn mkdir_anywhere(env: &ProgramEnv, kernel: &Kernel, base: &[Bytes], place: u64) -> SysResult<()> {
+    match place % u64::from(env.sched.mdts()) {
+        0 => kernel.mkdir(&root(), base, 0o755, false).await?.ino,
+        mdt => kernel.mkdir_on(&root(), base, 0o755, mdt as u32).await?,
+    };
+    Ok(())
 }
 
 /// Root with all capabilities.

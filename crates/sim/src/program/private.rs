@@ -43,6 +43,8 @@ pub(crate) struct Process {
     think: (u64, crate::plan::Span),
     /// Clients that it uses; empty means all.
     clients: Vec<usize>,
+    /// Directories on other metadata targets.
+    far: FarDirectories,
     /// Reads beside changes.
     read_back: ReadBack,
     /// Preference for the client of the previous call.
@@ -61,6 +63,30 @@ struct ReadBack {
     rng: Rng,
     /// Percentage of changes with such reads.
     percent: u64,
+}
+
+/// How many directories are made on a metadata target of the program's choice.
+struct FarDirectories {
+    /// A separate stream.
+    rng: Rng,
+    /// Their percentage.
+    percent: u64,
+    /// The number of metadata targets.
+    mdts: u32,
+}
+
+impl FarDirectories {
+    fn new(plan: &Plan, number: usize) -> FarDirectories {
+        let mut rng = Rng::new(plan.seed ^ 0xfa2d_1200 ^ (number as u64) << 32);
+        let choices = if plan.mdts > 1 { [(1, 0), (2, 60), (3, 95)] } else { [(1, 0); 3] };
+        FarDirectories { percent: pick(&mut rng, &choices), rng, mdts: plan.mdts as u32 }
+    }
+
+    /// Some target, or `None` for the usual one.
+    fn draw(&mut self, sched: &Sched) -> Option<u32> {
+        let chosen = self.rng.chance(self.percent, 100);
+        chosen.then(|| self.rng.below(sched.mdts().into()) as u32)
+    }
 }
 
 /// Programs that stay on one client for a while: only such a client gets leases and writes metadata back.
@@ -163,7 +189,7 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
         env: env.clone(),
         number,
         base: base.clone(),
-        mix: CallMix::draw(&mut rng, plan.file_max).with_names(plan.disturbances.one_hash),
+        mix: CallMix::draw(&mut rng, plan.file_max).with_names(plan.disturbances.one_hash).with_mdts(plan.mdts),
         rng,
         model,
         started,
@@ -175,6 +201,7 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
         user_percent: plan.user_percent,
         think: (plan.think_percent, plan.think),
         clients,
+        far: FarDirectories::new(plan, number),
         read_back,
         affinity: Affinity { percent: pick(&mut settler, &[(2, 0), (1, 70), (2, 95)]), rng: settler, client: None },
         through: None,
@@ -197,6 +224,9 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
 
 impl Process {
     async fn live(&mut self, uid: u32, mode: u32, calls: u32) -> Result<(), Stop> {
+        if self.far.percent > 0 && self.far.rng.chance(3, 4) {
+            super::all_mdts(&self.env.sched, self.far.mdts).await;
+        }
         self.make_base(uid, mode).await?;
         if self.mix.striped {
             self.call(Op::SetStripe { path: Vec::new(), size: 64 << 10, count: -1, first: -1 }).await?;
@@ -229,8 +259,12 @@ impl Process {
     async fn make_base(&mut self, uid: u32, mode: u32) -> Result<(), Stop> {
         let kernel = self.kernel(None)?;
         let begun = self.started;
+        let place = self.far.rng.chance(1, 2).then(|| self.far.draw(&self.env.sched)).flatten();
         let made = async {
-            kernel.mkdir(&root(), &self.base, 0o700, false).await?;
+            match place {
+                Some(mdt) => kernel.mkdir_on(&root(), &self.base, 0o700, mdt).await?,
+                None => kernel.mkdir(&root(), &self.base, 0o700, false).await?.ino,
+            };
             let owner = SetStat { uid: Some(uid), gid: Some(uid), ..SetStat::default() };
             kernel.setattr(&root(), &self.base, &owner).await?;
             let bits = SetStat { mode: Some(mode), ..SetStat::default() };
@@ -244,7 +278,7 @@ impl Process {
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
         let started = self.env.sched.when(kernel.client(), begun);
-        self.model = Model::new(uid, uid, mode, started);
+        self.model = Model::new(uid, uid, mode, started).placed_on(place.unwrap_or(0));
         *self.history.borrow_mut() = History { base_durable: true, ..History::new(self.model.clone()) };
         Ok(())
     }
@@ -300,7 +334,12 @@ impl Process {
             next_fd: self.serial as u32,
             written: self.written.take(),
         };
-        let op = draw.op();
+        let mut op = draw.op();
+        if let Op::Mkdir { path, mode } = &op
+            && let Some(mdt) = self.far.draw(&self.env.sched)
+        {
+            op = Op::MkdirOn { path: path.clone(), mode: *mode, mdt };
+        }
         let stays = self.affinity.rng.chance(self.affinity.percent, 100);
         self.through = self.affinity.client.filter(|_| stays);
         let result = self.call_and_read_back(op).await;
@@ -472,6 +511,9 @@ impl Process {
         client: usize,
         result: &Result<Returned, Errno>,
     ) -> Result<(), Stop> {
+        if self.model.is_refused_across(op, result) {
+            return Ok(());
+        }
         let given_up = self.given_up();
         let earlier = self.model.clone();
         let expect = self.model.apply(op, cred, when);
@@ -540,8 +582,10 @@ impl Process {
         }
         let mut gone: Vec<usize> = self.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
         gone.extend(self.all_evicted(None).filter(|client| !sched.is_dead(*client)));
-        let (states, all) = self.history.borrow().without(&gone, |_| true);
-        let fits = |state: &Model| fate_differs(&state.clone().apply(op, cred, when), result).is_none();
+        let (states, all) = self.history.borrow().without(&gone, |_, _| true);
+        let fits = |state: &Model| {
+            state.is_refused_across(op, result) || fate_differs(&state.clone().apply(op, cred, when), result).is_none()
+        };
         let right = !all || states.iter().any(fits) || fits(&self.model);
         (!right).then(|| format!("{result:?} is the result in no state that this can leave"))
     }

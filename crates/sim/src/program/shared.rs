@@ -3,7 +3,7 @@
 //!
 //! A group has two permanent directories. Each has three names on which any operation may happen, and one for a subdirectory with
 //! two names of its own, which is made and removed but never renamed: a path through a directory that is renamed concurrently
-//! counts as two paths on every system. Files are written by appending whole records, so the next read shows a record that is
+//! counts as two paths on every system. With several metadata targets, these directories are on targets that are drawn once. Files are written by appending whole records, so the next read shows a record that is
 //! torn, lost, duplicated or misplaced, and the next stat a size that is not a sum of records. In some runs the processes make
 //! further calls ([`SharedCalls`]), and for several users.
 
@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use client::api::{SetStat, SetTime};
 use proto::msg::Cred;
-use proto::{Bytes, Errno, TargetKind};
+use proto::{Bytes, Errno, TargetKind, TargetName};
 use stdx::{Instant, Rng};
 
 use super::draw::pattern;
@@ -21,7 +21,7 @@ use super::perform::OpExecutor;
 use super::{ProgramEnv, name, root, user};
 use crate::kernel::{Fd, Kernel, SysResult};
 use crate::linear::{Death, Event, Excuses, Verdict, search};
-use crate::model::{ACCESS, DEFAULT, List, Model, Op, Path, Returned, S_IFREG, TimeRange};
+use crate::model::{ACCESS, DEFAULT, List, Mdts, Model, Op, Path, PathRole, Returned, S_IFREG, TimeRange};
 use crate::plan::{Plan, SharedCalls, Span};
 use crate::sched::{Fail, Sched};
 
@@ -30,8 +30,8 @@ const STEPS_MAX: usize = 400_000;
 /// The most bytes appended by one call, except for a few that make a file outgrow the metadata target.
 const RECORD_MAX: u64 = 300;
 
-/// When something happened to a target, and the target's kind.
-type Moment = (Instant, TargetKind);
+/// When something happened to a target, and its name.
+type Moment = (Instant, TargetName);
 
 /// The record of a group.
 #[derive(Clone)]
@@ -43,8 +43,17 @@ pub(crate) struct GroupRecord {
     serial: Rc<RefCell<u32>>,
     /// Permission bits of the permanent directories.
     modes: [u32; 2],
+    /// Metadata targets of the permanent directories, and of the subdirectory in each.
+    places: Rc<RefCell<[Place; 2]>>,
     /// Whether extended attributes are checked at the end.
     reads_attributes: bool,
+}
+
+/// Metadata targets of a permanent directory and of its subdirectory.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    outer: u32,
+    inner: u32,
 }
 
 struct Process {
@@ -70,6 +79,7 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
         histories: Rc::default(),
         serial: Rc::new(RefCell::new(100)),
         modes: if plan.shared.user_percent > 0 { OPEN_TO_ALL } else { [0o755; 2] },
+        places: Rc::default(),
         reads_attributes: plan.shared.xattrs || plan.shared.lists,
     };
     let count = rng.range(2, 4) as usize;
@@ -79,7 +89,12 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
     let think = (plan.think_percent, plan.think);
     let (shared, clocks) = (plan.shared, plan.disturbances.clocks.is_some());
     let title = format!("group {number}");
+    let mut placer = Rng::new(plan.seed ^ 0xfa2d_1201 ^ (number as u64) << 32);
+    let mdts = if placer.chance(5, 6) { plan.mdts as u32 } else { 1 };
     env.sched.spawn(title.clone(), async move {
+        super::all_mdts(&outer.sched, mdts).await;
+        let mut place = || placer.below(mdts.min(outer.sched.mdts()).into()) as u32;
+        *own.places.borrow_mut() = [(); 2].map(|()| Place { outer: place(), inner: place() });
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
         if let Err(fail) = own.make(&kernel).await {
             if let Fail::Errno(errno) = fail
@@ -150,9 +165,13 @@ fn path(parts: &[&str]) -> Path {
 impl GroupRecord {
     async fn make(&self, kernel: &Kernel) -> SysResult<()> {
         kernel.mkdir(&root(), &self.base, 0o755, false).await?;
-        for (dir, mode) in OUTER.iter().zip(self.modes) {
+        let places = *self.places.borrow();
+        for ((dir, mode), place) in OUTER.iter().zip(self.modes).zip(places) {
             let whole: Path = self.base.iter().cloned().chain([name(dir)]).collect();
-            kernel.mkdir(&root(), &whole, 0o755, false).await?;
+            match place.outer {
+                0 => kernel.mkdir(&root(), &whole, 0o755, false).await?.ino,
+                mdt => kernel.mkdir_on(&root(), &whole, 0o755, mdt).await?,
+            };
             if mode != 0o755 {
                 kernel.setattr(&root(), &whole, &SetStat { mode: Some(mode), ..SetStat::default() }).await?;
             }
@@ -163,12 +182,38 @@ impl GroupRecord {
     /// The initial state.
     fn begin(&self) -> Model {
         let mut model = Model::new(0, 0, 0o755, TimeRange::ANY);
-        for (dir, mode) in OUTER.iter().zip(self.modes) {
+        let places = *self.places.borrow();
+        for ((dir, mode), place) in OUTER.iter().zip(self.modes).zip(places) {
             // Neither call can fail: the directory is empty and the caller is root.
-            let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), TimeRange::ANY);
+            let mkdir = Op::MkdirOn { path: path(&[dir]), mode: 0o755, mdt: place.outer };
+            let _ = model.apply(&mkdir, &root(), TimeRange::ANY);
             let _ = model.apply(&Op::Chmod { path: path(&[dir]), mode }, &root(), TimeRange::ANY);
         }
         model
+    }
+
+    /// The metadata targets that the next call of a process concerns. Names of subdirectories aside, all objects are on the
+    /// target of the directory that their name is in.
+    fn mdts_of(&self, process: usize, op: &Op) -> Mdts {
+        if let Some(fd) = op.fd() {
+            let histories = self.histories.borrow();
+            let opened = |event: &&Event| matches!(event.op, Op::Open { fd: opened, .. } if opened == fd);
+            return histories[process].iter().rev().find(opened).map_or(Mdts::ALL, |event| event.mdts);
+        }
+        let places = *self.places.borrow();
+        let on = |(role, path): (PathRole, &mut Path)| {
+            let of = |dir: &Bytes| places[usize::from(*dir == OUTER[1])];
+            match &path[..] {
+                [dir, last] if last == INNER => match role {
+                    PathRole::ToName => Mdts::one(of(dir).outer).and(Mdts::one(of(dir).inner)),
+                    PathRole::ToObject => Mdts::one(of(dir).inner),
+                },
+                [dir] | [dir, _] => Mdts::one(of(dir).outer),
+                [dir, ..] => Mdts::one(of(dir).inner),
+                [] => Mdts::ALL,
+            }
+        };
+        op.clone().paths_mut().into_iter().map(on).reduce(Mdts::and).unwrap_or(Mdts::ALL)
     }
 
     fn next_serial(&self) -> u32 {
@@ -202,6 +247,7 @@ impl GroupRecord {
             seen_undone: BTreeSet::new(),
             made: u64::MAX,
             at_risk: false,
+            mdts: self.mdts_of(process, &op),
         };
         let at = {
             let mut histories = self.histories.borrow_mut();
@@ -335,9 +381,11 @@ fn note_seen_undone(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
     let mut stands_on_losses: BTreeSet<u32> = BTreeSet::new();
     let risky: Vec<&Event> = histories.iter().flatten().filter(|event| event.at_risk).collect();
-    for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
+    let all = histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |event| (p, event)));
+    // A change of several targets is not seen before it is certain.
+    for (process, event) in all.filter(|(_, event)| !event.is_cross()) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
-        let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && affects(&event.op, *kind);
+        let hits = |(at, name): &&Moment| (event.from..=to).contains(at) && affects(event, name);
         let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
         zones.extend(last.map(|last| (process, event.serial, event.from, last)));
         if last.is_some_and(|last| risky.iter().any(|lost| stands_on(event, lost, last))) {
@@ -373,13 +421,13 @@ fn stands_on(event: &Event, lost: &Event, crash: Instant) -> bool {
     failed && lost.client != event.client && lost.from <= crash && paths(event).iter().any(meets)
 }
 
-/// Whether a crash of a target of this kind can undo a call: object targets hold bytes and sizes only, the management target
-/// nothing.
-fn affects(op: &Op, kind: TargetKind) -> bool {
-    match kind {
+/// Whether a crash of a target can undo a call: a metadata target holds what the call concerns or not, object targets hold bytes
+/// and sizes only, the management target nothing.
+fn affects(event: &Event, target: &TargetName) -> bool {
+    match target.kind {
         TargetKind::Mgt => false,
-        TargetKind::Mdt => op.changes(),
-        TargetKind::Ost => op.changes_data(),
+        TargetKind::Mdt => event.op.changes() && event.mdts.meets(Mdts::one(target.index.0)),
+        TargetKind::Ost => event.op.changes_data(),
     }
 }
 
@@ -398,27 +446,33 @@ fn mark_at_risk(
         let syncs: Vec<Event> = histories
             .iter()
             .flatten()
-            .filter(|event| event.client == client && matches!(event.end, Some((_, Ok(_)))) && is_sync(&event.op))
+            .filter(|event| event.client == client && matches!(event.end, Some((_, Ok(_)))))
+            .filter(|event| is_sync(&event.op) || event.is_cross())
             .cloned()
             .collect();
         let mut from: Option<Instant> = None;
         for event in histories.iter_mut().flatten().filter(|event| event.client == client && event.op.changes()) {
-            let data = affects(&event.op, TargetKind::Ost);
+            let data = event.op.changes_data();
             let covers = |sync: &Event| match sync.op {
-                Op::Fsync { fd, data_only } => {
-                    (!data && !data_only) || (event.op.fd().is_some() && event.op.fd() == Some(fd))
-                }
-                _ => true,
+                Op::Fsync { fd, .. } if event.op.fd() == Some(fd) => true,
+                Op::Fsync { data_only, .. } => !data && !data_only && event.mdts.meets(sync.mdts),
+                Op::Syncfs => true,
+                _ => !data && event.mdts.meets(sync.mdts),
             };
+            if event.is_cross() && matches!(event.end, Some((_, Ok(_)))) {
+                continue;
+            }
             let ended = event.end.as_ref().map(|(to, _)| *to);
             if ended.is_some_and(|ended| syncs.iter().any(|sync| sync.from >= ended && covers(sync))) {
                 continue;
             }
             let again = |crash: Instant| {
-                let over = |(at, kind): &Moment| *kind == TargetKind::Mdt && crash < *at && *at < died;
+                let over = |(at, name): &Moment| {
+                    name.kind == TargetKind::Mdt && affects(event, name) && crash < *at && *at < died
+                };
                 !data && recovered.iter().any(over)
             };
-            let hits = |(at, kind): &&Moment| *at >= event.from && affects(&event.op, *kind) && !again(*at);
+            let hits = |(at, name): &&Moment| *at >= event.from && affects(event, name) && !again(*at);
             let crash = crashes.iter().filter(hits).map(|(at, _)| *at);
             let unacknowledged = data || event.made > acknowledged.get(client).copied().unwrap_or(0);
             let first = crash.chain(unacknowledged.then_some(died)).min();
@@ -524,17 +578,28 @@ impl Process {
                     None => continue,
                 }
             }
-            let kind = self.rng.below(30);
+            let kind = if self.makes_elsewhere() { self.rng.range(1, 2) } else { self.rng.below(30) };
             if let Some(op) = self.of_kind(kind) {
                 return op;
             }
         }
     }
 
+    /// Whether the next call makes or removes a subdirectory, which lies on another target than its name.
+    fn makes_elsewhere(&mut self) -> bool {
+        let is_apart = |place: &Place| place.outer != place.inner;
+        self.record.places.borrow().iter().any(is_apart) && self.rng.chance(1, 6)
+    }
+
     fn of_kind(&mut self, kind: u64) -> Option<Op> {
         Some(match kind {
             0 => Op::Mkdir { path: self.any(), mode: 0o755 },
-            1 => Op::Mkdir { path: path(&[OUTER[self.rng.below(2) as usize], INNER]), mode: 0o755 },
+            1 => {
+                let of = self.rng.below(2) as usize;
+                let (path, mode) = (path(&[OUTER[of], INNER]), 0o755);
+                let Place { outer, inner } = self.record.places.borrow()[of];
+                if outer == inner { Op::Mkdir { path, mode } } else { Op::MkdirOn { path, mode, mdt: inner } }
+            }
             2 => Op::Rmdir { path: path(&[OUTER[self.rng.below(2) as usize], INNER]) },
             3 => Op::Rmdir { path: self.any() },
             4 => Op::Symlink { path: self.any(), target: name("target") },
@@ -669,6 +734,10 @@ mod tests {
         Event { serial, from: Instant(from), end: Some((Instant(to), Ok(Returned::Done))), ..Event::of(op) }
     }
 
+    fn moment(at: u64, kind: TargetKind) -> Moment {
+        (Instant(at), TargetName { fsname: "fs".into(), kind, index: proto::TargetIndex(0) })
+    }
+
     /// Changes of a dead client are safe if they had reached the servers and no crash undid them, or if a sync of the same client
     /// covers them.
     #[test]
@@ -680,8 +749,8 @@ mod tests {
         let marked_after = |sync: Option<u64>, acknowledged, crash: Option<u64>, over: Option<u64>| {
             let fsync = sync.map(|at| event(102, at, at + 1, Op::Fsync { fd: 1, data_only: false }));
             let mut histories = [vec![mkdir(100, 10, 12, 1), mkdir(101, 20, 22, 2)], fsync.into_iter().collect()];
-            let crashes: Vec<_> = crash.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
-            let over: Vec<_> = over.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
+            let crashes: Vec<_> = crash.map(|at| moment(at, TargetKind::Mdt)).into_iter().collect();
+            let over: Vec<_> = over.map(|at| moment(at, TargetKind::Mdt)).into_iter().collect();
             let deaths = mark_at_risk(&mut histories, &[(0, Instant(50))], &[acknowledged], &crashes, &over);
             let from = deaths.first().map(|death| death.from.0);
             (histories[0].iter().map(|event| event.at_risk).collect::<Vec<_>>(), from)
@@ -708,10 +777,10 @@ mod tests {
         let seen = |op: Op, kind, from, to| {
             let look = event(101, from, to, Op::Stat { path: path(&["x"]) });
             let mut alone = [vec![event(100, 10, 30, op.clone())], vec![look.clone()]];
-            note_seen_undone(&mut alone, &[(Instant(20), kind)]);
+            note_seen_undone(&mut alone, &[moment(20, kind)]);
             assert!(alone[0][0].seen_undone.is_empty() && alone[1][0].seen_undone.is_empty());
             let mut two = [vec![event(100, 10, 30, op.clone())], vec![look], vec![event(102, 10, 30, op)]];
-            note_seen_undone(&mut two, &[(Instant(20), kind)]);
+            note_seen_undone(&mut two, &[moment(20, kind)]);
             assert!(!two[0][0].seen_undone.contains(&100));
             two[1][0].seen_undone.contains(&100)
         };
@@ -736,7 +805,7 @@ mod tests {
             let change = Event { client: 1, end, ..event(101, 10, 40, mkdir(names("x/n/b"))) };
             let look = Event { client: 2, ..event(102, look, look + 1, Op::Rmdir { path: names("x/n") }) };
             let mut histories = [vec![dead], vec![change], vec![look]];
-            note_seen_undone(&mut histories, &[(Instant(20), TargetKind::Mdt)]);
+            note_seen_undone(&mut histories, &[moment(20, TargetKind::Mdt)]);
             histories[2][0].seen_undone.contains(&101)
         };
         let gone = || Err(Errno::ENOENT);

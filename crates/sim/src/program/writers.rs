@@ -88,6 +88,8 @@ struct FinalFile {
 #[derive(Clone)]
 pub(crate) struct WritersRecord {
     base: Path,
+    /// Selects the metadata target of the directory.
+    place: u64,
     /// The file's inode, once its creation is durable.
     ino: Rc<Cell<Option<u64>>>,
     /// Whether it has several stripes, or may get them.
@@ -144,6 +146,7 @@ fn stamp(serial: u64, range: &Range<u64>) -> Bytes {
 pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) -> WritersRecord {
     let record = WritersRecord {
         base: vec![name(&format!("w{number}"))],
+        place: Rng::new(plan.seed ^ 0xfa2d_1202 ^ (number as u64) << 32).u64(),
         ino: Rc::default(),
         striped: Rc::default(),
         entries: Rc::default(),
@@ -235,7 +238,7 @@ impl WritersRecord {
     }
 
     async fn make(&self, env: &ProgramEnv, kernel: &Kernel, stripes: Option<i32>, maker: usize) -> SysResult<()> {
-        kernel.mkdir(&root(), &self.base, 0o755, false).await?;
+        super::mkdir_anywhere(env, kernel, &self.base, self.place).await?;
         if let Some(want_count) = stripes {
             let wish = || Layout { stripe_size: 64 << 10, want_count, want_first: -1, ..Layout::default() };
             kernel.about(&root(), &self.base, |ino| Call::SetLayout { ino, wish: wish() }).await?;

@@ -7,7 +7,7 @@
 //!
 //! [`mod@stories`] has the general stories; every fixed defect leaves one there. [`places`] has stories that reach code which
 //! seeds miss, [`caches`] those about a client's caches. [`configured`] is about the management target, [`objects`] about object
-//! targets, [`mod@metadata`] and [`small`] about metadata targets, [`locks`] about locks, [`sessions`] about sessions, recoveries
+//! targets, [`mod@metadata`] and [`small`] about metadata targets, [`remote`] about several of them, [`locks`] about locks, [`sessions`] about sessions, recoveries
 //! and disks, [`peers`] about peers that break the rules of sessions. [`raw`] provides peers that are not clients. [`numbered`]
 //! has cases of Lustre's test suites, in which requests and replies are lost at the sites of [`stdx::faults`], and changes in
 //! flight are counted.
@@ -21,6 +21,7 @@ mod objects;
 mod peers;
 mod places;
 pub(crate) mod raw;
+mod remote;
 mod sessions;
 mod small;
 mod stories;
@@ -55,6 +56,7 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
         caches::STORIES,
         metadata::STORIES,
         small::STORIES,
+        remote::STORIES,
         locks::STORIES,
         sessions::STORIES,
         numbered::STORIES,
@@ -91,6 +93,9 @@ pub enum Act {
     Refused(usize, Op, Errno),
     /// Makes a call that may fail, or write less than requested. Otherwise its result is checked.
     Try(usize, Op),
+    /// Waits for the oldest call in the background, whose client may have died. If it has, the call took effect or not: this client
+    /// looks whether its name is there, once the dead client is given up.
+    JoinDead(usize),
     /// Applies a call to the model that no other act reports.
     AssumeDone(Op),
     /// Kills the programs that wait for a client.
@@ -197,6 +202,8 @@ pub struct StoryFailure {
 
 /// After this time all frames in flight have arrived.
 const SETTLES: Duration = Duration::from_secs(5);
+/// After this time all requests of a dead client have been executed or dropped, unless a target restarts.
+const DEAD_ARE_GONE: Duration = Duration::from_secs(100);
 /// More steps than any story has.
 const STEPS_MAX: u64 = 3_000;
 /// The longest time that an act, or the check, may take under any fault.
@@ -514,6 +521,24 @@ impl Actor {
                 let (background, (to, result)) = self.ended().await?;
                 self.compare(&background.op, &root(), TimeRange { from: background.from, to }, result)?;
             }
+            Act::JoinDead(client) => {
+                let (background, (to, result)) = self.ended().await?;
+                let (op, when) = (&background.op, TimeRange { from: background.from, to });
+                if result != Err(Fail::Dead) {
+                    return self.compare(op, &root(), when, result);
+                }
+                sched.sleep(DEAD_ARE_GONE).await;
+                let path = op.clone().paths_mut().into_iter().next().map(|(_, path)| path.clone()).unwrap_or_default();
+                let there = match self.made(client, &Op::Stat { path }, &root()).await {
+                    Ok(_) => true,
+                    Err(Fail::Errno(Errno::ENOENT)) => false,
+                    other => return Err(format!("after the death in {}: {other:?}", op.show())),
+                };
+                if there == op.makes() {
+                    let when = TimeRange { to: sched.wall_ns(), ..when };
+                    self.model.apply(op, &root(), when).map_err(|errno| format!("{}: {errno:?}", op.show()))?;
+                }
+            }
             Act::JoinAny => {
                 let (background, (to, result)) = self.ended().await?;
                 if result.is_ok() {
@@ -556,6 +581,9 @@ impl Actor {
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead | Fail::Killed(_)) => return Err(format!("{}: the client died", op.show())),
         };
+        if self.model.is_refused_across(op, &result) {
+            return Ok(());
+        }
         let expect = self.model.apply(op, cred, when);
         match differs(&mut self.model, &expect, &result) {
             None => Ok(()),

@@ -319,6 +319,7 @@ impl World {
                 {
                     self.sched.note_progress(client, WriteBackProgress { made, acknowledged });
                 }
+                self.note_mdts();
                 while let Some(effect) = self.mounts[client].machine.as_mut().and_then(client::Client::poll) {
                     self.client_effect(client, effect);
                 }
@@ -399,7 +400,7 @@ impl World {
                 self.judge_eviction(server, &line);
                 self.find_eviction(server, &line);
                 if line.starts_with("recovery is over") {
-                    self.recovered.push((self.now, self.servers[server].name.kind));
+                    self.recovered.push((self.now, self.servers[server].name.clone()));
                 }
                 if line.contains("older copy") && !line.contains("liar (") && !self.raw.may_lie() {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
@@ -696,6 +697,7 @@ impl World {
                 }
                 self.pump(end.node);
                 self.maybe_crash_in_recovery(server, &header);
+                self.maybe_crash_at_cross(server, &header);
             }
             Node::Client(client) => {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });

@@ -30,6 +30,10 @@ pub(crate) enum Fault {
     Fill,
     /// Some client is cut off.
     Partition,
+    /// Two metadata targets are cut off from each other.
+    PartitionMdts,
+    /// The disk of some metadata target stands still.
+    Stall,
     /// An administrator acts.
     Act,
     /// A client's clock is set.
@@ -50,8 +54,8 @@ pub(crate) enum Fault {
     },
     /// A partition ends.
     EndPartition {
-        /// The client that was cut off.
-        client: usize,
+        /// The client, or the first of two targets, that was cut off.
+        node: Node,
     },
     /// A full disk has space again.
     Free {
@@ -93,6 +97,12 @@ pub struct Counts {
     pub given_up: u64,
     /// Clients that were cut off for a while.
     pub partitions: u64,
+    /// Pairs of metadata targets that were cut off from each other.
+    pub mdt_partitions: u64,
+    /// Disks of metadata targets that stood still.
+    pub stalls: u64,
+    /// Servers killed by a message between metadata targets.
+    pub crashes_at_cross: u64,
     /// Evictions of living clients.
     pub evictions: u64,
     /// Acts of administrators.
@@ -134,6 +144,9 @@ impl core::fmt::Display for Counts {
             ("fills", self.fills),
             ("given up", self.given_up),
             ("partitions", self.partitions),
+            ("of metadata targets", self.mdt_partitions),
+            ("stalls", self.stalls),
+            ("crashes at messages between metadata targets", self.crashes_at_cross),
             ("evictions", self.evictions),
             ("processes that asked evicted clients", self.aftermaths),
             ("of these with a reported loss", self.losses_reported),
@@ -170,6 +183,9 @@ impl Counts {
         self.fills += other.fills;
         self.given_up += other.given_up;
         self.partitions += other.partitions;
+        self.mdt_partitions += other.mdt_partitions;
+        self.stalls += other.stalls;
+        self.crashes_at_cross += other.crashes_at_cross;
         self.evictions += other.evictions;
         self.aftermaths += other.aftermaths;
         self.losses_reported += other.losses_reported;
@@ -215,6 +231,8 @@ pub struct Faults {
     disks: DiskFaults,
     /// A separate stream for faults of disks, so that they do not change the other faults.
     disk_rng: Rng,
+    /// The same for faults that concern several metadata targets.
+    mdt_rng: Rng,
     crashes_left: u64,
     deaths_left: u64,
     at_commit: u64,
@@ -234,6 +252,7 @@ impl Faults {
             nodes: plan.node_faults,
             disks: plan.disk_faults,
             disk_rng: Rng::new(plan.seed ^ 0xf111_f111),
+            mdt_rng: Rng::new(plan.seed ^ 0xf111_f112),
             crashes_left,
             deaths_left: if plan.node_faults.death_every.is_some() {
                 rng.range(1, plan.clients.max(2) as u64 - 1)
@@ -302,6 +321,8 @@ impl World {
         self.plan_death();
         self.plan_fill();
         self.plan_partition();
+        self.plan_mdt_partition();
+        self.plan_stall();
         self.plan_act();
         self.plan_io();
         self.plan_clock();
@@ -312,6 +333,7 @@ impl World {
     /// Switches faults off, frees all disks and repairs them.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
+        self.end_mdt_partitions();
         self.note_disturbed();
         self.disarm_all();
         self.liar_ends();
@@ -390,8 +412,8 @@ impl World {
             Fault::Cut { conn } => self.cut(conn),
             Fault::Disarm { at } => self.disarm(at),
             Fault::Repair { server } => self.repair(server),
-            Fault::EndPartition { client } => {
-                self.end_partition(client);
+            Fault::EndPartition { node } => {
+                self.end_partition(node);
                 self.note_disturbed();
             }
             Fault::Free { server } => {
@@ -441,6 +463,14 @@ impl World {
                 self.start_partition();
                 self.plan_partition();
             }
+            Fault::PartitionMdts => {
+                self.start_mdt_partition();
+                self.plan_mdt_partition();
+            }
+            Fault::Stall => {
+                self.stall();
+                self.plan_stall();
+            }
             Fault::Fill => {
                 self.fill();
                 self.plan_fill();
@@ -471,13 +501,50 @@ impl World {
         }
     }
 
-    /// Kills a server, those in the same process, and sometimes another one.
+    /// A metadata target has received a message from another one: it may crash now.
+    pub(super) fn maybe_crash_at_cross(&mut self, server: usize, header: &Header) {
+        let chance = self.faults.nodes.cross_permille;
+        let crosses = [Opcode::CrossSession, Opcode::CrossPrepare, Opcode::CrossTell, Opcode::CrossFree];
+        if !self.faults.on || chance == 0 || self.faults.crashes_left == 0 {
+            return;
+        }
+        if crosses.iter().any(|opcode| header.opcode == *opcode as u16) && self.faults.mdt_rng.chance(chance, 1_000) {
+            self.faults.crashes_left -= 1;
+            self.faults.counts.crashes_at_cross += 1;
+            self.crash_some(server);
+        }
+    }
+
+    /// The metadata targets that crash together with this one, instead of any other server: another one, or all.
+    fn mdts_beside(&mut self, server: usize) -> Vec<usize> {
+        let mut others: Vec<usize> = self.mdts().into_iter().filter(|other| *other != server).collect();
+        let rng = &mut self.faults.mdt_rng;
+        if self.servers[server].name.kind != TargetKind::Mdt || others.is_empty() || rng.chance(1, 3) {
+            return Vec::new();
+        }
+        if rng.chance(2, 3) {
+            others = vec![others[rng.below(others.len() as u64) as usize]];
+        }
+        others
+    }
+
+    /// The metadata targets.
+    pub(super) fn mdts(&self) -> Vec<usize> {
+        (0..self.servers.len()).filter(|server| self.servers[*server].name.kind == TargetKind::Mdt).collect()
+    }
+
+    /// Kills a server, those in the same process, and sometimes others.
     fn crash_some(&mut self, server: usize) {
         let power = self.faults.rng.chance(self.faults.nodes.power_percent, 100);
         let pause_max = self.faults.nodes.pause_max.as_micros() as u64;
         let mut all: Vec<usize> = if self.plan.one_server { (0..self.servers.len()).collect() } else { vec![server] };
         let together = self.faults.nodes.together_percent;
-        if all.len() == 1 && together > 0 && self.faults.rng.chance(together, 100) {
+        let together = all.len() == 1 && together > 0 && self.faults.rng.chance(together, 100);
+        let mdts = if together { self.mdts_beside(server) } else { Vec::new() };
+        if !mdts.is_empty() {
+            self.faults.counts.crashes_together += 1;
+            all.extend(mdts);
+        } else if together {
             let other = self.faults.rng.below(self.servers.len() as u64) as usize;
             if other != server && self.servers[other].machine.is_some() {
                 all.push(other);
@@ -504,7 +571,7 @@ impl World {
         self.trace.note(self.now, &[30, server as u64], || format!("{} {how}", self.servers[server].name));
         self.judge_recovery(server);
         self.spy.crashes(Node::Server(server));
-        self.crashes.push((self.now, self.servers[server].name.kind));
+        self.crashes.push((self.now, self.servers[server].name.clone()));
         let own = &mut self.servers[server];
         own.machine = None;
         own.serving = false;

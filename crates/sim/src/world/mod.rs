@@ -212,10 +212,10 @@ pub struct World {
     pub spy: Spy,
     /// The source of faults.
     pub faults: Faults,
-    /// When servers were killed, and their kinds.
-    pub crashes: Vec<(Instant, TargetKind)>,
-    /// When recoveries ended, and the kinds of their targets.
-    pub recovered: Vec<(Instant, TargetKind)>,
+    /// When servers were killed, and their names.
+    pub crashes: Vec<(Instant, TargetName)>,
+    /// When recoveries ended, and the names of their targets.
+    pub recovered: Vec<(Instant, TargetName)>,
     /// A fault at one chosen step, in a story.
     pub trap: Option<trap::Trap>,
     /// A deliberate defect.
@@ -263,9 +263,11 @@ impl World {
         let servers: Vec<Server> =
             names.into_iter().enumerate().map(|(position, name)| Server::new(name, &plan, position as u64)).collect();
         let liar = liar::Liar::of(&plan, &servers);
+        let sched = Sched::new();
+        sched.set_mdts(if plan.added_within.is_none() { plan.mdts as u32 } else { 1 });
         World {
             now: Instant::ZERO,
-            sched: Sched::new(),
+            sched,
             servers,
             mounts: Vec::new(),
             trace: Trace::new(keep),
@@ -607,6 +609,21 @@ impl World {
     pub fn all_serve(&self) -> bool {
         let serves = |server: &Server| server.machine.is_some() && server.serving;
         self.servers.iter().all(|server| server.retired || server.awaited || serves(server))
+    }
+
+    /// Tells programs how many metadata targets serve and are known to all clients.
+    fn note_mdts(&self) {
+        let next = self.sched.mdts();
+        if next as usize >= self.plan.mdts {
+            return;
+        }
+        let is_next = |server: &&Server| server.name.kind == TargetKind::Mdt && server.name.index.0 == next;
+        let Some(server) = self.servers.iter().find(is_next).filter(|server| server.serving) else { return };
+        let pattern = format!("mdc.{}-*.import", server.name);
+        let mut machines = self.mounts.iter().filter(|mount| mount.mounted).filter_map(|mount| mount.machine.as_ref());
+        if machines.all(|machine| !machine.get_params(&pattern).is_empty()) {
+            self.sched.set_mdts(next + 1);
+        }
     }
 
     /// Whether all targets have been added.

@@ -1,5 +1,5 @@
-//! Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers, and neither side
-//! learns of it.
+//! Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers, or between two
+//! metadata targets, and neither side learns of it.
 //!
 //! TCP either retransmits an unacknowledged segment until it arrives, or gives up the connection. So frames sent during a
 //! partition either arrive after its end, or are lost with their connection then, as drawn. No connection can be established
@@ -9,6 +9,8 @@
 //! learns of it ([`Eviction`]): between the two, the client answers programs from caches that no lock covers.
 //!
 //! Client 0 is never cut off if there are others: its waiting times show whether one client can block another.
+//!
+//! Metadata targets that are cut off from each other serve their clients. Partitions of them end with the faults of a run.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,21 +38,21 @@ pub(crate) const DIAL_TIME: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direction {
     ToServers,
-    ToClient,
+    ToNode,
     Both,
 }
 
-/// A partition of one client.
+/// A partition of a client, or of a metadata target from another one.
 #[derive(Clone, Debug)]
 struct Partition {
-    client: usize,
+    node: Node,
     /// Only from this server; `None`: from all servers.
     server: Option<usize>,
     direction: Direction,
     until: Instant,
     /// Frames sent during the partition arrive after it; otherwise they are lost.
     held: bool,
-    /// Connections that have lost frames.
+    /// Connections on which it has stopped frames.
     torn: Vec<usize>,
 }
 
@@ -70,6 +72,8 @@ pub(crate) enum Passage {
 pub struct Partitioning {
     plan: Option<Partitions>,
     left: u64,
+    mdts_left: u64,
+    stalls_left: u64,
     now: Vec<Partition>,
     /// Clients that were ever cut off.
     cut_off: Vec<usize>,
@@ -78,6 +82,8 @@ pub struct Partitioning {
     /// Start times of the calls of client 0.
     calls: BTreeMap<u64, Instant>,
     rng: Rng,
+    /// A separate stream for faults of metadata targets.
+    mdt_rng: Rng,
 }
 
 impl Partitioning {
@@ -89,28 +95,35 @@ impl Partitioning {
         Partitioning {
             plan: planned,
             left,
+            mdts_left: plan.disturbances.mdt_partitions.map_or(0, |planned| planned.count),
+            stalls_left: plan.disturbances.stalls.map_or(0, |stalls| stalls.count),
             now: Vec::new(),
             cut_off: Vec::new(),
             connected: BTreeSet::new(),
             calls: BTreeMap::new(),
             rng,
+            mdt_rng: Rng::new(plan.seed ^ 0x9a28_9a29),
         }
     }
 
     fn find(&mut self, from: Node, to: Node) -> Option<&mut Partition> {
-        let (client, server, to_server) = match (from, to) {
-            (Node::Client(client), Node::Server(server)) => (client, server, true),
-            (Node::Server(server), Node::Client(client)) => (client, server, false),
-            _ => return None,
-        };
         self.now.iter_mut().find(|partition| {
-            let stops = match partition.direction {
-                Direction::Both => true,
-                Direction::ToServers => to_server,
-                Direction::ToClient => !to_server,
-            };
-            stops && partition.client == client && partition.server.is_none_or(|only| only == server)
+            let is_server =
+                |node| matches!(node, Node::Server(server) if partition.server.is_none_or(|only| only == server));
+            let (forth, back) = (partition.node == from && is_server(to), partition.node == to && is_server(from));
+            match partition.direction {
+                Direction::Both => forth || back,
+                Direction::ToServers => forth,
+                Direction::ToNode => back,
+            }
         })
+    }
+
+    /// Draws the direction of a partition, its duration, and whether frames arrive after it.
+    fn draw(rng: &mut Rng, planned: Partitions) -> (Direction, Duration, bool) {
+        let direction = [Direction::Both, Direction::ToServers, Direction::ToNode][rng.below(3) as usize];
+        let time = rng.range(planned.least.as_millis() as u64, planned.most.as_millis() as u64);
+        (direction, Duration::from_millis(time), rng.chance(1, 2))
     }
 }
 
@@ -126,7 +139,7 @@ impl World {
     pub(super) fn start_partition(&mut self) {
         let first = usize::from(self.plan.clients > 1);
         let lives = |client: &usize| self.mounts[*client].machine.is_some() && !self.mounts[*client].leaving;
-        let free = |client: &usize| !self.partitioning.now.iter().any(|partition| partition.client == *client);
+        let free = |client: &usize| self.partitioning.now.iter().all(|other| other.node != Node::Client(*client));
         let candidates: Vec<usize> =
             (first..self.plan.clients.min(self.mounts.len())).filter(lives).filter(free).collect();
         let Some(planned) = self.partitioning.plan else { return };
@@ -138,29 +151,95 @@ impl World {
             1 => Some(1),
             _ => Some(own.rng.below(self.servers.len() as u64) as usize),
         };
-        let direction = [Direction::Both, Direction::ToServers, Direction::ToClient][own.rng.below(3) as usize];
-        let time = own.rng.range(planned.least.as_millis() as u64, planned.most.as_millis() as u64);
-        let until = self.now + Duration::from_millis(time);
-        let held = own.rng.chance(1, 2);
+        let (direction, time, held) = Partitioning::draw(&mut own.rng, planned);
+        let until = self.now + time;
         if !own.cut_off.contains(&client) {
             own.cut_off.push(client);
         }
-        own.now.push(Partition { client, server, direction, until, held, torn: Vec::new() });
+        let node = Node::Client(client);
+        own.now.push(Partition { node, server, direction, until, held, torn: Vec::new() });
         self.faults.counts.partitions += 1;
-        self.trace.note(self.now, &[50, client as u64, time], || {
+        self.trace.note(self.now, &[50, client as u64, time.as_millis() as u64], || {
             let whom = server.map_or("all servers".to_owned(), |server| self.servers[server].name.to_string());
-            format!("client {client} is cut off from {whom} for {time} ms: {direction:?}, held {held}")
+            format!("client {client} is cut off from {whom} for {time:?}: {direction:?}, held {held}")
         });
-        self.push(until, WorldEvent::Fault(Fault::EndPartition { client }));
+        self.push(until, WorldEvent::Fault(Fault::EndPartition { node }));
     }
 
-    /// Ends the partition of a client.
-    pub(super) fn end_partition(&mut self, client: usize) {
-        let Some(at) = self.partitioning.now.iter().position(|partition| partition.client == client) else { return };
+    /// Schedules the next partition of two metadata targets.
+    pub(super) fn plan_mdt_partition(&mut self) {
+        let planned = self.plan.disturbances.mdt_partitions.filter(|_| self.partitioning.mdts_left > 0);
+        let Some(planned) = planned else { return };
+        let delay = around(&mut self.partitioning.mdt_rng, planned.every);
+        self.after(delay, WorldEvent::Fault(Fault::PartitionMdts));
+    }
+
+    /// Cuts two metadata targets off from each other.
+    pub(super) fn start_mdt_partition(&mut self) {
+        let mdts = self.mdts();
+        let own = &mut self.partitioning;
+        let Some(planned) = self.plan.disturbances.mdt_partitions else { return };
+        own.mdts_left -= 1;
+        let (Some(&one), Some(&other)) = (own.mdt_rng.pick(&mdts), own.mdt_rng.pick(&mdts)) else { return };
+        let node = Node::Server(one);
+        let (direction, time, held) = Partitioning::draw(&mut own.mdt_rng, planned);
+        if one == other || own.now.iter().any(|partition| partition.node == node) {
+            return;
+        }
+        let until = self.now + time;
+        own.now.push(Partition { node, server: Some(other), direction, until, held, torn: Vec::new() });
+        self.faults.counts.mdt_partitions += 1;
+        self.trace.note(self.now, &[52, one as u64, other as u64, time.as_millis() as u64], || {
+            let (one, other) = (&self.servers[one].name, &self.servers[other].name);
+            format!("{one} is cut off from {other} for {time:?}: {direction:?}, held {held}")
+        });
+        self.push(until, WorldEvent::Fault(Fault::EndPartition { node }));
+    }
+
+    /// Ends all partitions of metadata targets.
+    pub(super) fn end_mdt_partitions(&mut self) {
+        for server in self.mdts() {
+            self.end_partition(Node::Server(server));
+        }
+    }
+
+    /// Schedules the next stall of a disk.
+    pub(super) fn plan_stall(&mut self) {
+        let Some(planned) = self.plan.disturbances.stalls.filter(|_| self.partitioning.stalls_left > 0) else { return };
+        let delay = around(&mut self.partitioning.mdt_rng, planned.every);
+        self.after(delay, WorldEvent::Fault(Fault::Stall));
+    }
+
+    /// The disk of some metadata target stands still: what it commits becomes durable later.
+    pub(super) fn stall(&mut self) {
+        let mdts = self.mdts();
+        let own = &mut self.partitioning;
+        let Some(planned) = self.plan.disturbances.stalls else { return };
+        own.stalls_left -= 1;
+        let Some(&server) = own.mdt_rng.pick(&mdts) else { return };
+        let time = Duration::from_micros(own.mdt_rng.range(1, planned.most.as_micros() as u64));
+        self.faults.counts.stalls += 1;
+        let server = &mut self.servers[server];
+        server.committing = server.committing.max(self.now + time);
+        self.trace.note(self.now, &[53, time.as_micros() as u64], || {
+            format!("the disk of {} stalls for {time:?}", server.name)
+        });
+    }
+
+    /// Ends the partition of a node.
+    pub(super) fn end_partition(&mut self, node: Node) {
+        let Some(at) = self.partitioning.now.iter().position(|partition| partition.node == node) else { return };
         let partition = self.partitioning.now.swap_remove(at);
-        self.trace.note(self.now, &[51, client as u64], || format!("client {client} is cut off no longer"));
-        for conn in partition.torn {
-            self.cut(conn);
+        let word = match node {
+            Node::Client(client) => client as u64,
+            _ => u64::MAX,
+        };
+        self.trace.note(self.now, &[51, word], || format!("{node:?} is cut off no longer"));
+        // Frames that would arrive after the planned end are lost if it ends earlier.
+        if !partition.held || self.now < partition.until {
+            for conn in partition.torn {
+                self.cut(conn);
+            }
         }
     }
 
@@ -168,12 +247,11 @@ impl World {
     pub(super) fn passage(&mut self, conn: usize, from: Node, to: Node) -> Passage {
         match self.partitioning.find(from, to) {
             None => Passage::Free,
-            Some(partition) if partition.held => Passage::Held(partition.until),
             Some(partition) => {
                 if !partition.torn.contains(&conn) {
                     partition.torn.push(conn);
                 }
-                Passage::Lost
+                if partition.held { Passage::Held(partition.until) } else { Passage::Lost }
             }
         }
     }
@@ -194,7 +272,8 @@ impl World {
     /// another wants its lock: the time since its connection broke counts.
     pub fn all_are_joined(&self) -> bool {
         let own = &self.partitioning;
-        own.now.is_empty() && own.cut_off.iter().all(|client| self.is_back(*client))
+        let is_client = |partition: &Partition| matches!(partition.node, Node::Client(_));
+        !own.now.iter().any(is_client) && own.cut_off.iter().all(|client| self.is_back(*client))
     }
 
     /// Whether a client has a working session with each target whose eviction could lose something; true for clients that are
@@ -251,9 +330,8 @@ impl World {
             {
                 self.fail(format!("client {client}, which was never cut off, is evicted: target {name} {line}"));
             }
-            // All objects are on MDT0000.
-            let names = name.kind == TargetKind::Mdt && name.index.0 == 0;
-            let eviction = Eviction { client, target: name.to_string(), names, at: self.now, learned: None };
+            let mdt = (name.kind == TargetKind::Mdt).then_some(name.index.0);
+            let eviction = Eviction { client, target: name.to_string(), mdt, at: self.now, learned: None };
             self.sched.note_eviction(eviction);
         }
     }
@@ -264,8 +342,10 @@ impl World {
             && (self.plan.evicts() || self.plan.liar)
             && !self.sched.learned_of_eviction(client, target, self.now)
         {
-            let (target, names) = (target.to_owned(), target.contains("MDT"));
-            self.sched.note_eviction(Eviction { client, target, names, at: self.now, learned: Some(self.now) });
+            let named = self.servers.iter().map(|server| &server.name).find(|name| name.to_string() == target);
+            let mdt = named.filter(|name| name.kind == TargetKind::Mdt).map(|name| name.index.0);
+            let eviction = Eviction { client, target: target.to_owned(), mdt, at: self.now, learned: Some(self.now) };
+            self.sched.note_eviction(eviction);
         }
     }
 
@@ -299,7 +379,9 @@ impl World {
             let waited = self.now.since(begun).as_millis() as u64;
             self.faults.counts.longest_wait_ms = self.faults.counts.longest_wait_ms.max(waited);
             let crashes = self.faults.counts.crashes + self.faults.counts.deaths;
-            let limit = if crashes == 0 { HELD_UP_MAX } else { HELD_UP_MAX + RECOVERY_MAX };
+            let mdts = self.plan.disturbances.mdt_partitions.map_or(Duration::ZERO, |planned| planned.most);
+            let stalls = self.plan.disturbances.stalls.map_or(Duration::ZERO, |planned| planned.most);
+            let limit = HELD_UP_MAX + mdts + stalls + if crashes == 0 { Duration::ZERO } else { RECOVERY_MAX };
             if waited > limit.as_millis() as u64 {
                 self.fail(format!("during a partition of others a call of client 0 waited for {waited} ms"));
             }
@@ -335,12 +417,13 @@ mod tests {
         let until = world.now + planned.most;
         let (client, direction) = (1, Direction::Both);
         world.partitioning.cut_off.push(client);
-        let partition = Partition { client, server: None, direction, until, held: false, torn: Vec::new() };
+        let node = Node::Client(client);
+        let partition = Partition { node, server: None, direction, until, held: false, torn: Vec::new() };
         world.partitioning.now.push(partition);
         world.note_disturbed();
         world.run(until, |_| false).unwrap();
         assert!(!world.all_are_joined());
-        world.end_partition(client);
+        world.end_partition(node);
         world.note_disturbed();
         assert!(!world.all_are_joined(), "its connections are gone");
         let sched = world.sched.clone();

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use ost::mem_data::MemData;
 use proto::{Errno, Nid, TargetKind, TargetName};
-use stdx::{Faults, Instant};
+use stdx::{Faults, Instant, Rng};
 use store::{Engine, MemEngine};
 use target::{DataOp, DataResult, DataSpace, Effect, Event, Format, Options, Service, Target};
 
@@ -214,9 +214,11 @@ impl Server {
         if plan.disk_faults.fill_every.is_some() {
             engine.set_reserve(RESERVE);
         }
+        // Drawn, as that of a real target: targets derive the identities of their sessions with each other from it.
+        let mut rng = Rng::new(plan.seed ^ 0x0d15_c01d ^ (position << 1 | u64::from(replaces)) << 40);
         let format = Format {
             name: name.clone(),
-            uuid: u128::from(plan.seed) << 64 | u128::from(replaces) << 32 | u128::from(position + 1),
+            uuid: u128::from(rng.u64()) << 64 | u128::from(rng.u64()),
             mgs: vec![nid_of(TargetKind::Mgt, 0)],
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wall_ns: crate::world::WALL_START_NS,
@@ -280,7 +282,11 @@ impl Server {
         self.committing = now;
         self.machine = Some(match self.name.kind {
             TargetKind::Mgt => Box::new(Target::new(mgt::Mgt::new(), options, last, now)),
-            TargetKind::Mdt => Box::new(Target::new(mdt::Mdt::new(mdt::Settings::default()), options, last, now)),
+            TargetKind::Mdt => {
+                // Any user may place directories.
+                let settings = mdt::Settings { enable_remote_dir_gid: -1, ..mdt::Settings::default() };
+                Box::new(Target::new(mdt::Mdt::new(settings), options, last, now))
+            }
             TargetKind::Ost => Box::new(Target::new(ost::Ost::new(), options, last, now)),
         });
     }

@@ -12,6 +12,10 @@ pub enum Strike {
     Crash(usize),
     /// The same, and what was written but not synced is lost.
     Power(usize),
+    /// Two servers are killed after some event.
+    CrashBoth(usize, usize),
+    /// A client dies after some event.
+    Die(usize),
     /// A frame is lost, and its connection breaks.
     Lose,
     /// A frame is duplicated.
@@ -41,6 +45,13 @@ const LATE: Duration = Duration::from_secs(2);
 /// Time until a killed server restarts.
 const PAUSE: Duration = Duration::from_millis(1);
 
+impl Strike {
+    /// Whether its steps are events rather than frames.
+    fn is_after_event(self) -> bool {
+        matches!(self, Strike::Crash(_) | Strike::Power(_) | Strike::CrashBoth(..) | Strike::Die(_))
+    }
+}
+
 impl Trap {
     /// A fault at this step.
     pub fn new(strike: Strike, step: u64) -> Trap {
@@ -61,17 +72,25 @@ impl Trap {
 impl World {
     /// Counts an event.
     pub(super) fn trap_event(&mut self) {
-        if let Some(trap) = &mut self.trap
-            && let Strike::Crash(server) | Strike::Power(server) = trap.strike
-            && trap.step()
-        {
-            self.push(self.now, WorldEvent::Kill { server });
+        let Some(trap) = self.trap.as_mut().filter(|trap| trap.strike.is_after_event()) else { return };
+        let strike = trap.strike;
+        if !trap.step() {
+            return;
+        }
+        match strike {
+            Strike::Crash(server) | Strike::Power(server) => self.push(self.now, WorldEvent::Kill { server }),
+            Strike::CrashBoth(one, other) => {
+                self.push(self.now, WorldEvent::Kill { server: one });
+                self.push(self.now, WorldEvent::Kill { server: other });
+            }
+            Strike::Die(client) => self.push(self.now, WorldEvent::Die { client }),
+            _ => {}
         }
     }
 
     /// Counts a frame. Returns its fate if the fault strikes it.
     pub(super) fn trap_frame(&mut self) -> Option<Fate> {
-        let trap = self.trap.as_mut().filter(|trap| !matches!(trap.strike, Strike::Crash(_) | Strike::Power(_)))?;
+        let trap = self.trap.as_mut().filter(|trap| !trap.strike.is_after_event())?;
         if !trap.step() {
             return None;
         }
@@ -83,7 +102,7 @@ impl World {
                 fate.cut_after = None;
                 self.push(self.now + LATE, WorldEvent::Kill { server });
             }
-            Strike::Lose | Strike::Crash(_) | Strike::Power(_) => {}
+            _ => {}
         }
         Some(fate)
     }

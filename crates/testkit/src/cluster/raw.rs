@@ -49,9 +49,14 @@ impl Cluster {
 
     /// A connection to a target, with an export there.
     pub fn raw_export(&mut self, target: &str) -> RawExport {
+        self.raw_export_of(target, ClientUuid(1 << 64 | self.raws.len() as u128))
+    }
+
+    /// The same for a client that has exports at several targets.
+    pub fn raw_export_of(&mut self, target: &str, client: ClientUuid) -> RawExport {
         let raw = self.raw(self.server(target));
         let connect = ConnectReq {
-            client_uuid: ClientUuid(1 << 64 | raw as u128).0.to_be_bytes().to_vec().into(),
+            client_uuid: client.0.to_be_bytes().to_vec().into(),
             target: target.into(),
             features: features::SUPPORTED,
             version: PROTOCOL_VERSION,
@@ -59,12 +64,36 @@ impl Cluster {
             ..ConnectReq::default()
         };
         let mut export = RawExport { raw, handle: Handle(0), xid: Xid(0) };
-        export.handle = self.raw_call(&mut export, Opcode::Connect, &connect).header.export;
-        export
+        // A target that recovers lets no new client in; a knock starts its clock.
+        for _ in 0..20 {
+            let answer = self.raw_try(&mut export, Opcode::Connect, &connect);
+            if answer.header.status == 0 {
+                export.handle = answer.header.export;
+                return export;
+            }
+            self.pass(Duration::from_secs(10));
+        }
+        panic!("{target} does not let a client in: {:#?}", self.log);
     }
 
     /// A request and its answer, which is no error.
     pub fn raw_call(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message) -> Frame {
+        let answer = self.raw_try(export, opcode, body);
+        assert_eq!(answer.header.status, 0, "{opcode:?}");
+        answer
+    }
+
+    /// A request and its answer.
+    pub fn raw_try(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message) -> Frame {
+        self.raw_ask(export, opcode, body);
+        self.pass(Duration::from_secs(1));
+        let inbox = &mut self.raws[export.raw].inbox;
+        let answer = inbox.iter().position(|frame| frame.header.xid == export.xid).expect("an answer");
+        inbox.remove(answer)
+    }
+
+    /// A request whose answer is not awaited.
+    pub fn raw_ask(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message) {
         export.xid = Xid(export.xid.0 + 1);
         let header = Header {
             opcode: opcode as u16,
@@ -76,11 +105,5 @@ impl Cluster {
             ..Header::default()
         };
         self.raw_send(export.raw, Frame::new(header, body, Bytes::new()));
-        self.pass(Duration::from_secs(1));
-        let inbox = &mut self.raws[export.raw].inbox;
-        let answer = inbox.iter().position(|frame| frame.header.xid == export.xid).expect("an answer");
-        let answer = inbox.remove(answer);
-        assert_eq!(answer.header.status, 0, "{opcode:?}");
-        answer
     }
 }

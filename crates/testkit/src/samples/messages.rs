@@ -167,8 +167,52 @@ fn setattr() -> SetattrOp {
     }
 }
 
+fn cross_attempt(n: u32) -> CrossAttempt {
+    CrossAttempt { mdt: n, instance: big(u64::from(n) + 1), serial: big(u64::from(n) + 2) }
+}
+
+fn cross_part() -> CrossPart {
+    CrossPart { mdt: 9, acts: vec![cross_act(Act::AddName(name_act()))] }
+}
+
+fn cross_act(act: Act) -> CrossAct {
+    CrossAct { now_ns: negative(1), act: Some(act) }
+}
+
+fn name_act() -> NameAct {
+    NameAct { parent: fid(1), name: bytes("name"), fid: fid(3), mode: 5, mdt: 6 }
+}
+
+fn make_act() -> MakeAct {
+    MakeAct { fid: fid(1), client: bytes("client"), inode: bytes("inode") }
+}
+
+fn unlink_act() -> UnlinkAct {
+    UnlinkAct {
+        fid: fid(1),
+        parent: fid(3),
+        name: bytes("name"),
+        parent_mode: 5,
+        parent_uid: 6,
+        rmdir: true,
+        cred: Some(cred(7)),
+    }
+}
+
+fn elsewhere() -> Elsewhere {
+    Elsewhere { fid: fid(30), mdt: big(32) as u32 }
+}
+
 fn create() -> CreateOp {
-    CreateOp { parent: fid(1), name: bytes("name"), fid: fid(4), mode: 7, rdev: big(8), symlink: bytes("target") }
+    CreateOp {
+        parent: fid(1),
+        name: bytes("name"),
+        fid: fid(4),
+        mode: 7,
+        rdev: big(8),
+        symlink: bytes("target"),
+        mdt: Some(big(9) as u32),
+    }
 }
 
 fn link() -> LinkOp {
@@ -321,6 +365,34 @@ samples! {
     "GlCallback" = GlCallback { handle: big(1), cookie: big(2), resource: resource(3), serial: big(7) };
     "GlReply" = GlReply { handle: big(1), lvb: Some(lvb(2)), serial: big(7), mode: LockMode::Pr as i32 };
 
+    "Elsewhere" = elsewhere();
+    "CrossAttempt" = cross_attempt(1);
+    "CrossPart" = cross_part();
+    "CrossAct/AddName" = cross_act(Act::AddName(name_act()));
+    "CrossAct/RemoveName" = cross_act(Act::RemoveName(name_act()));
+    "CrossAct/Make" = cross_act(Act::Make(make_act()));
+    "CrossAct/Unlink" = cross_act(Act::Unlink(unlink_act()));
+    "NameAct" = name_act();
+    "MakeAct" = make_act();
+    "UnlinkAct" = unlink_act();
+    "CrossSessionReq" = CrossSessionReq { mdt: 1, session: big(2), instance: big(3) };
+    "CrossSessionRep" = CrossSessionRep { prepared: vec![cross_attempt(1)], done: vec![cross_attempt(4)] };
+    "CrossPrepareReq" = CrossPrepareReq {
+        session: big(1),
+        attempt: cross_attempt(2),
+        age: big(5),
+        age_mdt: 6,
+        part: Some(cross_part()),
+        members: vec![7, 8],
+    };
+    "CrossPrepareRep" = CrossPrepareRep { busy: true, errno: 39, attr: Some(attr(1)) };
+    "CrossTellReq" = CrossTellReq {
+        commit: vec![cross_attempt(1)],
+        abort: vec![cross_attempt(4)],
+        forget: vec![cross_attempt(7)],
+    };
+    "CrossFree" = CrossFree { attempt: cross_attempt(1) };
+
     "Cred" = cred(1);
     "Attr" = attr(1);
     "Layout" = layout(1);
@@ -340,6 +412,7 @@ samples! {
         copy: Some(layout(139)),
         write_back_credits: 169,
         whiteout_attr: Some(attr(170)),
+        elsewhere: Some(elsewhere()),
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
     "ReintReq/create" = reint(Reint::Create(create()));
@@ -414,7 +487,7 @@ samples! {
         disk: big(7),
     };
     "Fid2pathReq" = Fid2pathReq { fid: fid(1), cred: Some(cred(4)) };
-    "Fid2pathRep" = Fid2pathRep { paths: vec![bytes("a/b"), bytes("c")] };
+    "Fid2pathRep" = Fid2pathRep { paths: vec![bytes("a/b"), bytes("c")], from: vec![fid(5), fid(6)] };
 
     "RegisterReq" = RegisterReq {
         target: "target".into(),

@@ -5,7 +5,7 @@
 use super::{big, negative};
 use core::fmt::Debug;
 use proto::Bytes;
-use proto::msg::{Config, Layout, Param, Pool, SequenceRange, TargetEntry};
+use proto::msg::{Config, CrossPart, Layout, Param, Pool, SequenceRange, TargetEntry};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
@@ -172,7 +172,7 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record(
         "Entry",
         EntryKey { dir: big(1), cookie: big(2) },
-        Entry { name: bytes("name"), fid: Some(fid(3)), kind: 5, ino: big(6) },
+        Entry { name: bytes("name"), fid: Some(fid(3)), kind: 5, ino: big(6), mdt: Some(big(7) as u32) },
     );
     v.record("Oi", fid(1), Oi { ino: big(2) });
     v.record("Orphan", fid(1), Orphan { ino: big(2) });
@@ -180,6 +180,20 @@ pub fn for_each(v: &mut impl Visitor) {
         "DestroyLog",
         ObjectsKey { fid: fid(1), first: 0 },
         DestroyLog { osts: vec![2, 3], client: bytes("sixteen bytes...") },
+    );
+    v.record(
+        "CrossRec",
+        CrossKey { participant: true, mdt: 1, instance: big(2), serial: big(3) },
+        CrossRec {
+            done: true,
+            age: big(1),
+            age_mdt: 2,
+            members: vec![3, 4],
+            parts: vec![CrossPart { mdt: 5, acts: Vec::new() }],
+            client: bytes("sixteen bytes..."),
+            tag: 6,
+            xid: big(7),
+        },
     );
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));

@@ -11,6 +11,7 @@ use fuse::ioctl::{self, Verb};
 use prost::Message;
 use proto::msg::{Layout, Pool};
 
+use super::directories::mdt_of;
 use super::space::spaces;
 use super::{ask, explain, pools};
 use crate::output::{parse_size, say};
@@ -301,8 +302,6 @@ impl LayoutView {
             () if only.size => Some(self.size().to_string()),
             () if only.index => Some(self.first().to_string()),
             () if only.pool => Some(self.layout.pool.clone()),
-            // There is only one metadata target.
-            () if only.mdt => Some("0".to_owned()),
             () if only.generation => Some(self.layout.generation.to_string()),
             () => None,
         }
@@ -431,7 +430,11 @@ fn below(directory: &Path, get: &Get) -> bool {
 
 fn show(path: &Path, get: &Get, many: bool) -> anyhow::Result<()> {
     let view = LayoutView::of(path, path.is_dir())?;
-    match view.only(&get.only) {
+    let only = match get.only.mdt {
+        true => Some(mdt_of(path)?.to_string()),
+        false => view.only(&get.only),
+    };
+    match only {
         Some(value) if many => say!("{}: {value}", path.display()),
         Some(value) => say!("{value}"),
         None if get.json => say!("{}", view.json()),

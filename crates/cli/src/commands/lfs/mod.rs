@@ -1,5 +1,6 @@
 //! `lfs`: information about files and targets. Verbs with a path ask the mount that the path is in.
 
+mod directories;
 pub(crate) mod find;
 mod layout;
 mod migrate;
@@ -69,6 +70,11 @@ pub(crate) enum Command {
     Setstripe(layout::Set),
     /// Print the layout of files, or the one for a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
+    /// Make directories, on a metadata target of your choice; example: lfs mkdir -i 1 /mnt/dir
+    #[command(alias = "setdirstripe")]
+    Mkdir(directories::Make),
+    /// Print the metadata target of directories; example: lfs getdirstripe -m /mnt/dir
+    Getdirstripe(directories::Get),
     /// List the pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
     #[command(name = "pool_list")]
     PoolList {
@@ -108,11 +114,15 @@ pub(crate) enum Command {
 }
 
 /// Options of Lustre's that this version lacks, for verbs that it has.
-const LACKING_OPTIONS: [(&str, &[&str]); 6] = [
+const LACKING_OPTIONS: [(&str, &[&str]); 8] = [
     ("df", &["-l", "--lazy"]),
     (
         "fid2path",
         &["-0", "-c", "-f", "-n", "--cur", "--link", "--name", "--print-fid", "--print0", "--print-link", "--rec"],
+    ),
+    (
+        "getdirstripe",
+        &["-D", "-O", "-T", "-X", "-r", "-v", "--default", "--max-inherit", "--max-inherit-rr", "--obd", "--recursive"],
     ),
     (
         "getstripe",
@@ -145,6 +155,31 @@ const LACKING_OPTIONS: [(&str, &[&str]); 6] = [
             "--mirror-index",
             "--no-follow",
             "--obd",
+        ],
+    ),
+    (
+        "mkdir",
+        &[
+            "-C",
+            "-D",
+            "-H",
+            "-T",
+            "-X",
+            "-c",
+            "-d",
+            "-f",
+            "-x",
+            "--count",
+            "--default",
+            "--delete",
+            "--foreign",
+            "--max-inherit",
+            "--max-inherit-rr",
+            "--mdt-count",
+            "--mdt-hash",
+            "--mdt-overcount",
+            "--overstripe-count",
+            "--xattr",
         ],
     ),
     (
@@ -214,12 +249,11 @@ pub(crate) fn lacks_option(verb: &str, option: &str) -> bool {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 32] = [
+const LACKING: [&str; 29] = [
     "changelog",
     "changelog_clear",
     "data_version",
     "flushctx",
-    "getdirstripe",
     "getname",
     "getsom",
     "heat_get",
@@ -235,7 +269,6 @@ const LACKING: [&str; 32] = [
     "hsm_state",
     "ladvise",
     "mirror",
-    "mkdir",
     "mv",
     "pcc",
     "project",
@@ -243,7 +276,6 @@ const LACKING: [&str; 32] = [
     "quotacheck",
     "rm_entry",
     "rmfid",
-    "setdirstripe",
     "setquota",
     "som_sync",
     "swap_layouts",
@@ -281,6 +313,10 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Setstripe(wish) => layout::set(&wish)?,
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
+        Command::Mkdir(wish) => {
+            return Ok(if directories::make(&wish)? { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        Command::Getdirstripe(get) => directories::get(&get)?,
         Command::Migrate(wish) => return migrate::run(&wish),
         Command::Find(find) => return find::run(&find),
         Command::Mdts { json: true, path } => {

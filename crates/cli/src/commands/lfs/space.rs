@@ -24,6 +24,10 @@ impl TargetSpace {
         self.name.contains("-OST")
     }
 
+    pub(super) fn is_mdt(&self) -> bool {
+        self.name.contains("-MDT")
+    }
+
     /// Its index.
     pub(super) fn index(&self) -> u32 {
         self.name.parse::<proto::TargetName>().map_or(0, |name| name.index.0)

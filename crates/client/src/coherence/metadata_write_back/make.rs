@@ -146,7 +146,7 @@ pub(crate) fn create(
         let epoch = node.validity.update_epoch();
         node.dir_mut().complete_epoch = Some(epoch);
     }
-    let op = CreateOp { parent: above.fid, name: name.clone(), fid, mode, rdev, symlink: target.clone() };
+    let op = CreateOp { parent: above.fid, name: name.clone(), fid, mode, rdev, symlink: target.clone(), mdt: None };
     let what = What::Create { ino: fid.ino(), parent, name: name.clone() };
     done(cx, (dest, leased.version), fid.ino(), want, Reint::Create(op), what);
     Ok(Some(fid.ino()))

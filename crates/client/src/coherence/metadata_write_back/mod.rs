@@ -337,6 +337,16 @@ pub(crate) fn all_drained(cx: &mut Cx<'_>) -> Run<()> {
     dests.into_iter().try_for_each(|dest| drained(cx, dest))
 }
 
+/// Before a request for a change with parts on several metadata targets: waits until all changes made so far are
+/// answered. That change is durable when it is answered, and nothing that the programs did before it may be lost then.
+pub(crate) fn before_cross_change(cx: &mut Cx<'_>) -> Run<()> {
+    if !cx.began(Step::Main) && !cx.began(Step::AllDrained) {
+        all_drained(cx)?;
+        cx.set_memo(Step::AllDrained, 1);
+    }
+    Ok(())
+}
+
 /// Waits until the changes of an object are answered.
 pub(crate) fn settled(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     match cx.w.nodes.get(ino).filter(|node| node.is_held(Hold::Unsettled)).map(|node| cx.w.mdt_of(node.fid)) {
@@ -590,7 +600,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
         drained(cx, dest)?;
         cx.set_memo(Step::LeaseDrained, 1);
     }
-    local_opens::publish_lease(cx, dest, lock.cookie)
+    local_opens::publish_lease(cx, lock.cookie)
 }
 
 /// A name in a directory is about to be changed by the server, or another name added to the object that it leads to:
@@ -605,7 +615,7 @@ pub(crate) fn end_private(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()>
             let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
             // It may be any object that was made here.
             stdx::mark!("lease_left");
-            local_opens::publish_lease(cx, dest, cookie)?;
+            local_opens::publish_lease(cx, cookie)?;
             if let Some(locks) = cx.w.locks.get_mut(dest) {
                 locks.give_back(cookie);
             }
@@ -617,9 +627,10 @@ pub(crate) fn end_private(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()>
 
 /// See [`end_private`].
 pub(crate) fn end_private_object(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private != 0) else { return Ok(()) };
-    let dest = cx.w.mdt_of(node.fid);
-    local_opens::publish_object(cx, dest, ino)?;
+    if cx.w.nodes.get(ino).is_none_or(|node| node.private == 0) {
+        return Ok(());
+    }
+    local_opens::publish_object(cx, ino)?;
     if let Some(node) = cx.w.nodes.get_mut(ino) {
         node.private = 0;
     }

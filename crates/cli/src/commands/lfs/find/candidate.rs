@@ -99,6 +99,17 @@ impl Facts for Candidate<'_> {
         }
         self.view.as_ref().ok_or(Trouble::Gone)
     }
+
+    fn mdt(&mut self) -> Result<u32, Trouble> {
+        // Links and devices cannot be opened to ask, so the directory is.
+        let answer = match self.number {
+            0 => ioctl::ask_at(self.at, self.place, Verb::MdtIndex, &[]),
+            number => ioctl::ask_fd(self.at, Verb::MdtIndex, &number.to_le_bytes()),
+        };
+        let text = answer.map_err(of_layout)?;
+        let index = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+        index.ok_or_else(|| Trouble::Failed(io::ErrorKind::InvalidData.into()))
+    }
 }
 
 /// Asks the kernel for the attributes of a name.

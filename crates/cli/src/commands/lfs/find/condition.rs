@@ -84,6 +84,11 @@ pub(super) trait Facts {
     /// # Errors
     /// See [`Trouble`].
     fn layout(&mut self) -> Result<&LayoutView, Trouble>;
+    /// The index of its metadata target.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn mdt(&mut self) -> Result<u32, Trouble>;
 }
 
 /// A kind of layout.
@@ -127,17 +132,20 @@ pub(super) enum Cost {
     Entry,
     /// Those from stat.
     Attributes,
-    /// Those in the layout.
+    /// Those that only the mount knows: the layout, the metadata target.
     Layout,
 }
 
 impl Test {
     fn cost(&self) -> Cost {
         match self {
-            Test::Name(_) | Test::DepthAtLeast(_) | Test::Kind(_) | Test::Mdt(_) => Cost::Entry,
-            Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) | Test::Pool(_) => {
-                Cost::Layout
-            }
+            Test::Name(_) | Test::DepthAtLeast(_) | Test::Kind(_) => Cost::Entry,
+            Test::Mdt(_)
+            | Test::Osts(_)
+            | Test::StripeCount(_)
+            | Test::StripeSize(_)
+            | Test::Pattern(_)
+            | Test::Pool(_) => Cost::Layout,
             _ => Cost::Attributes,
         }
     }
@@ -157,8 +165,7 @@ impl Test {
             Test::User(uid) => facts.attributes()?.uid == *uid,
             Test::Group(gid) => facts.attributes()?.gid == *gid,
             Test::Permissions(permissions) => permissions.hold(facts.attributes()?.mode),
-            // There is only one metadata target.
-            Test::Mdt(targets) => targets.contains(&0),
+            Test::Mdt(targets) => targets.contains(&facts.mdt()?),
             Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) | Test::Pool(_) => {
                 match facts.kind()? {
                     FileType::RegularFile => self.holds_of_file(facts.layout()?),
@@ -267,6 +274,10 @@ mod tests {
             self.asked = self.asked.max(Some(Cost::Layout));
             Ok(&self.layout)
         }
+        fn mdt(&mut self) -> Result<u32, Trouble> {
+            self.asked = self.asked.max(Some(Cost::Layout));
+            Ok(1)
+        }
     }
 
     const NOW: i64 = 1_000_000;
@@ -328,8 +339,8 @@ mod tests {
             (Test::User(7), true),
             (Test::Group(7), false),
             (Test::Permissions(Permissions::All(0o600)), true),
-            (Test::Mdt(vec![0]), true),
-            (Test::Mdt(vec![1]), false),
+            (Test::Mdt(vec![0, 1]), true),
+            (Test::Mdt(vec![0]), false),
             (Test::Osts(vec![0, 3]), true),
             (Test::Osts(vec![0, 2]), false),
             (Test::StripeCount(Range::plain("2").unwrap()), true),

@@ -1,0 +1,227 @@
+//! Stories about directories on another metadata target than their name.
+
+use super::Act::{Arm, Begin, Crash, Do, Join, JoinAny, JoinDead, Mark, Planned, Power, Slow, Wait, Within};
+use super::stories::{mkdir, mknod, path, stat};
+use super::{Act, MDT, Story};
+use crate::kernel::PLACES_DIRECTORIES;
+use crate::model::{Op, Path};
+use crate::world::trap::Strike;
+
+/// The second metadata target, which comes after the object targets.
+const FAR: usize = 4;
+
+/// Every fault that a change of two metadata targets can meet: coordinator, participant, both, and the messages.
+const ALL: &[Strike] = &[
+    Strike::Crash(MDT),
+    Strike::Crash(FAR),
+    Strike::CrashBoth(MDT, FAR),
+    Strike::Power(MDT),
+    Strike::Lose,
+    Strike::Double,
+    Strike::LoseAndCrash(MDT),
+    Strike::LoseAndCrash(FAR),
+];
+/// The same, and the death of the client that asks for the change.
+const DEADLY: &[Strike] = &[Strike::Die(0), Strike::Crash(MDT), Strike::Crash(FAR)];
+
+/// All stories of this module.
+pub(super) const STORIES: &[Story] = &[
+    Story {
+        name: "remote-mkdir",
+        what: "a directory is made on another metadata target, and files in it by two clients",
+        acts: remote_mkdir,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-rmdir",
+        what: "a directory on another metadata target is removed by another client once it is empty, and made again",
+        acts: remote_rmdir,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-back",
+        what: "a directory lies on the first metadata target, below one on the second",
+        acts: remote_back,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-race",
+        what: "two clients make, and then remove, one directory on another metadata target: each succeeds once",
+        acts: remote_race,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-of-dead",
+        what: "a client dies while it makes and removes directories on another metadata target: wholly or not at all",
+        acts: remote_of_dead,
+        strikes: DEADLY,
+    },
+    Story {
+        name: "remote-refused",
+        what: "renames and links across metadata targets are refused, others there are not",
+        acts: remote_refused,
+        strikes: &[],
+    },
+    Story {
+        name: "remote-in-doubt",
+        what: "a change is in doubt while a participant's disk stands still: everything else goes on",
+        acts: remote_in_doubt,
+        strikes: &[],
+    },
+    Story {
+        name: "remote-durable",
+        what: "a directory that was made on another metadata target is there after a power failure of both",
+        acts: remote_durable,
+        strikes: &[],
+    },
+];
+
+fn two() -> Act {
+    Planned(|plan| plan.mdts = 2)
+}
+
+fn make(at: &str, mdt: u32) -> Op {
+    Op::MkdirOn { path: path(at), mode: 0o755, mdt: if PLACES_DIRECTORIES { mdt } else { 0 } }
+}
+
+fn rmdir(at: &str) -> Op {
+    Op::Rmdir { path: path(at) }
+}
+
+fn unlink(client: usize, at: &str) -> Act {
+    Do(client, Op::Unlink { path: path(at) })
+}
+
+/// Looks at the story's directory.
+fn root(client: usize) -> Act {
+    Do(client, Op::Stat { path: Path::new() })
+}
+
+fn list(client: usize, at: &str) -> Act {
+    Do(client, Op::List { path: path(at), plus: true, bytes: 4096 })
+}
+
+fn remote_mkdir() -> Vec<Act> {
+    vec![
+        two(),
+        Arm,
+        Do(0, make("d", 1)),
+        stat(1, "d"),
+        mknod(0, "d/f"),
+        mknod(1, "d/g"),
+        list(0, "d"),
+        Do(1, make("d", 0)),
+        root(0),
+    ]
+}
+
+fn remote_rmdir() -> Vec<Act> {
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        mknod(0, "d/f"),
+        Arm,
+        Do(1, rmdir("d")),
+        unlink(1, "d/f"),
+        Do(1, rmdir("d")),
+        stat(0, "d"),
+        Do(0, make("d", 1)),
+        list(1, "d"),
+        root(1),
+    ]
+}
+
+fn remote_back() -> Vec<Act> {
+    vec![
+        two(),
+        Arm,
+        Do(0, make("d", 1)),
+        Do(1, make("d/e", 0)),
+        mknod(0, "d/e/f"),
+        list(1, "d/e"),
+        unlink(1, "d/e/f"),
+        Do(0, rmdir("d/e")),
+        Do(1, rmdir("d")),
+        root(0),
+    ]
+}
+
+fn remote_race() -> Vec<Act> {
+    vec![
+        two(),
+        root(1),
+        Arm,
+        Begin(0, make("d", 1)),
+        Begin(1, make("d", 1)),
+        JoinAny,
+        JoinAny,
+        stat(0, "d"),
+        Begin(0, rmdir("d")),
+        Begin(1, rmdir("d")),
+        JoinAny,
+        JoinAny,
+        stat(1, "d"),
+        root(0),
+    ]
+}
+
+fn remote_of_dead() -> Vec<Act> {
+    vec![
+        two(),
+        Do(0, make("e", 1)),
+        Arm,
+        Begin(0, make("d", 1)),
+        Begin(0, rmdir("e")),
+        JoinDead(1),
+        JoinDead(1),
+        mknod(1, "f"),
+        root(1),
+    ]
+}
+
+fn remote_refused() -> Vec<Act> {
+    let rename = |from, to| Do(0, Op::Rename { from: path(from), to: path(to), flags: 0 });
+    let link = |from, to| Do(0, Op::Link { from: path(from), to: path(to) });
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        Do(0, make("d/e", 1)),
+        mknod(0, "f"),
+        mknod(0, "d/f"),
+        rename("f", "d/g"),
+        rename("d/f", "g"),
+        rename("d", "c"),
+        link("f", "d/g"),
+        link("d/f", "g"),
+        rename("d/f", "d/e/f"),
+        link("d/e/f", "d/g"),
+        rename("d/e", "d/h"),
+        stat(1, "d"),
+        list(1, "d/h"),
+    ]
+}
+
+/// The participant's record reaches its disk after two seconds. Meanwhile the coordinator is killed.
+fn remote_in_doubt() -> Vec<Act> {
+    vec![
+        two(),
+        mkdir(0, "c"),
+        Do(0, make("e", 1)),
+        Slow(FAR, 2_000_000),
+        Begin(0, make("d", 1)),
+        Wait(100_000),
+        Crash(MDT),
+        Wait(100_000),
+        Mark,
+        mknod(1, "c/f"),
+        Within(1_500_000),
+        Slow(FAR, 0),
+        Join,
+        stat(1, "d"),
+        stat(1, "e"),
+    ]
+}
+
+fn remote_durable() -> Vec<Act> {
+    vec![two(), Do(0, make("d", 1)), Power(MDT), Power(FAR), Wait(1_000), mknod(1, "d/f"), stat(0, "d")]
+}

@@ -1,0 +1,254 @@
+//! What the metadata targets say to each other about cross changes: sessions, votes, and outcomes.
+
+use std::collections::BTreeSet;
+
+use prost::Message;
+use proto::msg::{CrossAttempt, CrossFree, CrossPrepareRep, CrossSessionRep, CrossSessionReq, CrossTellReq};
+use proto::{Errno, Frame, Handle, Opcode, TargetKind, TargetName};
+use rpc::client::Outgoing;
+
+use super::coordinator::Why;
+use super::run::{Asked, CHANGES_MAX, Peer, Session, Told, from_wire};
+use super::{Attempt, Member};
+use crate::api::LogLevel;
+use crate::commit::Then;
+use crate::machine::Machine;
+use crate::op::Op;
+
+impl Machine {
+    /// Connects to all other metadata targets of the configuration.
+    pub(crate) fn connect_peers(&mut self) {
+        if self.name.kind != TargetKind::Mdt {
+            return;
+        }
+        for entry in self.config.targets.clone() {
+            let Ok(name) = entry.target.parse::<TargetName>() else { continue };
+            if name.kind != TargetKind::Mdt || name == self.name || self.cross.peers.contains_key(&name.index.0) {
+                continue;
+            }
+            let index = name.index.0;
+            let upstream = self.connect_upstream(&name, &entry.nids);
+            self.cross.peers.insert(index, Peer { upstream, away: Some(self.now), ..Peer::default() });
+        }
+    }
+
+    /// A configuration has arrived: what waits for a target that was not known looks again.
+    pub(crate) fn cross_configured(&mut self) {
+        let waiting = core::mem::take(&mut self.cross.for_session);
+        self.ready.extend(waiting);
+    }
+
+    /// A session with another metadata target can begin: it is connected.
+    pub(crate) fn peer_connected(&mut self, mdt: Member) {
+        let Some(peer) = self.cross.peers.get_mut(&mdt) else { return };
+        peer.session += 1;
+        peer.tell = CrossTellReq::default();
+        let (upstream, session) = (peer.upstream, peer.session);
+        let body = CrossSessionReq { mdt: self.name.index.0, session, instance: self.cross.instance };
+        self.submit_cross(upstream, Opcode::CrossSession, &body, Asked::Session { mdt, session });
+    }
+
+    /// The connection to another metadata target is lost.
+    pub(crate) fn peer_away(&mut self, mdt: Member) {
+        let Some(peer) = self.cross.peers.get_mut(&mdt) else { return };
+        // Answers to what was asked in this session count no longer.
+        peer.session += 1;
+        peer.tell = CrossTellReq::default();
+        peer.away.get_or_insert(self.now);
+        // It may have had to say that they are free.
+        self.ready.extend(core::mem::take(&mut self.cross.busy).into_values());
+        self.cross.coordinator.session_ended(mdt);
+    }
+
+    pub(super) fn submit_cross(&mut self, upstream: usize, opcode: Opcode, body: &impl Message, asked: Asked) {
+        self.submit_to_peer(upstream, Outgoing::new(opcode, body), asked);
+    }
+
+    /// A request to another metadata target was answered.
+    pub(crate) fn peer_answered(&mut self, asked: Asked, result: Result<Frame, Errno>) {
+        let (mdt, session) = match &asked {
+            Asked::Session { mdt, session }
+            | Asked::Prepare { mdt, session, .. }
+            | Asked::Tell { mdt, session, .. } => (*mdt, *session),
+        };
+        if self.cross.peers.get(&mdt).is_none_or(|peer| peer.session != session) {
+            return;
+        }
+        let result = result.and_then(|frame| Errno::from_status(frame.header.status).map(|()| frame));
+        match (asked, result) {
+            (Asked::Session { .. }, Ok(frame)) => {
+                let Ok(report) = frame.decode::<CrossSessionRep>() else { return };
+                let list = |attempts: &[CrossAttempt]| attempts.iter().map(from_wire).collect::<Vec<Attempt>>();
+                self.cross.coordinator.report(mdt, &list(&report.prepared), &list(&report.done));
+                if let Some(peer) = self.cross.peers.get_mut(&mdt) {
+                    peer.away = None;
+                }
+                let waiting = core::mem::take(&mut self.cross.for_session);
+                self.ready.extend(waiting);
+            }
+            (Asked::Session { .. }, Err(errno)) => {
+                let line = format!("MDT{mdt:04x} takes part in no changes over several metadata targets: {errno}");
+                self.log(LogLevel::Warn, line);
+            }
+            (Asked::Prepare { attempt, .. }, Ok(frame)) => {
+                let Ok(rep) = frame.decode::<CrossPrepareRep>() else {
+                    self.cross.coordinator.refused(mdt, attempt, Why::Refused(Errno::EPROTO.raw()));
+                    return;
+                };
+                if rep.busy {
+                    stdx::mark!("cross.busy");
+                    self.cross.coordinator.refused(mdt, attempt, Why::Busy(mdt));
+                } else if rep.errno != 0 {
+                    stdx::mark!("cross.refused");
+                    self.cross.coordinator.refused(mdt, attempt, Why::Refused(rep.errno));
+                } else {
+                    if let (Some(staged), Some(attr)) = (self.cross.staged.get_mut(&attempt), rep.attr) {
+                        staged.attr = Some(attr);
+                    }
+                    self.cross.coordinator.voted(mdt, attempt);
+                }
+            }
+            (Asked::Prepare { attempt, .. }, Err(Errno::ESTALE)) => {
+                self.cross.coordinator.refused(mdt, attempt, Why::GivenUp);
+            }
+            (Asked::Prepare { attempt, .. }, Err(errno)) => {
+                self.cross.coordinator.refused(mdt, attempt, Why::Refused(errno.raw()));
+            }
+            (Asked::Tell { told, .. }, Ok(_)) => {
+                for attempt in &told.commit {
+                    self.cross.coordinator.applied(mdt, from_wire(attempt));
+                }
+                for attempt in told.abort.iter().chain(&told.forget) {
+                    self.cross.coordinator.forgotten(mdt, from_wire(attempt));
+                }
+            }
+            // The next session settles it.
+            (Asked::Tell { .. }, Err(_)) => {}
+        }
+    }
+
+    /// A participant says that a busy attempt may be tried again.
+    pub(crate) fn peer_is_free(&mut self, frame: &Frame) {
+        let Ok(free) = frame.decode::<CrossFree>() else { return };
+        let attempt = from_wire(&free.attempt);
+        match self.cross.busy.remove(&attempt) {
+            Some(op) => self.ready.push_back(op),
+            None if self.cross.staged.contains_key(&attempt) => drop(self.cross.free_early.insert(attempt)),
+            None => {}
+        }
+    }
+
+    /// The participant settles one outcome that it was told.
+    pub(super) fn settled(&mut self, attempt: Attempt) {
+        for id in self.cross.told_of.remove(&attempt).unwrap_or_default() {
+            let Some(told) = self.cross.told.get_mut(&id) else { continue };
+            told.open.remove(&attempt);
+            if told.open.is_empty()
+                && let Some(told) = self.cross.told.remove(&id)
+            {
+                self.done(told.export, &told.asked);
+            }
+        }
+    }
+
+    pub(super) fn told(&mut self, handle: Handle, frame: &Frame) {
+        let Ok(tell) = frame.decode::<CrossTellReq>() else {
+            self.refuse(handle, &frame.header, Errno::EPROTO);
+            return;
+        };
+        let id = self.cross.next_told;
+        self.cross.next_told += 1;
+        let all: BTreeSet<Attempt> = tell.commit.iter().chain(&tell.abort).chain(&tell.forget).map(from_wire).collect();
+        if all.is_empty() {
+            self.done(handle, &frame.header);
+            return;
+        }
+        for attempt in &all {
+            self.cross.told_of.entry(*attempt).or_default().push(id);
+        }
+        self.cross.told.insert(id, Told { export: handle, asked: frame.header, open: all });
+        self.patience_for(handle, &frame.header);
+        for attempt in &tell.commit {
+            self.cross.participant.commit(from_wire(attempt));
+        }
+        for attempt in &tell.abort {
+            let attempt = from_wire(attempt);
+            self.cross.keys.disinterested(attempt);
+            if !self.cross.participant.has(attempt) {
+                self.drop_prepares(|of| of == attempt);
+                // One that waits for capacity may still come.
+                self.cross.aborted.insert(attempt);
+                if self.cross.aborted.len() > CHANGES_MAX {
+                    self.cross.aborted.pop_first();
+                }
+            }
+            self.cross.participant.abort(attempt);
+        }
+        for attempt in &tell.forget {
+            self.cross.participant.forget(from_wire(attempt));
+        }
+    }
+
+    /// Ends the operations of `CrossPrepare`s that wait for something, without an answer.
+    pub(super) fn drop_prepares(&mut self, of: impl Fn(Attempt) -> bool) {
+        let waits = |op: &Op| op.prepares.is_some_and(&of);
+        let mut old: Vec<u64> = self.ops.iter().filter(|(_, op)| waits(op)).map(|(id, _)| *id).collect();
+        old.sort_unstable();
+        for id in old {
+            if let Some(attempt) = self.ops.get(&id).and_then(|op| op.prepares)
+                && self.cross.waiting.remove(&attempt).is_some()
+            {
+                self.cross.keys.release(attempt);
+            }
+            self.drop_op(id);
+        }
+    }
+
+    /// Ends an operation without an answer.
+    pub(super) fn drop_op(&mut self, id: u64) {
+        if let Some(op) = self.unpark(id) {
+            self.end_op(&op);
+            let _ = self.done_with(Handle(op.export.0), &op.asked);
+        }
+    }
+
+    pub(super) fn session_begins(&mut self, handle: Handle, frame: &Frame) {
+        let Ok(asked) = frame.decode::<CrossSessionReq>() else {
+            self.refuse(handle, &frame.header, Errno::EPROTO);
+            return;
+        };
+        let old = self.cross.sessions.get(&asked.mdt);
+        if old.is_some_and(|old| old.instance == asked.instance && old.number >= asked.session) {
+            self.refuse(handle, &frame.header, Errno::ESTALE);
+            return;
+        }
+        let session = Session { number: asked.session, instance: asked.instance, export: handle };
+        self.cross.sessions.insert(asked.mdt, session);
+        // No Prepare of an earlier session may be taken after the report.
+        self.drop_prepares(|attempt| attempt.mdt == asked.mdt);
+        self.cross.aborted.retain(|attempt| attempt.mdt != asked.mdt);
+        let group = self.newest_group();
+        self.patience_for(handle, &frame.header);
+        if let Some(then) = self.when_durable(group, Then::CrossReport(handle, frame.header, asked.mdt)) {
+            self.cross_then(then);
+        }
+    }
+
+    /// Sends what is to be told to other targets.
+    pub(super) fn flush_tells(&mut self) {
+        let list: Vec<Member> = self
+            .cross
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.tell != CrossTellReq::default())
+            .map(|(mdt, _)| *mdt)
+            .collect();
+        for mdt in list {
+            let Some(peer) = self.cross.peers.get_mut(&mdt) else { continue };
+            let told = core::mem::take(&mut peer.tell);
+            let (upstream, session) = (peer.upstream, peer.session);
+            let body = told.clone();
+            self.submit_cross(upstream, Opcode::CrossTell, &body, Asked::Tell { mdt, session, told });
+        }
+    }
+}

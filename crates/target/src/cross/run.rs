@@ -1,0 +1,537 @@
+//! The state of cross changes on a target: its attempts, the parts that it has prepared, who waits for what, and what passes the keys
+//! that are held. The messages are in `peers`, the steps in `steps`.
+
+use core::hash::Hasher;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message;
+use proto::frame::flags;
+use proto::msg::{Attr, CrossAttempt, CrossPart, CrossSessionRep, CrossTellReq};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Xid};
+use rpc::server::{Dirty, SlotRecord, XidState};
+use schema::{CrossKey, CrossRec, Record};
+use siphasher::sip::SipHasher24;
+use stdx::Instant;
+use store::{Key as StoreKey, Value};
+
+use super::coordinator::Coordinator;
+use super::keys::Keys;
+use super::participant::Participant;
+use super::{Age, Attempt, Member};
+use crate::commit::Then;
+use crate::cx::Cx;
+use crate::execute::reply_header;
+use crate::machine::{Machine, Timer};
+use crate::op::{Kind, Op};
+use crate::options::format_features;
+use crate::service::{HeldKey, Hold, Reply, Service, Stop};
+use crate::sharing::Sharing;
+
+/// The view's identifier for the attempts that write records of cross changes.
+pub(super) const OWN_ATTEMPT: store::AttemptId = store::AttemptId(0);
+/// Most cross changes under way on one coordinator; further ones are answered `EINPROGRESS`.
+pub(super) const CHANGES_MAX: usize = 4096;
+/// What waits longer than this for a target that is away, or for a key in doubt, is answered `EINPROGRESS`.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+/// A participant whose lock callbacks are not answered for so long says that it is busy.
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_millis(50);
+/// An attempt that was busy is tried again after this time at the latest.
+pub(super) const BUSY_MAX: Duration = Duration::from_secs(1);
+/// Tells the proof of a cross change from the versions of objects that other replies have in its place.
+pub(super) const PROOF: u64 = 0x6372_6f73_732d_3032;
+
+/// An attempt of this target's own, until it is applied or has ended.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// The request that waits for it.
+    pub(super) op: Option<u64>,
+    /// All parts, this target's first.
+    pub(super) parts: Vec<CrossPart>,
+    pub(super) members: Vec<Member>,
+    pub(super) age: Age,
+    pub(super) client: Option<ClientUuid>,
+    pub(super) tag: Tag,
+    pub(super) xid: Xid,
+    /// The group of its record.
+    pub(super) group: u64,
+    /// The object as a participant described it.
+    pub(super) attr: Option<Attr>,
+    /// Its execution has begun.
+    pub(super) commits: bool,
+}
+
+/// A prepared part of another target's attempt.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) record: CrossRec,
+    /// The group of its record.
+    pub(super) group: u64,
+}
+
+/// The session of a coordinator with this target.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) number: u64,
+    pub(super) instance: u64,
+    pub(super) export: Handle,
+}
+
+/// A `CrossTell` that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) export: Handle,
+    pub(super) asked: Header,
+    pub(super) open: BTreeSet<Attempt>,
+}
+
+/// What is to be told to a participant with the next message.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    pub(super) upstream: usize,
+    pub(super) session: u64,
+    pub(super) tell: CrossTellReq,
+    /// Since when it has been away.
+    pub(super) away: Option<Instant>,
+}
+
+/// What a request to another metadata target was for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Session { mdt: Member, session: u64 },
+    Prepare { mdt: Member, session: u64, attempt: Attempt },
+    Tell { mdt: Member, session: u64, told: CrossTellReq },
+}
+
+/// The state of a request at the coordinator of its cross change.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// It has asked for a change with these parts.
+    Wanted(Vec<CrossPart>),
+    /// It waits for the outcome of this attempt.
+    Staged(Attempt),
+    /// The attempt is committed, and the request executes its part.
+    Commits(Attempt),
+}
+
+/// All of a target's cross changes.
+#[derive(Default)]
+pub(crate) struct Cross {
+    pub(crate) keys: Keys,
+    pub(super) coordinator: Coordinator,
+    pub(super) participant: Participant,
+    /// As commit on sharing, for parts that are applied but not durable. Never off.
+    pub(crate) sharing: Sharing,
+    pub(super) instance: u64,
+    pub(super) serial: u64,
+    pub(super) clock: u64,
+    pub(super) staged: BTreeMap<Attempt, Staged>,
+    pub(super) prepared: BTreeMap<Attempt, Prepared>,
+    /// Attempts from before the restart, by the request that they belong to.
+    pub(super) by_request: BTreeMap<(ClientUuid, Xid), Attempt>,
+    /// Resent requests whose first execution is in doubt.
+    pub(super) resent: Vec<(Attempt, Handle, Frame)>,
+    /// Committed attempts whose requests ended before they had executed their part.
+    pub(super) orphaned: Vec<Attempt>,
+    /// Attempts that were aborted before their `Prepare` was taken in, as far as that may still come.
+    pub(super) aborted: BTreeSet<Attempt>,
+    /// Attempts that may be tried again, of which it was said before they had ended.
+    pub(super) free_early: BTreeSet<Attempt>,
+    /// Requests whose attempt was busy.
+    pub(super) busy: BTreeMap<Attempt, u64>,
+    /// Operations of `CrossPrepare` whose attempt waits for keys.
+    pub(super) waiting: BTreeMap<Attempt, u64>,
+    /// Requests that wait for a session.
+    pub(super) for_session: BTreeSet<u64>,
+    pub(super) peers: BTreeMap<Member, Peer>,
+    pub(super) sessions: BTreeMap<Member, Session>,
+    /// When coordinators lost their connections.
+    pub(super) lost: BTreeMap<Member, Instant>,
+    /// When this target began to serve.
+    pub(super) served: Option<Instant>,
+    pub(super) told: BTreeMap<u64, Told>,
+    pub(super) told_of: BTreeMap<Attempt, Vec<u64>>,
+    pub(super) next_told: u64,
+}
+
+pub(super) fn to_wire(attempt: Attempt) -> CrossAttempt {
+    CrossAttempt { mdt: attempt.mdt, instance: attempt.instance, serial: attempt.serial }
+}
+
+pub(super) fn from_wire(attempt: &CrossAttempt) -> Attempt {
+    Attempt { mdt: attempt.mdt, instance: attempt.instance, serial: attempt.serial }
+}
+
+pub(super) fn key_of(participant: bool, attempt: Attempt) -> StoreKey {
+    CrossRec::key(&CrossKey::new(participant, &to_wire(attempt)))
+}
+
+impl Cross {
+    /// Attempts that may still write something here.
+    pub(crate) fn reserved(&self) -> usize {
+        self.staged.len() + self.prepared.len()
+    }
+
+    pub(super) fn age(&mut self, own: u32) -> Age {
+        self.clock += 1;
+        Age { clock: self.clock, mdt: own }
+    }
+
+    /// The request was in doubt, or it was not: it can be begun.
+    pub(super) fn resent_of(&mut self, attempt: Attempt) -> Vec<(Handle, Frame)> {
+        let (of, rest) = core::mem::take(&mut self.resent).into_iter().partition(|(whose, ..)| *whose == attempt);
+        self.resent = rest;
+        let of: Vec<(Attempt, Handle, Frame)> = of;
+        of.into_iter().map(|(_, handle, frame)| (handle, frame)).collect()
+    }
+}
+
+impl Cx<'_> {
+    /// Whether this attempt passes keys that are held: it is a replay, returns something that its client holds under a
+    /// lock, or executes a part that holds them itself.
+    pub(super) fn passes_keys(&self) -> bool {
+        use Opcode::{LdlmReplay, MdsBatch, MdsClose, MdsSync, ObjSync, ObjWrite, SeqAlloc};
+        let asked = &self.op.asked;
+        self.op.exempt
+            || self.is_replay()
+            || asked.has(flags::REPLAY)
+            || self.op.kind == Kind::Memory
+            || Opcode::from_raw(asked.opcode).is_some_and(|opcode| {
+                matches!(opcode, LdlmReplay | MdsBatch | MdsClose | MdsSync | ObjSync | ObjWrite | SeqAlloc)
+            })
+    }
+
+    /// This attempt reads what `key` stands for: it waits for a change of it that has parts on other targets. A read key
+    /// is not held.
+    pub fn reads(&mut self, key: HeldKey) -> Result<(), Stop> {
+        self.passes(key, Hold::Shared)
+    }
+
+    /// This attempt changes what `key` stands for: it waits for a change with parts on other targets that reads or
+    /// changes it.
+    pub fn writes(&mut self, key: HeldKey) -> Result<(), Stop> {
+        self.passes(key, Hold::Exclusive)
+    }
+
+    /// This attempt lists the names of a directory: it waits for changes of them that are under way when it begins.
+    pub fn lists(&mut self, dir: proto::Fid) -> Result<(), Stop> {
+        if self.m.cross.keys.is_empty() || !self.m.cross.keys.held_names(dir) || self.passes_keys() {
+            return Ok(());
+        }
+        let held = self.m.cross.keys.names_of(dir);
+        let first = self.op.memo().listed.is_none();
+        let memo = self.op.memo();
+        let awaited = memo.listed.get_or_insert_with(|| held.clone());
+        if !first {
+            awaited.retain(|key| held.contains(key));
+        }
+        match awaited.first().copied() {
+            Some(key) => self.passes(key, Hold::Shared),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn passes(&mut self, key: HeldKey, mode: Hold) -> Result<(), Stop> {
+        if self.m.cross.keys.is_empty() || self.m.cross.keys.is_free(key, mode) || self.passes_keys() {
+            return Ok(());
+        }
+        stdx::mark!("cross.key_wait");
+        let own = self.m.name.index.0;
+        let age = match self.op.memo().age {
+            Some(age) => age,
+            None => self.m.cross.age(own),
+        };
+        self.op.memo().age = Some(age);
+        self.m.cross.keys.wait(self.op.id, key, mode, age);
+        let holders = self.m.cross.keys.holders_awaited(self.op.id);
+        if self.op.kind == Kind::Request && holders.iter().any(|holder| self.m.is_long_in_doubt(*holder)) {
+            self.m.cross.keys.withdraw(self.op.id);
+            return Err(Errno::EINPROGRESS.into());
+        }
+        self.m.loses_patience(self.op);
+        self.op.waits_for_key = true;
+        Err(self.wait())
+    }
+
+    /// Makes a change with parts on several targets, this one's first. The attempt ends here; when the change is
+    /// committed, [`crate::Service::apply`] executes this target's part in its place. Otherwise the attempt runs again, or
+    /// the request is answered with a participant's error. Not for tasks.
+    pub fn cross(&mut self, parts: Vec<CrossPart>) -> Stop {
+        if self.is_replay() {
+            // Its record would be there if it had been answered.
+            return Stop::Errno(Errno::EOVERFLOW);
+        }
+        self.op.memo().change = Some(Change::Wanted(parts));
+        self.wait()
+    }
+
+    /// Whether no lock may be granted on this object, because a change of it with parts on other targets is under way.
+    pub(crate) fn grants_nothing(&self, fid: proto::Fid) -> bool {
+        !self.m.cross.keys.is_empty() && self.m.cross.keys.holds_on(fid)
+    }
+
+    /// Whether parts of other targets' changes are prepared here.
+    pub fn has_prepared_parts(&self) -> bool {
+        !self.m.cross.prepared.is_empty()
+    }
+}
+
+impl Machine {
+    /// Whether the outcome of an attempt that holds a key depends on a target that is away, or on a restart.
+    pub(super) fn is_in_doubt(&self, attempt: Attempt) -> bool {
+        if attempt.mdt == self.name.index.0 {
+            return self.cross.coordinator.is_in_doubt(attempt);
+        }
+        // A coordinator that has restarted settles it when it serves.
+        let session = self.cross.sessions.get(&attempt.mdt).filter(|session| session.instance == attempt.instance);
+        let export = session.and_then(|session| self.exports.get(session.export));
+        self.cross.prepared.contains_key(&attempt) && export.is_none_or(|export| export.link.is_none())
+    }
+
+    /// Whether it has been in doubt for so long that nobody waits any more.
+    pub(super) fn is_long_in_doubt(&self, attempt: Attempt) -> bool {
+        let is_own = attempt.mdt == self.name.index.0;
+        let lost = self.cross.lost.get(&attempt.mdt).copied().filter(|_| !is_own);
+        let since = lost.max(self.cross.served);
+        self.is_in_doubt(attempt) && since.is_some_and(|since| self.now.since(since) >= PATIENCE)
+    }
+
+    /// The connection of another target, or its session, is lost.
+    pub(crate) fn coordinator_lost(&mut self, handle: Handle) {
+        let now = self.now;
+        let of = self.cross.sessions.iter().filter(|(_, session)| session.export == handle).map(|(mdt, _)| *mdt);
+        self.cross.lost.extend(of.map(|mdt| (mdt, now)));
+    }
+
+    /// At start: takes over the records of cross changes. Their keys are held from now on.
+    pub(crate) fn load_cross<S: Service>(&mut self, service: &S, records: Vec<(CrossKey, CrossRec)>) {
+        let cross = &mut self.cross;
+        let mut random = SipHasher24::new_with_keys(self.options.seed, self.header.mount_count);
+        random.write(b"cross");
+        random.write(&self.header.uuid);
+        cross.instance = random.finish();
+        for (key, record) in records {
+            let attempt = Attempt { mdt: key.mdt, instance: key.instance, serial: key.serial };
+            let age = Age { clock: record.age, mdt: record.age_mdt };
+            cross.clock = cross.clock.max(age.clock);
+            let hold = |cross: &mut Cross, record: &CrossRec| {
+                if let (false, Some(part)) = (record.done, record.parts.first()) {
+                    cross.keys.hold(attempt, age, &service.keys(part));
+                }
+            };
+            hold(cross, &record);
+            if key.participant {
+                cross.participant.load(attempt, record.done);
+                if !record.done {
+                    cross.prepared.insert(attempt, Prepared { record, group: 0 });
+                }
+                continue;
+            }
+            cross.coordinator.load(attempt, &record.members, record.done);
+            if record.done {
+                continue;
+            }
+            stdx::mark!("cross.in_doubt");
+            let client =
+                <[u8; 16]>::try_from(&record.client[..]).ok().map(|uuid| ClientUuid(u128::from_be_bytes(uuid)));
+            let (tag, xid) = (Tag(u16::try_from(record.tag).unwrap_or(0)), Xid(record.xid));
+            if let Some(client) = client {
+                cross.by_request.insert((client, xid), attempt);
+            }
+            let (parts, members) = (record.parts, record.members);
+            let staged =
+                Staged { op: None, parts, members, age, client, tag, xid, group: 0, attr: None, commits: false };
+            cross.staged.insert(attempt, staged);
+        }
+    }
+
+    /// The request waits for a key or a target: it will be answered `EINPROGRESS` if that takes long.
+    pub(super) fn loses_patience(&mut self, op: &mut Op) {
+        if !op.loses_patience && op.kind == Kind::Request {
+            op.loses_patience = true;
+            self.add_timer(self.now + PATIENCE, Timer::Patience(op.id));
+        }
+    }
+
+    /// Writes or removes a record outside of an attempt. Returns the group.
+    pub(super) fn write_record(&mut self, key: StoreKey, body: Option<Value>) -> u64 {
+        self.view.begin(OWN_ATTEMPT);
+        match body {
+            Some(body) => self.view.put(key, body),
+            None => self.view.delete(key),
+        }
+        let group = self.view.accept(self.now);
+        group.unwrap_or_else(|| self.view.collecting_group())
+    }
+
+    pub(super) fn needs_remote_dir(&mut self) {
+        if self.header.incompat & format_features::REMOTE_DIR == 0 {
+            self.header.incompat |= format_features::REMOTE_DIR;
+            self.header_dirty();
+        }
+    }
+
+    /// What proves that a client was answered a cross change; it replays it with the request.
+    pub(super) fn proof(&self, attempt: Attempt, client: ClientUuid, xid: Xid) -> Option<[u64; 4]> {
+        let key: [u8; 16] = self.header.open_key[..].try_into().ok()?;
+        let mut mac = SipHasher24::new_with_key(&key);
+        mac.write(b"cross");
+        mac.write_u32(attempt.mdt);
+        mac.write_u64(attempt.instance);
+        mac.write_u64(attempt.serial);
+        mac.write_u128(client.0);
+        mac.write_u64(xid.0);
+        Some([mac.finish(), attempt.instance, attempt.serial, PROOF])
+    }
+
+    /// The attempt in doubt that a client replays with a valid proof.
+    pub(super) fn proven(&self, op: &Op) -> Option<Attempt> {
+        let [_, instance, serial, mark] = op.asked.pre_versions;
+        if mark != PROOF {
+            return None;
+        }
+        let attempt = Attempt { mdt: self.name.index.0, instance, serial };
+        let client = self.exports.get(Handle(op.export.0))?.uuid;
+        let right = self.proof(attempt, client, op.asked.xid)? == op.asked.pre_versions;
+        (right && self.cross.coordinator.is_in_doubt(attempt)).then_some(attempt)
+    }
+
+    /// The first execution of a resent request is in doubt: it waits for the outcome. Returns whether it does.
+    pub(crate) fn waits_for_doubt(&mut self, handle: Handle, frame: &Frame) -> bool {
+        if self.cross.by_request.is_empty() || frame.header.tag.0 == 0 {
+            return false;
+        }
+        let Some(client) = self.exports.get(handle).map(|export| export.uuid) else { return false };
+        let Some(&attempt) = self.cross.by_request.get(&(client, frame.header.xid)) else { return false };
+        stdx::mark!("cross.resent_in_doubt");
+        self.cross.resent.push((attempt, handle, frame.clone()));
+        true
+    }
+
+    /// Whether a request waits for an outcome in doubt.
+    pub(crate) fn is_doubted(&self, handle: Handle, xid: Xid) -> bool {
+        self.cross.resent.iter().any(|(_, whose, frame)| *whose == handle && frame.header.xid == xid)
+    }
+
+    /// The request is gone before its attempt has ended: what is committed stays, everything else is given up.
+    pub(crate) fn change_abandoned(&mut self, op: &mut Op) {
+        self.cross.keys.withdraw(op.id);
+        self.cross.for_session.remove(&op.id);
+        if let Some(attempt) = op.prepares
+            && self.cross.waiting.remove(&attempt).is_some()
+        {
+            self.cross.keys.release(attempt);
+        }
+        match op.take_change() {
+            Some(Change::Staged(attempt)) => {
+                if let Some(staged) = self.cross.staged.get_mut(&attempt) {
+                    staged.op = None;
+                }
+                self.cross.coordinator.give_up(attempt);
+            }
+            Some(Change::Commits(attempt)) => {
+                if let Some(staged) = self.cross.staged.get_mut(&attempt) {
+                    staged.op = None;
+                    staged.commits = false;
+                }
+                self.cross.orphaned.push(attempt);
+            }
+            Some(Change::Wanted(_)) | None => {}
+        }
+    }
+
+    /// A session of the target with one of its clients, or with another target, has ended.
+    pub(crate) fn cross_export_gone(&mut self, handle: Handle) {
+        self.coordinator_lost(handle);
+        self.cross.sessions.retain(|_, session| session.export != handle);
+        self.cross.told.retain(|_, told| told.export != handle);
+        self.cross.resent.retain(|(_, whose, _)| *whose != handle);
+    }
+
+    /// The changes in doubt, one a line: the attempt, for whom it waits, and what it is.
+    pub(crate) fn changes_in_doubt(&self) -> String {
+        let mut lines = Vec::new();
+        for attempt in self.cross.coordinator.attempts().filter(|attempt| self.cross.coordinator.is_in_doubt(*attempt))
+        {
+            let members: Vec<String> =
+                self.cross.coordinator.waits_for(attempt).iter().map(|mdt| format!("MDT{mdt:04x}")).collect();
+            lines.push(format!("{attempt}: staged, waits for {}", members.join(", ")));
+        }
+        for attempt in self.cross.prepared.keys().filter(|attempt| self.is_in_doubt(**attempt)) {
+            lines.push(format!("{attempt}: prepared, waits for MDT{:04x}", attempt.mdt));
+        }
+        lines.join("\n")
+    }
+
+    /// Actions that waited until something is durable.
+    pub(crate) fn cross_then(&mut self, then: Then) {
+        match then {
+            Then::CrossReport(handle, asked, mdt) => {
+                let (prepared, done) = self.cross.participant.report(mdt);
+                let list = |attempts: Vec<Attempt>| attempts.into_iter().map(to_wire).collect();
+                let body = CrossSessionRep { prepared: list(prepared), done: list(done) };
+                let header = reply_header(&asked);
+                self.send_reply(handle, Frame { header, body: body.encode_to_vec().into(), ..Frame::default() });
+            }
+            Then::Staged(attempt) => self.cross.coordinator.staged_durable(attempt),
+            Then::StagedGone(attempt) => self.cross.coordinator.staged_gone(attempt),
+            Then::Committed(attempt) => self.cross.coordinator.done_durable(attempt),
+            Then::Prepared(attempt) => self.cross.participant.prepared_durable(attempt),
+            Then::PreparedGone(attempt) => self.cross.participant.prepared_gone(attempt),
+            Then::Applied(attempt) => self.cross.participant.done_durable(attempt),
+            Then::DoneGone(attempt) => self.cross.participant.done_gone(attempt),
+            _ => {}
+        }
+    }
+
+    /// As [`Machine::when_durable`], for what need not be durable soon unless `soon`.
+    pub(super) fn when_group(&mut self, group: u64, soon: bool, then: Then) {
+        let then = match soon {
+            true => self.when_durable(group, then),
+            false => self.when_durable_anyway(group, then),
+        };
+        if let Some(then) = then {
+            self.cross_then(then);
+        }
+    }
+}
+
+impl core::fmt::Display for Attempt {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "MDT{:04x}/{:016x}/{}", self.mdt, self.instance, self.serial)
+    }
+}
+
+impl Machine {
+    /// Records the reply of a committed change whose request is not there, so that its client learns that it was done.
+    pub(super) fn record_reply(&mut self, client: ClientUuid, (tag, xid): (Tag, Xid), attempt: Attempt, reply: &Reply) {
+        let Some(export) = self.exports.of_client(client) else { return };
+        let handle = export.handle;
+        if tag.0 == 0 || export.slots().found(tag, xid) != XidState::Nothing {
+            return;
+        }
+        let pre_versions = self.proof(attempt, client, xid).unwrap_or_default();
+        let record =
+            SlotRecord { xid, transno: self.last_transno, status: reply.status, data: reply.record, pre_versions };
+        stdx::mark!("cross.reply_recorded");
+        match self.exports.executed(handle, tag, record) {
+            Dirty::No => {}
+            Dirty::Client => self.export_dirty(handle),
+            Dirty::Reply => self.reply_dirty(handle, tag),
+        }
+    }
+}
+
+impl Staged {
+    pub(super) fn record(&self) -> CrossRec {
+        CrossRec {
+            age: self.age.clock,
+            age_mdt: self.age.mdt,
+            members: self.members.clone(),
+            client: self.client.map(|uuid| uuid.0.to_be_bytes().to_vec().into()).unwrap_or_default(),
+            tag: self.tag.0.into(),
+            xid: self.xid.0,
+            ..CrossRec::default()
+        }
+    }
+}

@@ -118,6 +118,15 @@ impl Raw {
     }
 }
 
+/// A client has asked for a directory `d` on the second target, whose record does not become durable.
+fn unanswered(c: &mut Cluster, mdt1: usize) -> (Raw, Fid) {
+    let mut a = Raw::new(c, 77);
+    c.slow_server = Some(mdt1);
+    let dir = a.ask(c, "d");
+    c.pass(Duration::from_millis(50));
+    (a, dir)
+}
+
 fn doubts(c: &Cluster, server: &str) -> usize {
     c.server_params(server, "mdt.*.changes_in_doubt")[0].1.lines().count()
 }
@@ -145,10 +154,7 @@ fn what_needs_a_target_that_is_away_is_asked_again_and_nothing_else_waits() {
 fn a_change_in_doubt_is_done_if_all_have_it() {
     let (mut c, mdt1) = cluster();
     let mdt0 = c.server("fs-MDT0000");
-    let mut a = Raw::new(&mut c, 77);
-    c.slow_server = Some(mdt1);
-    let dir = a.ask(&mut c, "d");
-    c.pass(Duration::from_millis(50));
+    let (a, dir) = unanswered(&mut c, mdt1);
     c.kill(mdt0);
     c.slow_server = None;
     c.pass(Duration::from_secs(2));
@@ -170,10 +176,7 @@ fn a_change_in_doubt_is_done_if_all_have_it() {
 fn a_change_in_doubt_is_dropped_if_one_does_not_have_it() {
     let (mut c, mdt1) = cluster();
     let mdt0 = c.server("fs-MDT0000");
-    let mut a = Raw::new(&mut c, 77);
-    c.slow_server = Some(mdt1);
-    let dir = a.ask(&mut c, "d");
-    c.pass(Duration::from_millis(50));
+    let (_, dir) = unanswered(&mut c, mdt1);
     c.kill(mdt0);
     c.kill(mdt1);
     c.slow_server = None;
@@ -199,10 +202,7 @@ fn a_change_in_doubt_is_dropped_if_one_does_not_have_it() {
 #[test]
 fn an_attempt_without_a_vote_is_given_up() {
     let (mut c, mdt1) = cluster();
-    let mut a = Raw::new(&mut c, 77);
-    c.slow_server = Some(mdt1);
-    a.ask(&mut c, "d");
-    c.pass(Duration::from_millis(50));
+    let (mut a, _) = unanswered(&mut c, mdt1);
     c.kill(mdt1);
     c.slow_server = None;
     c.pass(Duration::from_secs(1));

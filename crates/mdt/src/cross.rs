@@ -8,7 +8,6 @@ use crate::ops::subjects::{self, Fate, Subject};
 use crate::ops::unlink::{Gone, drop_link};
 use crate::ops::{Change, create};
 use crate::tree::{self, Dir, Node};
-use bytes::Bytes;
 use proto::connect::features;
 use proto::msg::{
     Act, Attr, CreateOp, CrossAct, CrossPart, Elsewhere, LockMode, MakeAct, NameAct, ObjectRep, Policy, Resource,
@@ -56,24 +55,15 @@ pub fn mkdir(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &CreateOp, on:
         return Err(Errno::EPROTO.into());
     }
     let mut dir = Dir::find(cx, op.parent)?;
-    let parent = &dir.node.inode;
-    change.caller.need(parent, EXECUTE)?;
-    names::check(&op.name)?;
-    if names::is_dot(&op.name) {
-        return Err(Errno::EEXIST.into());
-    }
-    if mdt.place(cx, &dir.node, &op.name)?.entry.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
-    rules::create::check(&change.caller, parent, op.mode, op.rdev)?;
+    mdt.free_place(cx, &change.caller, &dir.node, &op.name)?;
+    rules::create::check(&change.caller, &dir.node.inode, op.mode, op.rdev)?;
     may_be_remote(mdt, &change.caller)?;
     let client = cx.client().ok_or(Errno::ENOTCONN)?;
     dir.claim(cx)?;
     let parent = &dir.node.inode;
     let inode = create::new_inode(mdt, change, parent, &create::New::of(op, false));
     let name = NameAct { parent: op.parent, name: op.name.clone(), fid: op.fid, mode: inode.mode, mdt: on };
-    let make =
-        MakeAct { fid: op.fid, client: Bytes::copy_from_slice(&client.0.to_be_bytes()), inode: inode.encode_record() };
+    let make = MakeAct { fid: op.fid, client: client.to_bytes(), inode: inode.encode_record() };
     let own = cx.name().index.0;
     Err(cx.cross(vec![part(own, change.now_ns, Act::AddName(name)), part(on, change.now_ns, Act::Make(make))]))
 }
@@ -114,12 +104,13 @@ pub fn unlink(
     Ok(cx.cross(vec![part(own, change.now_ns, Act::RemoveName(removed)), part(on, change.now_ns, Act::Unlink(lost))]))
 }
 
-/// Checks a part of another target's change, and calls back conflicting locks. Returns the object as it will be.
+/// Checks a part of another target's change, and calls back conflicting locks. Returns the object as it will be, unless the
+/// coordinator has it in the parts.
 pub fn prepare(cx: &mut Cx<'_>, part: &CrossPart) -> Result<Option<Attr>, Stop> {
     let mut attr = None;
     for step in &part.acts {
         match step.act.as_ref().ok_or(Errno::EPROTO)? {
-            Act::Make(act) => attr = Some(check_make(cx, act)?),
+            Act::Make(act) => check_make(cx, act)?,
             Act::Unlink(act) => attr = Some(check_unlink(cx, act, step.now_ns)?),
             Act::AddName(_) | Act::RemoveName(_) => return Err(Errno::EOPNOTSUPP.into()),
         }
@@ -133,11 +124,10 @@ fn inode_of(act: &MakeAct) -> Result<Inode, Errno> {
     if inode.fid == act.fid && inode.is_dir() { Ok(inode) } else { Err(Errno::EPROTO) }
 }
 
-fn check_make(cx: &mut Cx<'_>, act: &MakeAct) -> Result<Attr, Stop> {
-    let inode = inode_of(act)?;
-    let client = <[u8; 16]>::try_from(&act.client[..]).map_err(|_| Errno::EPROTO)?;
-    create::may_use_fid(cx, act.fid, ClientUuid(u128::from_be_bytes(client)))?;
-    Ok(inode.attr())
+fn check_make(cx: &mut Cx<'_>, act: &MakeAct) -> Result<(), Stop> {
+    inode_of(act)?;
+    let client = ClientUuid::from_bytes(&act.client).ok_or(Errno::EPROTO)?;
+    create::may_use_fid(cx, act.fid, client).map(drop)
 }
 
 fn check_unlink(cx: &mut Cx<'_>, act: &UnlinkAct, now_ns: i64) -> Result<Attr, Stop> {
@@ -172,7 +162,7 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], attr: Option<A
         match step.act.as_ref().ok_or(Errno::EPROTO)? {
             Act::Make(act) => make(mdt, cx, act)?,
             Act::Unlink(act) => lose_name(mdt, cx, act, step.now_ns)?,
-            Act::AddName(act) => reply = add_name(mdt, cx, act, step.now_ns, parts, attr.clone())?,
+            Act::AddName(act) => reply = add_name(mdt, cx, act, step.now_ns, parts)?,
             Act::RemoveName(act) => reply = remove_name(mdt, cx, act, step.now_ns, attr.clone())?,
         }
     }
@@ -201,14 +191,7 @@ fn lose_name(mdt: &mut Mdt, cx: &mut Cx<'_>, act: &UnlinkAct, now_ns: i64) -> Re
     Ok(())
 }
 
-fn add_name(
-    mdt: &mut Mdt,
-    cx: &mut Cx<'_>,
-    act: &NameAct,
-    now_ns: i64,
-    parts: &[CrossPart],
-    attr: Option<Attr>,
-) -> Result<Reply, Stop> {
+fn add_name(mdt: &mut Mdt, cx: &mut Cx<'_>, act: &NameAct, now_ns: i64, parts: &[CrossPart]) -> Result<Reply, Stop> {
     let mut dir = tree::node(cx, act.parent)?;
     let place = mdt.place(cx, &dir, &act.name)?;
     subjects::note(cx, &[Subject::Name { parent: act.parent, name: &act.name, fate: Fate::Taken }])?;
@@ -226,8 +209,7 @@ fn add_name(
             _ => None,
         })
     };
-    let attr = attr.or_else(|| parts.iter().find_map(made));
-    Ok(reply_to(attr, &dir).with_record(u64::from(act.mode)))
+    Ok(reply_to(parts.iter().find_map(made), &dir).with_record(u64::from(act.mode)))
 }
 
 fn remove_name(mdt: &mut Mdt, cx: &mut Cx<'_>, act: &NameAct, now_ns: i64, attr: Option<Attr>) -> Result<Reply, Stop> {
@@ -259,7 +241,7 @@ pub fn elsewhere(mdt: &Mdt, cx: &Cx<'_>, fid: Fid) -> Option<u32> {
     (index != cx.name().index.0).then_some(index)
 }
 
-/// What a client is told of an object on another target; `EOPNOTSUPP` if it would not find it there.
+/// Tells a client on which target an object is. Errors: `EOPNOTSUPP` for a client that cannot look for it there.
 pub fn sent_on(cx: &Cx<'_>, fid: Fid, mdt: u32) -> Result<Elsewhere, Stop> {
     match cx.client_has(features::DIR_STRIPE) {
         true => Ok(Elsewhere { fid, mdt }),

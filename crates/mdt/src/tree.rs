@@ -9,6 +9,8 @@ use crate::{Mdt, cross};
 use bytes::Bytes;
 use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Errno, Fid};
+use rules::access::EXECUTE;
+use rules::{Caller, names};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
 use schema::{
@@ -186,7 +188,24 @@ impl Mdt {
         self.place_after(cx, &Pending::default(), dir, name)
     }
 
-    /// The same, with the changes that the attempt has made so far.
+    /// The place for a new name; `EEXIST` if there is that name. The caller needs search permission on the directory.
+    pub(crate) fn free_place(
+        &self,
+        cx: &mut Cx<'_>,
+        caller: &Caller<'_>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<Place, Stop> {
+        caller.need(&dir.inode, EXECUTE)?;
+        names::check(name)?;
+        if names::is_dot(name) {
+            return Err(Errno::EEXIST.into());
+        }
+        let place = self.place(cx, dir, name)?;
+        if place.entry.is_some() { Err(Errno::EEXIST.into()) } else { Ok(place) }
+    }
+
+    /// The same as [`Mdt::place`], with the changes that the attempt has made so far.
     pub(crate) fn place_after(
         &self,
         cx: &mut Cx<'_>,

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use bytes::Bytes;
+
 macro_rules! newtype {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
@@ -67,6 +69,18 @@ impl Transno {
 /// Identity of a client for one mount: chosen at random by the client, recorded durably at every target that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientUuid(pub u128);
+
+impl ClientUuid {
+    /// As messages and records have it: 16 bytes big-endian.
+    pub fn to_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(&self.0.to_be_bytes())
+    }
+
+    /// The inverse of [`ClientUuid::to_bytes`]; `None` if these are not 16 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<ClientUuid> {
+        bytes.try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
+    }
+}
 
 impl fmt::Display for ClientUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -90,7 +90,7 @@ pub struct DestroyLog {
 impl DestroyLog {
     /// The client that is copying data to these objects.
     pub fn copier(&self) -> Option<ClientUuid> {
-        self.client[..].try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
+        ClientUuid::from_bytes(&self.client)
     }
 }
 
@@ -140,12 +140,12 @@ impl SeqGrant {
 
     /// A sequence of which no FID was used.
     pub fn new(client: ClientUuid) -> SeqGrant {
-        SeqGrant { client: Bytes::copy_from_slice(&client.0.to_be_bytes()), high: 0, recent: 0 }
+        SeqGrant { client: client.to_bytes(), high: 0, recent: 0 }
     }
 
     /// The client that has the sequence.
     pub fn owner(&self) -> Option<ClientUuid> {
-        self.client[..].try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
+        ClientUuid::from_bytes(&self.client)
     }
 
     /// Whether it belongs to this client.

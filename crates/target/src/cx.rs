@@ -439,13 +439,10 @@ impl Cx<'_> {
         let (asked, exports) = (&self.op.asked, &self.m.exports);
         let export = proto::Handle(self.op.export.0);
         let unanswered = |tag, xid| exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, asked));
-        let group =
-            self.m.sharing.depends(key, self.op.export, |tag, xid| own && tag != asked.tag && unanswered(tag, xid));
-        let part = self.m.cross.sharing.depends(key, self.op.export, |tag, xid| {
-            own && tag != self.op.asked.tag
-                && self.m.exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, &self.op.asked))
-        });
-        self.m.out.hold_for = self.m.out.hold_for.max(group).max(part);
+        let lacks = |tag, xid| own && tag != asked.tag && unanswered(tag, xid);
+        let [ordinary, cross] = [&self.m.sharing, &self.m.cross.sharing];
+        let group = ordinary.depends(key, self.op.export, lacks).max(cross.depends(key, self.op.export, lacks));
+        self.m.out.hold_for = self.m.out.hold_for.max(group);
     }
 
     /// Holds the reply until this change and all changes before it are durable.

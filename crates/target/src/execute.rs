@@ -14,7 +14,6 @@ use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
 use crate::commit::FULL_RETRY;
 use crate::commit::Then;
-use crate::cross::run::Change;
 use crate::cross::steps;
 use crate::cx::Cx;
 use crate::machine::{Machine, Target, Timer};
@@ -88,9 +87,8 @@ impl<S: Service> Target<S> {
     fn gate(&self, op: &Op) -> Gate {
         let Work::Request(request) = &op.work else { return Gate::Open };
         let header = &request.frame.header;
-        // What a committed or prepared part needs is reserved.
-        let reserved = op.exempt && op.prepares.is_none();
-        if !modifies(header) || matches!(op.replay, Replay::Committed(_)) || reserved {
+        // What a part needs is reserved.
+        if !modifies(header) || matches!(op.replay, Replay::Committed(_)) || op.executes_part() {
             return Gate::Open;
         }
         if self.m.view.over_limit() && !self.m.view.is_delayed() {
@@ -147,17 +145,14 @@ impl<S: Service> Target<S> {
         self.m.view.begin(op.attempt());
         let work = core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt));
         let mut cx = Cx { m: &mut self.m, op: &mut op };
-        let commits = match cx.op.change() {
-            Some(Change::Commits(attempt)) => Some(*attempt),
-            _ => None,
-        };
         let result = match &work {
-            Work::Request(_) | Work::Own(Own::Commit(_)) if let Some(attempt) = commits => {
+            Work::Request(_) if let Some(attempt) = cx.op.commits() => {
                 steps::commit_part(&mut self.service, &mut cx, attempt)
             }
             Work::Request(request) if request.opcode == Opcode::CrossPrepare => {
                 steps::prepare_part(&mut self.service, &mut cx, request)
             }
+            Work::Own(Own::Commit(attempt)) => steps::commit_part(&mut self.service, &mut cx, *attempt),
             Work::Own(Own::Apply(attempt)) => steps::apply_part(&mut self.service, &mut cx, *attempt),
             Work::Request(request) => self.service.attempt(&mut cx, request),
             Work::Reconstruct(request, executed) => self.service.reconstruct(&mut cx, request, executed),
@@ -165,7 +160,7 @@ impl<S: Service> Target<S> {
             Work::Task(task) => self.service.task(&mut cx, task).map(|()| Reply::default()),
             Work::Own(Own::Boot) => cx.boot().map(|()| Reply::default()),
             Work::Own(Own::Start) => self.service.start(&mut cx).map(|()| Reply::default()),
-            Work::Own(Own::OutsideAttempt | Own::Commit(_)) => Ok(Reply::default()),
+            Work::Own(Own::OutsideAttempt) => Ok(Reply::default()),
         };
         op.work = work;
         match result {
@@ -173,17 +168,11 @@ impl<S: Service> Target<S> {
             Err(Stop::Errno(errno)) => self.failed(op, errno),
             Err(Stop::Wait) => {
                 self.m.view.abandon();
-                if let Some(Change::Wanted(_)) = op.change()
-                    && let Some(Change::Wanted(parts)) = op.take_change()
-                {
+                if let Some(parts) = op.take_wanted() {
                     self.stage(op, parts);
                     return;
                 }
-                if op.prepares.is_some() && op.used_locks && !op.loses_patience {
-                    op.loses_patience = true;
-                    let at = steps::lock_deadline(self.m.now);
-                    self.m.add_timer(at, Timer::LocksAwaited(op.id));
-                }
+                self.m.loses_patience_with_locks(&mut op);
                 if !op.waits && self.m.view.misses(op.attempt()).is_empty() {
                     let line = format!("{} waits for nothing: report this as a bug", op.describe());
                     self.m.log(LogLevel::Error, line);
@@ -327,7 +316,7 @@ impl<S: Service> Target<S> {
                 None
             }
         };
-        if op.exempt && op.prepares.is_none() {
+        if op.executes_part() {
             let (asked, group) = (&op.asked, group.unwrap_or_else(|| self.m.view.collecting_group()));
             self.m.cross.sharing.changed(&self.m.out.changed, op.export, (asked.tag, asked.xid), group);
         }

@@ -263,8 +263,7 @@ impl Machine {
         if request.lightweight {
             return None;
         }
-        let uuid = <[u8; 16]>::try_from(&request.client_uuid[..]).ok()?;
-        let known = self.exports.of_client(ClientUuid(u128::from_be_bytes(uuid))).is_some();
+        let known = self.exports.of_client(ClientUuid::from_bytes(&request.client_uuid)?).is_some();
         (!known && self.sites.faults.hit_error(site)).then(|| self.sites.errno(Errno::ENOSPC))
     }
 

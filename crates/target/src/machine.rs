@@ -24,6 +24,7 @@ use crate::api::{ConnId, DataId, DataOp, DataSpace, Effect, Event, LogLevel, Pee
 use crate::boot::{Loaded, Stage};
 use crate::commit::Commits;
 use crate::cross::Attempt;
+use crate::cross::keys::Woken;
 use crate::cross::run::Cross;
 use crate::cx::{Cx, ExportInfo};
 use crate::faults::{Held, Sites};
@@ -497,7 +498,7 @@ impl<S: Service> Target<S> {
                 Timer::Patience(op) => self.out_of_patience(op),
                 Timer::Busy(attempt) => self.busy_again(attempt),
                 Timer::LocksAwaited(op) => self.locks_awaited(op),
-                Timer::Free(attempt) => self.locks_free(attempt),
+                Timer::Free(attempt) => self.woken(Woken::Free(attempt)),
             }
         }
         self.m.early_replies();

@@ -1,7 +1,7 @@
 //! Operations in execution: requests, tasks, and work of the machine itself.
 
 use dlm::{ExportId, WaiterId};
-use proto::msg::LockGrant;
+use proto::msg::{CrossPart, LockGrant};
 use proto::{Errno, Frame, Header, TargetName, Transno};
 use stdx::Instant;
 use store::AttemptId;
@@ -226,6 +226,28 @@ impl Op {
     /// Whether it waits for the outcome of a cross change.
     pub(crate) fn is_staged(&self) -> bool {
         matches!(self.change(), Some(Change::Staged(_)))
+    }
+
+    /// The cross change that it has asked for, if it has just done so.
+    pub(crate) fn take_wanted(&mut self) -> Option<Vec<CrossPart>> {
+        let memo = self.memo.as_mut()?;
+        match memo.change.take_if(|change| matches!(change, Change::Wanted(_)))? {
+            Change::Wanted(parts) => Some(parts),
+            Change::Staged(_) | Change::Commits(_) => None,
+        }
+    }
+
+    /// The committed attempt of its own whose part it executes.
+    pub(crate) fn commits(&self) -> Option<Attempt> {
+        match self.change() {
+            Some(Change::Commits(attempt)) => Some(*attempt),
+            _ => None,
+        }
+    }
+
+    /// Whether it executes a part that is committed or prepared: nothing may refuse that.
+    pub(crate) fn executes_part(&self) -> bool {
+        self.exempt && self.prepares.is_none()
     }
 
     /// Prepares for another attempt.

@@ -140,7 +140,10 @@ impl<S: Service> Target<S> {
                     }
                     self.m.done(handle, &frame.header);
                 }
-                _ if self.cross_request(handle, &frame) || self.m.waits_for_doubt(handle, &frame) => {}
+                Some(opcode @ (Opcode::CrossSession | Opcode::CrossPrepare | Opcode::CrossTell)) => {
+                    self.cross_request(handle, opcode, frame);
+                }
+                _ if self.m.waits_for_doubt(handle, &frame) => {}
                 _ => self.execute(handle, frame, Replay::No),
             },
         }

@@ -461,7 +461,7 @@ impl<S: Service> Target<S> {
         if core::mem::take(&mut self.m.upstreams.config_changed) {
             self.m.ask_config();
         }
-        self.m.cross_configured();
+        self.m.look_for_sessions();
         // The MGS's first configuration has arrived.
         if self.m.stage == Stage::Registering {
             self.serve();

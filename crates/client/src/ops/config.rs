@@ -156,18 +156,28 @@ fn fetch(cx: &mut Cx<'_>, step: Step) -> Run<()> {
     Ok(())
 }
 
+/// Fetches the configuration for an operation that needs a newer one, once. Returns whether it was asked for; not if the
+/// MGS is away.
+fn fetch_again(cx: &mut Cx<'_>) -> Run<bool> {
+    let reachable = cx.w.imports.get(Dest::Mgs).is_some_and(Target::is_full);
+    if !reachable && !cx.began(Step::Configuration) {
+        return Ok(false);
+    }
+    match fetch(cx, Step::Configuration) {
+        Err(Stop::Wait) => Err(Stop::Wait),
+        // An error leaves the configuration as it is.
+        _ => Ok(true),
+    }
+}
+
 /// Makes sure that a metadata target is known that a program has named: it may have been added a moment ago, so the
 /// configuration is fetched once more. Waits for an MGS that is away. `ENODEV`: there is no such target.
 pub(crate) fn know(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     if cx.w.imports.get(dest).is_some() {
         return Ok(());
     }
-    let reachable = cx.w.imports.get(Dest::Mgs).is_some_and(Target::is_full);
-    if !reachable && !cx.began(Step::Configuration) {
+    if !fetch_again(cx)? {
         return Err(cx.wait(WaitKey::Target(Dest::Mgs)));
-    }
-    if fetch(cx, Step::Configuration) == Err(Stop::Wait) {
-        return Err(Stop::Wait);
     }
     if cx.w.imports.get(dest).is_some() { Ok(()) } else { Err(Errno::ENODEV.into()) }
 }
@@ -179,12 +189,8 @@ pub(crate) fn locate(cx: &mut Cx<'_>, fid: Fid) -> Run<Dest> {
     if cx.w.fld.knows(fid.seq) && cx.w.imports.get(dest).is_some() || !cx.w.fld.is_worth_asking(fid.seq) {
         return Ok(dest);
     }
-    let reachable = cx.w.imports.get(Dest::Mgs).is_some_and(Target::is_full);
-    if reachable || cx.began(Step::Configuration) {
+    if fetch_again(cx)? {
         stdx::mark!("unknown_sequence");
-        if fetch(cx, Step::Configuration) == Err(Stop::Wait) {
-            return Err(Stop::Wait);
-        }
         cx.w.fld.asked(fid.seq);
     } else if cx.w.imports.get(dest).is_none() {
         // It is known to be there, and its address is not.

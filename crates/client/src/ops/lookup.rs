@@ -157,7 +157,7 @@ fn look_again(cx: &mut Cx<'_>, parent: u64, name: &Bytes, gone: u64) -> Run<Stat
             cx.forget(Step::Elsewhere);
             find(cx, parent, name)
         }
-        // Nobody has removed the name: its object is lost.
+        // The name still leads to an object that does not exist.
         Some(before) if before == gone => Err(Errno::ESTALE.into()),
         // There was no such name between the two.
         Some(_) => Err(Errno::ENOENT.into()),

@@ -7,7 +7,6 @@ use proto::connect::LINK_MAX;
 use proto::msg::{LinkOp, bits};
 use proto::{Errno, Operation};
 use rules::access::{EXECUTE, WRITE};
-use rules::names;
 use target::{Cx, Reply, Stop};
 
 /// Executes a link.
@@ -18,15 +17,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) ->
         None => return Err(Errno::ESTALE.into()),
     };
     let mut parent = tree::dir(cx, op.parent)?;
-    change.caller.need(&parent.inode, EXECUTE)?;
-    names::check(&op.name)?;
-    if names::is_dot(&op.name) {
-        return Err(Errno::EEXIST.into());
-    }
-    let place = mdt.place(cx, &parent, &op.name)?;
-    if place.entry.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
+    let place = mdt.free_place(cx, &change.caller, &parent, &op.name)?;
     change.caller.need(&parent.inode, WRITE | EXECUTE)?;
     match () {
         () if node.inode.is_dir() => return Err(Errno::EPERM.into()),

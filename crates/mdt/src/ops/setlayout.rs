@@ -275,7 +275,7 @@ fn begin_copy(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Layout
     let client = client(cx)?;
     let objects = ObjectsKey { fid: node.fid(), first: chosen.first_object };
     reserve_numbers(cx, node, &chosen);
-    let log = DestroyLog { osts: chosen.osts.clone(), client: client.0.to_be_bytes().to_vec().into() };
+    let log = DestroyLog { osts: chosen.osts.clone(), client: client.to_bytes() };
     cx.put::<DestroyLog>(&objects, &log);
     Ok(chosen)
 }

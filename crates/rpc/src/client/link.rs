@@ -96,7 +96,7 @@ impl Import {
         let deadline = self.now + self.config.connect_timeout;
         self.phase = Phase::Connecting { link, xid, deadline };
         let body = ConnectReq {
-            client_uuid: Bytes::copy_from_slice(&self.config.uuid.0.to_be_bytes()),
+            client_uuid: self.config.uuid.to_bytes(),
             target: self.config.target.clone(),
             features: self.config.features,
             version: PROTOCOL_VERSION,

@@ -123,10 +123,9 @@ impl Exports {
         request: &ConnectReq,
         offer: &ConnectOffer,
     ) -> Connected {
-        let Ok(uuid) = <[u8; 16]>::try_from(&request.client_uuid[..]) else {
+        let Some(uuid) = ClientUuid::from_bytes(&request.client_uuid) else {
             return no(Errno::EPROTO, "the connect request has no client uuid of 16 bytes; report this as a bug");
         };
-        let uuid = ClientUuid(u128::from_be_bytes(uuid));
         if request.version >> 16 != PROTOCOL_VERSION >> 16 {
             let (theirs, ours) = (request.version >> 16, PROTOCOL_VERSION >> 16);
             return no(

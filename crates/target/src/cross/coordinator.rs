@@ -30,7 +30,7 @@ pub(crate) enum Why {
     GivenUp,
 }
 
-/// What a participant is told of an attempt.
+/// The outcome of an attempt, as a participant hears it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Outcome {
     /// Apply the part.

@@ -5,9 +5,9 @@
 //! until those that they need are free.
 //!
 //! # Deadlock: wait-die
-//! Whoever holds or waits for a key has an age. An attempt that meets an older one that holds or waits for one of its
-//! keys in a conflicting mode, or an older request that waits for one, is *busy*: it gives up all keys that it holds
-//! anywhere, and tries again later with the same age. An attempt that meets only younger holders waits for them; it
+//! Every holder and every waiter has an age. An attempt is *busy* if one of its keys is held or awaited, in a conflicting
+//! mode, by an older attempt, or awaited by an older request: it gives up all keys that it holds anywhere, and tries
+//! again later with the same age. An attempt that meets only younger holders waits for them; it
 //! passes younger ones that wait. So every wait is by an older attempt for a younger one, and there is no ring.
 //! Attempts of the same change have the same age: the later one waits until the earlier one is gone.
 //!
@@ -60,7 +60,7 @@ pub(crate) enum Taken {
     Busy,
 }
 
-/// Who is to go on.
+/// Who can continue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Woken {
     /// The request's keys may be free: run it again.
@@ -82,7 +82,7 @@ pub(crate) struct Keys {
     /// Attempts that were told busy.
     interests: BTreeMap<Attempt, Claim>,
     requests: BTreeMap<u64, Request>,
-    /// Who may be woken; judged when it is polled. Each at most once.
+    /// Waiters to check in [`Keys::poll`]; each is queued at most once.
     candidates: VecDeque<Woken>,
     queued: BTreeSet<Woken>,
 }
@@ -105,7 +105,7 @@ struct Request {
     pending: usize,
 }
 
-/// Who waits for a key.
+/// The waiters of a key.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Queues {
@@ -298,7 +298,7 @@ impl Keys {
     }
 
     /// The keys that the attempt holds, each once, in order.
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
+    #[cfg(test)]
     pub(crate) fn keys_of(&self, attempt: Attempt) -> &[(Key, Mode)] {
         self.claims.get(&attempt).filter(|claim| claim.holds).map_or(&[], |claim| &claim.keys)
     }

@@ -154,13 +154,13 @@ impl Participant {
     }
 
     /// Whether the attempt is prepared and has not been applied.
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
+    #[cfg(test)]
     pub(crate) fn is_prepared(&self, attempt: Attempt) -> bool {
         matches!(self.phase(attempt), Some(Phase::Prepared | Phase::Applying))
     }
 
     /// All attempts of which there is a record.
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
+    #[cfg(test)]
     pub(crate) fn attempts(&self) -> impl Iterator<Item = Attempt> + '_ {
         self.phases.keys().copied()
     }

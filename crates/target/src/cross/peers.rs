@@ -8,7 +8,7 @@ use proto::{Errno, Frame, Handle, Opcode, TargetKind, TargetName};
 use rpc::client::Outgoing;
 
 use super::coordinator::Why;
-use super::run::{Asked, CHANGES_MAX, Peer, Session, Told, from_wire};
+use super::run::{Asked, CHANGES_MAX, Peer, Question, Session, Told, from_wire};
 use super::{Attempt, Member};
 use crate::api::LogLevel;
 use crate::commit::Then;
@@ -32,8 +32,9 @@ impl Machine {
         }
     }
 
-    /// A configuration has arrived: what waits for a target that was not known looks again.
-    pub(crate) fn cross_configured(&mut self) {
+    /// A session has begun, or a configuration has arrived: what waits for a session, perhaps with a target that was not
+    /// known, looks again.
+    pub(crate) fn look_for_sessions(&mut self) {
         let waiting = core::mem::take(&mut self.cross.for_session);
         self.ready.extend(waiting);
     }
@@ -43,9 +44,8 @@ impl Machine {
         let Some(peer) = self.cross.peers.get_mut(&mdt) else { return };
         peer.session += 1;
         peer.tell = CrossTellReq::default();
-        let (upstream, session) = (peer.upstream, peer.session);
-        let body = CrossSessionReq { mdt: self.name.index.0, session, instance: self.cross.instance };
-        self.submit_cross(upstream, Opcode::CrossSession, &body, Asked::Session { mdt, session });
+        let body = CrossSessionReq { mdt: self.name.index.0, session: peer.session, instance: self.cross.instance };
+        self.ask_peer(mdt, Opcode::CrossSession, &body, Question::Session);
     }
 
     /// The connection to another metadata target is lost.
@@ -60,37 +60,35 @@ impl Machine {
         self.cross.coordinator.session_ended(mdt);
     }
 
-    pub(super) fn submit_cross(&mut self, upstream: usize, opcode: Opcode, body: &impl Message, asked: Asked) {
-        self.submit_to_peer(upstream, Outgoing::new(opcode, body), asked);
+    /// Sends a request in the present session with another metadata target.
+    pub(super) fn ask_peer(&mut self, mdt: Member, opcode: Opcode, body: &impl Message, what: Question) {
+        let Some(peer) = self.cross.peers.get(&mdt) else { return };
+        let asked = Asked { mdt, session: peer.session, what };
+        self.submit_to_peer(peer.upstream, Outgoing::new(opcode, body), asked);
     }
 
     /// A request to another metadata target was answered.
     pub(crate) fn peer_answered(&mut self, asked: Asked, result: Result<Frame, Errno>) {
-        let (mdt, session) = match &asked {
-            Asked::Session { mdt, session }
-            | Asked::Prepare { mdt, session, .. }
-            | Asked::Tell { mdt, session, .. } => (*mdt, *session),
-        };
+        let Asked { mdt, session, what } = asked;
         if self.cross.peers.get(&mdt).is_none_or(|peer| peer.session != session) {
             return;
         }
         let result = result.and_then(|frame| Errno::from_status(frame.header.status).map(|()| frame));
-        match (asked, result) {
-            (Asked::Session { .. }, Ok(frame)) => {
+        match (what, result) {
+            (Question::Session, Ok(frame)) => {
                 let Ok(report) = frame.decode::<CrossSessionRep>() else { return };
                 let list = |attempts: &[CrossAttempt]| attempts.iter().map(from_wire).collect::<Vec<Attempt>>();
                 self.cross.coordinator.report(mdt, &list(&report.prepared), &list(&report.done));
                 if let Some(peer) = self.cross.peers.get_mut(&mdt) {
                     peer.away = None;
                 }
-                let waiting = core::mem::take(&mut self.cross.for_session);
-                self.ready.extend(waiting);
+                self.look_for_sessions();
             }
-            (Asked::Session { .. }, Err(errno)) => {
+            (Question::Session, Err(errno)) => {
                 let line = format!("MDT{mdt:04x} takes part in no changes over several metadata targets: {errno}");
                 self.log(LogLevel::Warn, line);
             }
-            (Asked::Prepare { attempt, .. }, Ok(frame)) => {
+            (Question::Prepare(attempt), Ok(frame)) => {
                 let Ok(rep) = frame.decode::<CrossPrepareRep>() else {
                     self.cross.coordinator.refused(mdt, attempt, Why::Refused(Errno::EPROTO.raw()));
                     return;
@@ -108,13 +106,13 @@ impl Machine {
                     self.cross.coordinator.voted(mdt, attempt);
                 }
             }
-            (Asked::Prepare { attempt, .. }, Err(Errno::ESTALE)) => {
+            (Question::Prepare(attempt), Err(Errno::ESTALE)) => {
                 self.cross.coordinator.refused(mdt, attempt, Why::GivenUp);
             }
-            (Asked::Prepare { attempt, .. }, Err(errno)) => {
+            (Question::Prepare(attempt), Err(errno)) => {
                 self.cross.coordinator.refused(mdt, attempt, Why::Refused(errno.raw()));
             }
-            (Asked::Tell { told, .. }, Ok(_)) => {
+            (Question::Tell(told), Ok(_)) => {
                 for attempt in &told.commit {
                     self.cross.coordinator.applied(mdt, from_wire(attempt));
                 }
@@ -123,7 +121,7 @@ impl Machine {
                 }
             }
             // The next session settles it.
-            (Asked::Tell { .. }, Err(_)) => {}
+            (Question::Tell(_), Err(_)) => {}
         }
     }
 
@@ -190,7 +188,7 @@ impl Machine {
     }
 
     /// Ends the operations of `CrossPrepare`s that wait for something, without an answer.
-    pub(super) fn drop_prepares(&mut self, of: impl Fn(Attempt) -> bool) {
+    fn drop_prepares(&mut self, of: impl Fn(Attempt) -> bool) {
         let waits = |op: &Op| op.prepares.is_some_and(&of);
         let mut old: Vec<u64> = self.ops.iter().filter(|(_, op)| waits(op)).map(|(id, _)| *id).collect();
         old.sort_unstable();
@@ -205,7 +203,7 @@ impl Machine {
     }
 
     /// Ends an operation without an answer.
-    pub(super) fn drop_op(&mut self, id: u64) {
+    fn drop_op(&mut self, id: u64) {
         if let Some(op) = self.unpark(id) {
             self.end_op(&op);
             let _ = self.done_with(Handle(op.export.0), &op.asked);
@@ -227,28 +225,17 @@ impl Machine {
         // No Prepare of an earlier session may be taken after the report.
         self.drop_prepares(|attempt| attempt.mdt == asked.mdt);
         self.cross.aborted.retain(|attempt| attempt.mdt != asked.mdt);
-        let group = self.newest_group();
         self.patience_for(handle, &frame.header);
-        if let Some(then) = self.when_durable(group, Then::CrossReport(handle, frame.header, asked.mdt)) {
-            self.cross_then(then);
-        }
+        self.when_group(self.newest_group(), true, Then::CrossReport(handle, frame.header, asked.mdt));
     }
 
     /// Sends what is to be told to other targets.
     pub(super) fn flush_tells(&mut self) {
-        let list: Vec<Member> = self
-            .cross
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.tell != CrossTellReq::default())
-            .map(|(mdt, _)| *mdt)
-            .collect();
-        for mdt in list {
-            let Some(peer) = self.cross.peers.get_mut(&mdt) else { continue };
-            let told = core::mem::take(&mut peer.tell);
-            let (upstream, session) = (peer.upstream, peer.session);
-            let body = told.clone();
-            self.submit_cross(upstream, Opcode::CrossTell, &body, Asked::Tell { mdt, session, told });
+        let peers = self.cross.peers.iter_mut().filter(|(_, peer)| peer.tell != CrossTellReq::default());
+        let tells: Vec<(Member, CrossTellReq)> =
+            peers.map(|(mdt, peer)| (*mdt, core::mem::take(&mut peer.tell))).collect();
+        for (mdt, told) in tells {
+            self.ask_peer(mdt, Opcode::CrossTell, &told.clone(), Question::Tell(told));
         }
     }
 }

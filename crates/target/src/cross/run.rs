@@ -1,5 +1,5 @@
-//! The state of cross changes on a target: its attempts, the parts that it has prepared, who waits for what, and what passes the keys
-//! that are held. The messages are in `peers`, the steps in `steps`.
+//! The state of cross changes on a target: its attempts, the parts that it has prepared, who waits for what, and what
+//! passes the keys that are held. The messages are in `peers`, the steps in `steps`.
 
 use core::hash::Hasher;
 use core::time::Duration;
@@ -35,11 +35,11 @@ pub(super) const CHANGES_MAX: usize = 4096;
 /// What waits longer than this for a target that is away, or for a key in doubt, is answered `EINPROGRESS`.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 /// A participant whose lock callbacks are not answered for so long says that it is busy.
-pub(super) const LOCK_PATIENCE: Duration = Duration::from_millis(50);
+const LOCK_PATIENCE: Duration = Duration::from_millis(50);
 /// An attempt that was busy is tried again after this time at the latest.
 pub(super) const BUSY_MAX: Duration = Duration::from_secs(1);
 /// Tells the proof of a cross change from the versions of objects that other replies have in its place.
-pub(super) const PROOF: u64 = 0x6372_6f73_732d_3032;
+const PROOF: u64 = 0x6372_6f73_732d_3032;
 
 /// An attempt of this target's own, until it is applied or has ended.
 #[derive(Debug)]
@@ -97,10 +97,19 @@ pub(super) struct Peer {
 
 /// What a request to another metadata target was for.
 #[derive(Debug)]
-pub(crate) enum Asked {
-    Session { mdt: Member, session: u64 },
-    Prepare { mdt: Member, session: u64, attempt: Attempt },
-    Tell { mdt: Member, session: u64, told: CrossTellReq },
+pub(crate) struct Asked {
+    pub(super) mdt: Member,
+    /// The session in which it was sent.
+    pub(super) session: u64,
+    pub(super) what: Question,
+}
+
+/// See [`Asked`].
+#[derive(Debug)]
+pub(super) enum Question {
+    Session,
+    Prepare(Attempt),
+    Tell(CrossTellReq),
 }
 
 /// The state of a request at the coordinator of its cross change.
@@ -189,7 +198,7 @@ impl Cross {
 impl Cx<'_> {
     /// Whether this attempt passes keys that are held: it is a replay, returns something that its client holds under a
     /// lock, or executes a part that holds them itself.
-    pub(super) fn passes_keys(&self) -> bool {
+    fn passes_keys(&self) -> bool {
         use Opcode::{LdlmReplay, MdsBatch, MdsClose, MdsSync, ObjSync, ObjWrite, SeqAlloc};
         let asked = &self.op.asked;
         self.op.exempt
@@ -219,19 +228,15 @@ impl Cx<'_> {
             return Ok(());
         }
         let held = self.m.cross.keys.names_of(dir);
-        let first = self.op.memo().listed.is_none();
-        let memo = self.op.memo();
-        let awaited = memo.listed.get_or_insert_with(|| held.clone());
-        if !first {
-            awaited.retain(|key| held.contains(key));
-        }
+        let awaited = self.op.memo().listed.get_or_insert_with(|| held.clone());
+        awaited.retain(|key| held.contains(key));
         match awaited.first().copied() {
             Some(key) => self.passes(key, Hold::Shared),
             None => Ok(()),
         }
     }
 
-    pub(super) fn passes(&mut self, key: HeldKey, mode: Hold) -> Result<(), Stop> {
+    fn passes(&mut self, key: HeldKey, mode: Hold) -> Result<(), Stop> {
         if self.m.cross.keys.is_empty() || self.m.cross.keys.is_free(key, mode) || self.passes_keys() {
             return Ok(());
         }
@@ -289,7 +294,7 @@ impl Machine {
     }
 
     /// Whether it has been in doubt for so long that nobody waits any more.
-    pub(super) fn is_long_in_doubt(&self, attempt: Attempt) -> bool {
+    fn is_long_in_doubt(&self, attempt: Attempt) -> bool {
         let is_own = attempt.mdt == self.name.index.0;
         let lost = self.cross.lost.get(&attempt.mdt).copied().filter(|_| !is_own);
         let since = lost.max(self.cross.served);
@@ -314,12 +319,9 @@ impl Machine {
             let attempt = Attempt { mdt: key.mdt, instance: key.instance, serial: key.serial };
             let age = Age { clock: record.age, mdt: record.age_mdt };
             cross.clock = cross.clock.max(age.clock);
-            let hold = |cross: &mut Cross, record: &CrossRec| {
-                if let (false, Some(part)) = (record.done, record.parts.first()) {
-                    cross.keys.hold(attempt, age, &service.keys(part));
-                }
-            };
-            hold(cross, &record);
+            if let (false, Some(part)) = (record.done, record.parts.first()) {
+                cross.keys.hold(attempt, age, &service.keys(part));
+            }
             if key.participant {
                 cross.participant.load(attempt, record.done);
                 if !record.done {
@@ -332,8 +334,7 @@ impl Machine {
                 continue;
             }
             stdx::mark!("cross.in_doubt");
-            let client =
-                <[u8; 16]>::try_from(&record.client[..]).ok().map(|uuid| ClientUuid(u128::from_be_bytes(uuid)));
+            let client = ClientUuid::from_bytes(&record.client);
             let (tag, xid) = (Tag(u16::try_from(record.tag).unwrap_or(0)), Xid(record.xid));
             if let Some(client) = client {
                 cross.by_request.insert((client, xid), attempt);
@@ -350,6 +351,14 @@ impl Machine {
         if !op.loses_patience && op.kind == Kind::Request {
             op.loses_patience = true;
             self.add_timer(self.now + PATIENCE, Timer::Patience(op.id));
+        }
+    }
+
+    /// The operation prepares a part and waits for locks: its attempt will be busy if that takes long.
+    pub(crate) fn loses_patience_with_locks(&mut self, op: &mut Op) {
+        if op.prepares.is_some() && op.used_locks && !op.loses_patience {
+            op.loses_patience = true;
+            self.add_timer(self.now + LOCK_PATIENCE, Timer::LocksAwaited(op.id));
         }
     }
 
@@ -494,15 +503,7 @@ impl Machine {
             self.cross_then(then);
         }
     }
-}
 
-impl core::fmt::Display for Attempt {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "MDT{:04x}/{:016x}/{}", self.mdt, self.instance, self.serial)
-    }
-}
-
-impl Machine {
     /// Records the reply of a committed change whose request is not there, so that its client learns that it was done.
     pub(super) fn record_reply(&mut self, client: ClientUuid, (tag, xid): (Tag, Xid), attempt: Attempt, reply: &Reply) {
         let Some(export) = self.exports.of_client(client) else { return };
@@ -522,16 +523,24 @@ impl Machine {
     }
 }
 
+impl core::fmt::Display for Attempt {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "MDT{:04x}/{:016x}/{}", self.mdt, self.instance, self.serial)
+    }
+}
+
 impl Staged {
-    pub(super) fn record(&self) -> CrossRec {
+    /// The record of the attempt; `done`: once this target's part is applied.
+    pub(super) fn record(&self, done: bool) -> CrossRec {
         CrossRec {
+            done,
             age: self.age.clock,
             age_mdt: self.age.mdt,
             members: self.members.clone(),
-            client: self.client.map(|uuid| uuid.0.to_be_bytes().to_vec().into()).unwrap_or_default(),
+            parts: if done { Vec::new() } else { self.parts.clone() },
+            client: self.client.map(ClientUuid::to_bytes).unwrap_or_default(),
             tag: self.tag.0.into(),
             xid: self.xid.0,
-            ..CrossRec::default()
         }
     }
 }

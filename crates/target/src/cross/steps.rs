@@ -7,13 +7,12 @@ use prost::Message;
 use proto::msg::{CrossFree, CrossPart, CrossPrepareRep, CrossPrepareReq};
 use proto::{ClientUuid, Errno, Frame, Handle, Opcode, TargetKind, TargetName, Transno, Xid};
 use schema::{CrossKey, CrossRec, Record};
-use stdx::Instant;
 
 use super::coordinator::{self, Outcome, Why};
 use super::keys::{Taken, Woken};
 use super::participant;
 use super::run::{
-    Asked, BUSY_MAX, CHANGES_MAX, Change, LOCK_PATIENCE, PATIENCE, Peer, Prepared, Staged, from_wire, key_of, to_wire,
+    BUSY_MAX, CHANGES_MAX, Change, PATIENCE, Peer, Prepared, Question, Staged, from_wire, key_of, to_wire,
 };
 use super::{Age, Attempt, Member};
 use crate::boot::Stage;
@@ -27,24 +26,19 @@ use crate::service::{Reply, Request, Service, Stop};
 use crate::stopped::StopReason;
 
 impl<S: Service> Target<S> {
-    /// A request of another metadata target about cross changes. Returns whether it was one.
-    pub(crate) fn cross_request(&mut self, handle: Handle, frame: &Frame) -> bool {
-        let opcode = Opcode::from_raw(frame.header.opcode);
-        if !matches!(opcode, Some(Opcode::CrossSession | Opcode::CrossTell | Opcode::CrossPrepare)) {
-            return false;
-        }
+    /// A request of another metadata target about cross changes.
+    pub(crate) fn cross_request(&mut self, handle: Handle, opcode: Opcode, frame: Frame) {
         let is_peer = self.m.exports.get(handle).is_some_and(|export| export.lightweight);
         if !is_peer || self.service.kind() != TargetKind::Mdt {
             stdx::mark!("cross.no_peer");
             self.m.refuse(handle, &frame.header, Errno::EOPNOTSUPP);
-            return true;
+            return;
         }
         match opcode {
-            Some(Opcode::CrossSession) => self.m.session_begins(handle, frame),
-            Some(Opcode::CrossTell) => self.m.told(handle, frame),
-            _ => return false,
+            Opcode::CrossSession => self.m.session_begins(handle, &frame),
+            Opcode::CrossTell => self.m.told(handle, &frame),
+            _ => self.execute(handle, frame, Replay::No),
         }
-        true
     }
 
     /// Carries out what the tables of cross changes ask for. Returns whether there was anything.
@@ -72,7 +66,7 @@ impl<S: Service> Target<S> {
         any
     }
 
-    pub(super) fn woken(&mut self, woken: Woken) {
+    pub(crate) fn woken(&mut self, woken: Woken) {
         match woken {
             Woken::Request(op) => self.m.ready.push_back(op),
             Woken::Attempt(attempt) => self.m.ready.extend(self.m.cross.waiting.get(&attempt)),
@@ -85,7 +79,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    pub(super) fn coordinate(&mut self, todo: coordinator::Todo) {
+    fn coordinate(&mut self, todo: coordinator::Todo) {
         use coordinator::Todo;
         let m = &mut self.m;
         match todo {
@@ -101,8 +95,7 @@ impl<S: Service> Target<S> {
                     part: staged.parts.iter().find(|part| part.mdt == mdt).cloned(),
                     members: staged.members.clone(),
                 };
-                let (upstream, session) = (peer.upstream, peer.session);
-                m.submit_cross(upstream, Opcode::CrossPrepare, &body, Asked::Prepare { mdt, session, attempt });
+                m.ask_peer(mdt, Opcode::CrossPrepare, &body, Question::Prepare(attempt));
             }
             Todo::Tell(mdt, attempt, outcome) => {
                 let Some(peer) = m.cross.peers.get_mut(&mdt) else { return };
@@ -128,7 +121,7 @@ impl<S: Service> Target<S> {
     }
 
     /// All members have the attempt durably: its request, or the machine, executes this target's part.
-    pub(super) fn commit_begins(&mut self, attempt: Attempt) {
+    fn commit_begins(&mut self, attempt: Attempt) {
         let Some(staged) = self.m.cross.staged.get_mut(&attempt) else { return };
         if core::mem::replace(&mut staged.commits, true) {
             return;
@@ -146,7 +139,7 @@ impl<S: Service> Target<S> {
         self.attempt(op);
     }
 
-    pub(super) fn ended(&mut self, attempt: Attempt, why: Why) {
+    fn ended(&mut self, attempt: Attempt, why: Why) {
         self.m.cross.keys.release(attempt);
         let Some(staged) = self.m.cross.staged.remove(&attempt) else { return };
         if !matches!(why, Why::Busy(_)) {
@@ -182,7 +175,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    pub(super) fn resent_again(&mut self, attempt: Attempt, client: Option<ClientUuid>, xid: Xid) {
+    fn resent_again(&mut self, attempt: Attempt, client: Option<ClientUuid>, xid: Xid) {
         if let Some(client) = client {
             self.m.cross.by_request.remove(&(client, xid));
         }
@@ -191,7 +184,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    pub(super) fn participate(&mut self, todo: participant::Todo) {
+    fn participate(&mut self, todo: participant::Todo) {
         use participant::Todo;
         let m = &mut self.m;
         match todo {
@@ -242,9 +235,7 @@ impl<S: Service> Target<S> {
             stdx::mark!("cross.unknown_target");
             op.asked_config = true;
             m.ask_config();
-            m.cross.for_session.insert(op.id);
-            m.loses_patience(&mut op);
-            m.park(op);
+            self.wait_for_session(op);
             return;
         }
         if !members.iter().all(|mdt| m.cross.coordinator.stands(*mdt)) {
@@ -254,9 +245,7 @@ impl<S: Service> Target<S> {
                 self.not_now(op);
                 return;
             }
-            m.cross.for_session.insert(op.id);
-            m.loses_patience(&mut op);
-            m.park(op);
+            self.wait_for_session(op);
             return;
         }
         let age = op.memo().age.unwrap_or_else(|| m.cross.age(own));
@@ -283,34 +272,22 @@ impl<S: Service> Target<S> {
         let attempt = Attempt { mdt: own, instance: m.cross.instance, serial: m.cross.serial };
         let taken = m.cross.keys.take(attempt, age, &keys);
         debug_assert_eq!(taken, Taken::Yes, "nothing has changed since it was judged");
-        let client = m.exports.get(Handle(op.export.0)).map(|export| export.uuid);
-        let record = CrossRec {
-            done: false,
-            age: age.clock,
-            age_mdt: age.mdt,
-            members: members.clone(),
-            parts: parts.clone(),
-            client: client.map(|uuid| uuid.0.to_be_bytes().to_vec().into()).unwrap_or_default(),
-            tag: op.asked.tag.0.into(),
-            xid: op.asked.xid.0,
-        };
-        m.needs_remote_dir();
-        stdx::mark!("cross.staged");
-        let group = m.write_record(key_of(false, attempt), Some(record.encode_record()));
-        let (tag, xid) = (op.asked.tag, op.asked.xid);
-        let op_id = Some(op.id);
-        let staged = Staged {
-            op: op_id,
+        let mut staged = Staged {
+            op: Some(op.id),
             parts,
             members: members.clone(),
             age,
-            client,
-            tag,
-            xid,
-            group,
+            client: m.exports.get(Handle(op.export.0)).map(|export| export.uuid),
+            tag: op.asked.tag,
+            xid: op.asked.xid,
+            group: 0,
             attr: None,
             commits: false,
         };
+        m.needs_remote_dir();
+        stdx::mark!("cross.staged");
+        let group = m.write_record(key_of(false, attempt), Some(staged.record(false).encode_record()));
+        staged.group = group;
         m.cross.staged.insert(attempt, staged);
         op.memo().change = Some(Change::Staged(attempt));
         m.cross.coordinator.stage(attempt, &members);
@@ -318,8 +295,14 @@ impl<S: Service> Target<S> {
         m.when_group(group, true, Then::Staged(attempt));
     }
 
+    fn wait_for_session(&mut self, mut op: Op) {
+        self.m.cross.for_session.insert(op.id);
+        self.m.loses_patience(&mut op);
+        self.m.park(op);
+    }
+
     /// Answers that nothing was done and the client may ask again later. No reply is kept.
-    pub(crate) fn not_now(&mut self, mut op: Op) {
+    fn not_now(&mut self, mut op: Op) {
         stdx::mark!("cross.in_progress");
         self.m.change_abandoned(&mut op);
         self.m.end_op(&op);
@@ -368,11 +351,6 @@ impl<S: Service> Target<S> {
         let header = reply_header(&op.asked);
         let frame = Frame { header, body: body.encode_to_vec().into(), ..Frame::default() };
         self.m.send_reply(Handle(op.export.0), frame);
-    }
-
-    /// Locks that an attempt has waited for may be back.
-    pub(crate) fn locks_free(&mut self, attempt: Attempt) {
-        self.woken(Woken::Free(attempt));
     }
 
     /// Before an attempt of an operation: whether it may run.
@@ -425,7 +403,7 @@ impl<S: Service> Target<S> {
 /// One attempt to execute this target's part of a committed change of its own.
 pub(crate) fn commit_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, attempt: Attempt) -> Result<Reply, Stop> {
     let Some(staged) = cx.m.cross.staged.get(&attempt) else { return Err(Stop::Errno(Errno::EIO)) };
-    let record = CrossRec { done: true, parts: Vec::new(), ..staged.record() };
+    let record = staged.record(true);
     let (parts, attr) = (staged.parts.clone(), staged.attr.clone());
     cx.put::<CrossRec>(&CrossKey::new(false, &to_wire(attempt)), &record);
     let _: Transno = cx.transno();
@@ -503,19 +481,11 @@ pub(crate) fn prepare_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, request
     cx.m.cross.participant.prepared(attempt);
     let group = cx.group();
     cx.m.cross.prepared.insert(attempt, Prepared { record, group });
-    if let Some(then) = cx.m.when_durable(group, Then::Prepared(attempt)) {
-        cx.m.cross_then(then);
-    }
+    cx.m.when_group(group, true, Then::Prepared(attempt));
     Ok(Reply::new(&CrossPrepareRep { attr, ..CrossPrepareRep::default() }))
-}
-
-/// When a timer of a lock wait is due.
-pub(crate) fn lock_deadline(now: Instant) -> Instant {
-    now + LOCK_PATIENCE
 }
 
 /// A part that is prepared or committed cannot be applied.
 pub(crate) fn defect(op: &Op, errno: Errno, name: &TargetName) -> Option<StopReason> {
-    let applies = op.exempt && op.prepares.is_none();
-    applies.then(|| StopReason::PartNotApplied { target: name.clone(), errno })
+    op.executes_part().then(|| StopReason::PartNotApplied { target: name.clone(), errno })
 }

@@ -56,7 +56,7 @@ impl Cluster {
     pub fn raw_export_of(&mut self, target: &str, client: ClientUuid) -> RawExport {
         let raw = self.raw(self.server(target));
         let connect = ConnectReq {
-            client_uuid: client.0.to_be_bytes().to_vec().into(),
+            client_uuid: client.to_bytes(),
             target: target.into(),
             features: features::SUPPORTED,
             version: PROTOCOL_VERSION,

@@ -10,6 +10,7 @@ use fuse::ioctl::{self, NewDirectory, Verb};
 use rustix::fs::{Mode, StatVfsMountFlags};
 use serde_json::json;
 
+use super::layout::Form;
 use super::space::{TargetSpace, spaces};
 use super::{ask, explain};
 use crate::output::say;
@@ -120,12 +121,8 @@ fn emptiest(targets: &[TargetSpace]) -> Option<u32> {
 pub(crate) struct Get {
     #[command(flatten)]
     only: Only,
-    /// Print as YAML
-    #[arg(short = 'y', long = "yaml")]
-    yaml: bool,
-    /// Print as JSON, one object on each line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
     /// Directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -169,7 +166,7 @@ pub(super) fn get(get: &Get) -> anyhow::Result<()> {
         match only {
             Some(value) if get.paths.len() > 1 => say!("{}: {value}", path.display()),
             Some(value) => say!("{value}"),
-            None if get.json => say!(
+            None if get.form.json => say!(
                 "{}",
                 json!({ "path": path.display().to_string(), "stripe_count": 0, "stripe_offset": index, "hash_type": "none" })
             ),
@@ -184,7 +181,7 @@ fn print(path: &Path, index: u32, get: &Get) {
     if get.paths.len() > 1 {
         say!("{}", path.display());
     }
-    if get.yaml {
+    if get.form.yaml {
         say!("lmv_stripe_count:  0\nlmv_stripe_offset: {index}\nlmv_hash_type:     none");
     } else {
         say!("lmv_stripe_count: 0 lmv_stripe_offset: {index} lmv_hash_type: none");

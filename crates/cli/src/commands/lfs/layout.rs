@@ -207,15 +207,22 @@ pub(crate) struct Get {
     /// Print only the targets of each file
     #[arg(short = 'q', long = "quiet")]
     quiet: bool,
-    /// Print as YAML
-    #[arg(short = 'y', long = "yaml")]
-    yaml: bool,
-    /// Print as JSON, one object on each line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
     /// Paths
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+}
+
+/// The form of what is printed.
+#[derive(Args)]
+pub(super) struct Form {
+    /// Print as YAML
+    #[arg(short = 'y', long = "yaml")]
+    pub(super) yaml: bool,
+    /// Print as JSON, one object on each line
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Prints a single figure.
@@ -353,13 +360,13 @@ impl LayoutView {
             return Ok(());
         }
         let fid = self.fid()?;
-        if get.yaml {
+        if get.form.yaml {
             say!("lmm_objects:");
         } else {
             say!("\tobdidx\t\tstripe\t\tfid");
         }
         for (stripe, ost) in self.layout.osts.iter().enumerate() {
-            if get.yaml {
+            if get.form.yaml {
                 say!("      - l_ost_idx: {ost}");
                 say!("        l_stripe:  {stripe}");
                 say!("        l_fid:     {fid}");
@@ -373,7 +380,7 @@ impl LayoutView {
 
 fn field(get: &Get, name: &str, value: impl Display) {
     let name = format!("{name}:");
-    if get.yaml { say!("{name:<19}{value}") } else { say!("{name:<18} {value}") }
+    if get.form.yaml { say!("{name:<19}{value}") } else { say!("{name:<18} {value}") }
 }
 
 fn joined(osts: &[u32]) -> String {
@@ -437,7 +444,7 @@ fn show(path: &Path, get: &Get, many: bool) -> anyhow::Result<()> {
     match only {
         Some(value) if many => say!("{}: {value}", path.display()),
         Some(value) => say!("{value}"),
-        None if get.json => say!("{}", view.json()),
+        None if get.form.json => say!("{}", view.json()),
         None => view.print(get)?,
     }
     Ok(())

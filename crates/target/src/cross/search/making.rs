@@ -389,7 +389,7 @@ impl Making<'_> {
         let link = self.link(at);
         (link.session, link.shared) = (Session::Ended, false);
         link.back.clear();
-        // Of what was sent some arrives. The first message of a session need not: all its work is to begin one.
+        // Some messages still arrive. `Begin` goes with what follows it: its only effect would be to begin a session.
         let begins = link.forth.iter().position(|message| *message == Message::Begin);
         link.forth.truncate(if lost { 0 } else { begins.unwrap_or(usize::MAX) });
     }

@@ -104,16 +104,13 @@ impl SmallDisk {
         self.dir.path()
     }
 
+    /// From now on the path leads to a read-only mount of the same file system. (The file system itself can be made read-only
+    /// only when nothing holds one of its files open for writing, and a process that another test starts at this moment
+    /// holds our descriptors until it runs its program.)
     pub(crate) fn make_read_only(&self) {
-        // A process that another test starts at this moment holds our descriptors until it runs its program.
-        let tried = (0..50).any(|_| {
-            let done = self.run("mount", &["-o", "remount,ro"]);
-            if !done {
-                std::thread::sleep(std::time::Duration::from_millis(100));
-            }
-            done
-        });
-        assert!(tried, "the disk stays busy");
+        let path = self.path().to_str().expect("a plain path");
+        assert!(self.run("mount", &["--bind", path]), "a second mount");
+        assert!(self.run("mount", &["-o", "remount,bind,ro"]), "a read-only mount");
     }
 
     fn run(&self, program: &str, args: &[&str]) -> bool {
@@ -123,6 +120,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        self.run("umount", &["-l"]);
+        // Twice if a read-only mount is on top.
+        while self.run("umount", &["-l", "-q"]) {}
     }
 }

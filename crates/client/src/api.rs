@@ -50,6 +50,8 @@ pub struct Options {
     pub max_nodes: usize,
     /// How long a server may be unreachable before calls fail with `EIO` (`-o soft`); `None`: calls wait forever.
     pub soft: Option<core::time::Duration>,
+    /// How long a rename to another directory waits for a metadata target that is away; zero: without a limit.
+    pub rename_wait: core::time::Duration,
     /// How long requests may take before the connection is suspected, and how often to ping.
     pub timeouts: Timeouts,
     /// Ping also servers that do not ask for it.
@@ -87,6 +89,7 @@ impl Options {
             max_read_ahead: 1 << 20,
             max_nodes: 100,
             soft: None,
+            rename_wait: core::time::Duration::from_secs(30),
             timeouts: Timeouts::fixed(core::time::Duration::from_secs(10)),
             always_ping: false,
             write_back_after: core::time::Duration::from_secs(5),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::msg::{
-    CreateOp, CrossSessionReq, GetattrReq, LookupReq, ObjectRep, Reint, ReintReq, RenameOp, SeqAllocRep, SeqAllocReq,
-    UnlinkOp, WantLocks,
+    BatchRep, BatchReq, CancelReq, CreateOp, CrossSessionReq, GetattrReq, LinkOp, LookupReq, ObjectRep, Reint,
+    ReintReq, RenameOp, SeqAllocRep, SeqAllocReq, UnlinkOp, WantLocks,
 };
 use proto::{ClientUuid, Errno, Fid, Frame, Opcode};
 use stdx::marks;
@@ -231,13 +231,250 @@ fn a_participant_whose_locks_do_not_come_back_is_busy() {
     assert_eq!(other.create(&mut c, (1, 1), dir, "f", FILE).1, 0, "nothing is held meanwhile");
 }
 
+impl Raw {
+    fn link(&mut self, c: &mut Cluster, at: usize, fid: Fid, (parent, name): (Fid, &str), kind: u32) -> i32 {
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        self.reint(c, at, Reint::Link(LinkOp { fid, parent, name, kind })).header.status
+    }
+
+    fn rename(&mut self, c: &mut Cluster, at: usize, op: RenameOp) -> i32 {
+        self.reint(c, at, Reint::Rename(op)).header.status
+    }
+
+    fn unlink(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> ObjectRep {
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        let op = UnlinkOp { parent, name, rmdir: false, reported: None };
+        self.reint(c, at, Reint::Unlink(op)).decode().unwrap()
+    }
+
+    /// The object that a name leads to, with its target.
+    fn leads_to(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> Option<(Fid, u32)> {
+        let rep = self.lookup(c, at, parent, name);
+        let there = rep.elsewhere.map(|of| (of.fid, of.mdt));
+        there.or(rep.attr.map(|attr| (attr.fid, at as u32)))
+    }
+}
+
+fn renaming((source_parent, from): (Fid, &str), (target_parent, to): (Fid, &str), flags: u32) -> RenameOp {
+    let (source_name, target_name) = (Bytes::copy_from_slice(from.as_bytes()), Bytes::copy_from_slice(to.as_bytes()));
+    RenameOp { source_parent, source_name, target_parent, target_name, flags, ..RenameOp::default() }
+}
+
+#[test]
+fn a_file_gets_and_loses_names_on_another_target() {
+    let (mut c, _) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    let (file, _) = a.create(&mut c, (0, 0), Fid::ROOT, "f", FILE);
+    let kind = FILE & 0o170_000;
+    assert_eq!(a.link(&mut c, 1, file, (dir, "g"), 0), -Errno::EPROTO.raw());
+    assert_eq!(a.link(&mut c, 1, file, (dir, "g"), 0o120_000), -Errno::EPROTO.raw(), "it is no symbolic link");
+    assert_eq!(a.link(&mut c, 1, dir, (dir, "g"), 0o040_000), -Errno::EPERM.raw());
+    assert_eq!(a.link(&mut c, 1, file, (dir, "g"), kind), 0);
+    assert_eq!(a.link(&mut c, 1, file, (dir, "g"), kind), -Errno::EEXIST.raw());
+    assert_eq!(a.lookup(&mut c, 1, dir, "g").elsewhere.map(|of| (of.fid, of.mdt, of.kind)), Some((file, 0, kind)));
+    assert_eq!(a.getattr(&mut c, 0, file).unwrap().attr.unwrap().nlink, 2);
+    let rep = a.unlink(&mut c, 1, dir, "g");
+    assert_eq!((rep.attr.unwrap().nlink, rep.destroyed), (1, false));
+    assert_eq!(a.link(&mut c, 1, file, (dir, "g"), kind), 0);
+    assert!(!a.unlink(&mut c, 0, Fid::ROOT, "f").destroyed);
+    let rep = a.unlink(&mut c, 1, dir, "g");
+    assert_eq!((rep.attr.unwrap().nlink, rep.destroyed), (0, true));
+    assert_eq!(a.getattr(&mut c, 0, file).map(drop), Err(-Errno::ESTALE.raw()));
+    assert_eq!(a.rmdir(&mut c, 0, Fid::ROOT, "d"), 0);
+}
+
+#[test]
+fn a_file_is_renamed_from_target_to_target() {
+    let (mut c, _) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    let (file, _) = a.create(&mut c, (0, 0), Fid::ROOT, "f", FILE);
+    let (other, _) = a.create(&mut c, (1, 1), dir, "g", FILE);
+    let root = Fid::ROOT;
+    let no_replace = renaming((root, "f"), (dir, "g"), 1);
+    assert_eq!(a.rename(&mut c, 0, no_replace), -Errno::EEXIST.raw());
+    assert!(marks::count("mdt.looks_again") > 0, "an error is answered of what was seen twice");
+    assert_eq!(a.rename(&mut c, 0, renaming((root, "f"), (dir, "none"), 2)), -Errno::ENOENT.raw());
+    assert_eq!(a.rename(&mut c, 0, renaming((root, "d"), (dir, "g"), 0)), -Errno::EXDEV.raw());
+    // A directory and a file on two targets, with names on one.
+    let (_, status) = a.create(&mut c, (0, 0), root, "near", DIR);
+    let (below, _) = a.create(&mut c, (0, 0), root, "below", DIR);
+    assert_eq!((status, a.link(&mut c, 0, other, (below, "x"), FILE & 0o170_000)), (0, 0));
+    assert_eq!(a.rename(&mut c, 0, renaming((root, "near"), (below, "x"), 2)), -Errno::EXDEV.raw());
+    assert_eq!(a.rename(&mut c, 0, renaming((below, "x"), (root, "near"), 2)), -Errno::EXDEV.raw());
+    assert_eq!(a.unlink(&mut c, 0, below, "x").attr.map(|attr| attr.nlink), Some(1));
+    assert_eq!(a.rename(&mut c, 0, renaming((root, "f"), (dir, "g"), 2)), 0);
+    assert_eq!(
+        (a.leads_to(&mut c, 0, root, "f"), a.leads_to(&mut c, 1, dir, "g")),
+        (Some((other, 1)), Some((file, 0)))
+    );
+    // The names and the objects are on both targets, each on the other one.
+    assert_eq!(a.rename(&mut c, 1, renaming((dir, "g"), (root, "f"), 0)), 0);
+    assert_eq!((a.leads_to(&mut c, 0, root, "f"), a.leads_to(&mut c, 1, dir, "g")), (Some((file, 0)), None));
+    assert_eq!(a.getattr(&mut c, 1, other).map(drop), Err(-Errno::ESTALE.raw()));
+    let whiteout = Some(a.fid(0));
+    let op = RenameOp { whiteout, ..renaming((root, "f"), (dir, "h"), 4) };
+    assert_eq!(a.rename(&mut c, 0, op), 0);
+    assert_eq!(a.leads_to(&mut c, 0, root, "f"), whiteout.map(|fid| (fid, 0)));
+    assert_eq!(a.lookup(&mut c, 0, root, "f").attr.unwrap().mode, 0o020_000);
+    // A second name of one object: nothing happens.
+    assert_eq!(a.link(&mut c, 0, file, (root, "i"), 0), 0);
+    assert_eq!(a.rename(&mut c, 0, renaming((root, "i"), (dir, "h"), 0)), 0);
+    assert_eq!(a.getattr(&mut c, 0, file).unwrap().attr.unwrap().nlink, 2);
+    assert_eq!(a.rename(&mut c, 0, renaming((root, "d"), (root, "e"), 0)), 0, "it keeps its parent");
+    assert_eq!(a.leads_to(&mut c, 0, root, "e"), Some((dir, 1)));
+}
+
+/// While a rename waits for a lock, what it has seen on the other target changes.
+#[test]
+fn a_change_looks_again_if_its_participant_finds_something_else() {
+    let (mut c, _) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    let (file, _) = a.create(&mut c, (0, 0), Fid::ROOT, "f", FILE);
+    let mut b = Raw::new(&mut c, 78);
+    let want = Some(WantLocks { object_cookie: 9, ..WantLocks::default() });
+    let asked = GetattrReq { fid: file, want, ..GetattrReq::default() };
+    let held: ObjectRep = c.raw_call(&mut b.mdts[0], Opcode::MdsGetattr, &asked).decode().unwrap();
+    let op = Some(Reint::Rename(renaming((Fid::ROOT, "f"), (dir, "g"), 0)));
+    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
+    c.raw_ask(&mut a.mdts[0], Opcode::MdsReint, &body);
+    c.pass(Duration::from_millis(20));
+    let (other, status) = b.create(&mut c, (1, 1), dir, "g", FILE);
+    assert_eq!(status, 0);
+    let cancel = CancelReq { handles: vec![held.locks[0].handle], waiting_cookies: Vec::new() };
+    c.raw_call(&mut b.mdts[0], Opcode::LdlmCancel, &cancel);
+    c.pass(Duration::from_secs(2));
+    assert!(marks::count("cross.changed") > 0);
+    assert_eq!(b.leads_to(&mut c, 1, dir, "g"), Some((file, 0)));
+    assert_eq!(b.getattr(&mut c, 1, other).map(drop), Err(-Errno::ESTALE.raw()));
+}
+
+/// What waits for keys and is then refused keeps nobody from having them.
+#[test]
+fn an_attempt_that_waited_in_vain_is_in_nobodys_way() {
+    let (mut c, mdt1) = cluster();
+    let mut raws = [77, 78, 79].map(|client| Raw::new(&mut c, client));
+    let (dir, _) = raws[0].create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    assert_eq!(raws[0].create(&mut c, (1, 1), dir, "c", FILE).1, 0);
+    for name in ["f", "g"] {
+        assert_eq!(raws[0].create(&mut c, (0, 0), Fid::ROOT, name, FILE).1, 0);
+    }
+    c.slow_server = Some(mdt1);
+    let mut ask = |c: &mut Cluster, by: usize, mdt: usize, op: RenameOp| {
+        let op = Some(Reint::Rename(op));
+        let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
+        c.raw_ask(&mut raws[by].mdts[mdt], Opcode::MdsReint, &body);
+        c.pass(Duration::from_millis(20));
+    };
+    // The first holds a name that the second waits for; the third is younger and takes the other name of the second.
+    ask(&mut c, 0, 1, renaming((dir, "c"), (Fid::ROOT, "n"), 0));
+    ask(&mut c, 1, 0, renaming((Fid::ROOT, "n"), (dir, "x"), 1));
+    ask(&mut c, 2, 0, renaming((Fid::ROOT, "f"), (dir, "x"), 0));
+    c.slow_server = None;
+    c.pass(Duration::from_secs(5));
+    let [mut a, ..] = raws;
+    assert!(a.leads_to(&mut c, 0, Fid::ROOT, "n").is_some() && a.leads_to(&mut c, 0, Fid::ROOT, "f").is_none());
+    assert!(marks::count("cross.changed") > 0);
+    assert_eq!(a.rename(&mut c, 0, renaming((Fid::ROOT, "g"), (dir, "x"), 0)), 0);
+    assert_eq!(a.leads_to(&mut c, 0, Fid::ROOT, "g"), None);
+}
+
+/// A client that has no lease cannot change behind a prepared part what that part was prepared for.
+#[test]
+fn a_batch_does_not_touch_names_of_a_change_under_way() {
+    let (mut c, mdt1) = cluster();
+    let (a, dir) = unanswered(&mut c, mdt1);
+    let mut b = Raw { mdts: a.mdts, seqs: a.seqs, next: a.next };
+    let make = |name: &'static [u8], fid: Fid| {
+        let op = CreateOp { parent: Fid::ROOT, name: Bytes::from_static(name), fid, mode: DIR, ..CreateOp::default() };
+        ReintReq { cred: Some(cred(0)), now_ns: 7, op: Some(Reint::Create(op)), ..ReintReq::default() }
+    };
+    let mut batch = |c: &mut Cluster, at: usize, change: ReintReq| {
+        let mut changes = Vec::new();
+        BatchReq::push(&mut changes, &change);
+        let body = BatchReq { changes: changes.into(), returns_credits: false };
+        c.raw_call(&mut b.mdts[at], Opcode::MdsBatch, &body).decode::<BatchRep>().unwrap().results[0].status
+    };
+    let fid = Fid::new(a.seqs[0], 500);
+    assert_eq!(batch(&mut c, 0, make(b"d", fid)), -Errno::EAGAIN.raw(), "its name is under change");
+    assert_eq!(batch(&mut c, 0, make(b"e", fid)), 0);
+    assert!(marks::count("cross.batch_refused") > 0);
+    c.slow_server = None;
+    c.pass(Duration::from_secs(2));
+    let mut b = Raw::new(&mut c, 78);
+    assert_eq!(b.leads_to(&mut c, 0, Fid::ROOT, "d"), Some((dir, 1)));
+}
+
+/// A client that does not give back its lease holds up a look, and nothing else between the two targets.
+#[test]
+fn looks_that_wait_for_a_lock_do_not_pile_up() {
+    let (mut c, _) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    assert_eq!(a.create(&mut c, (0, 0), Fid::ROOT, "f", FILE).1, 0);
+    let mut b = Raw::new(&mut c, 78);
+    let want = Some(WantLocks { entries_cookie: 9, exclusive: true, ..WantLocks::default() });
+    let asked = GetattrReq { fid: dir, want, ..GetattrReq::default() };
+    let held: ObjectRep = c.raw_call(&mut b.mdts[1], Opcode::MdsGetattr, &asked).decode().unwrap();
+    assert_eq!(held.locks.len(), 1);
+    let op = Some(Reint::Rename(renaming((Fid::ROOT, "f"), (dir, "g"), 0)));
+    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
+    c.raw_ask(&mut a.mdts[0], Opcode::MdsReint, &body);
+    c.pass(Duration::from_secs(3));
+    assert!(marks::count("cross.look_waits") > 0);
+    let mut other = Raw::new(&mut c, 79);
+    assert_eq!(other.create(&mut c, (0, 1), Fid::ROOT, "e", DIR).1, 0);
+}
+
+/// The change of a name is in doubt: it may have been answered, so that its directory is shown with the new times.
+#[test]
+fn a_directory_is_shown_as_a_change_in_doubt_will_leave_it() {
+    let (mut c, mdt1) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    assert_eq!(a.create(&mut c, (1, 1), dir, "f", FILE).1, 0);
+    let before = a.getattr(&mut c, 0, Fid::ROOT).unwrap().attr.unwrap();
+    c.slow_server = Some(mdt1);
+    let op = Some(Reint::Rename(renaming((dir, "f"), (Fid::ROOT, "g"), 0)));
+    let now_ns = before.mtime_ns + 1_000;
+    let body = ReintReq { cred: Some(cred(0)), now_ns, op, ..ReintReq::default() };
+    c.raw_ask(&mut a.mdts[1], Opcode::MdsReint, &body);
+    c.pass(Duration::from_millis(50));
+    c.kill(mdt1);
+    c.slow_server = None;
+    c.pass(Duration::from_millis(500));
+    assert_eq!(doubts(&c, "fs-MDT0000"), 1);
+    let shown = a.getattr(&mut c, 0, Fid::ROOT).unwrap().attr.unwrap();
+    assert_eq!((shown.mtime_ns, shown.nlink), (now_ns, before.nlink));
+    assert!(marks::count("mdt.shown_in_doubt") > 0);
+}
+
+#[test]
+fn a_create_that_finds_a_file_on_another_target_opens_it_there() {
+    let (mut c, _) = cluster();
+    let mut raw = Raw::new(&mut c, 77);
+    let (dir, _) = raw.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    let (file, _) = raw.create(&mut c, (0, 0), Fid::ROOT, "f", FILE);
+    let a = c.mount();
+    let parent = c.walk(a, "d").unwrap();
+    assert_eq!(parent, dir.ino());
+    assert_eq!(raw.link(&mut c, 1, file, (dir, "g"), FILE & 0o170_000), 0);
+    let (stat, fh) = c.create(a, parent, "g").unwrap();
+    assert_eq!((stat.ino, stat.nlink), (file.ino(), 2));
+    assert!(marks::count("created_file_is_elsewhere") > 0);
+    c.write(a, fh, 0, b"data").unwrap();
+    assert_eq!(c.getattr(a, file.ino()).unwrap().size, 4);
+}
+
 /// What metadata targets say to each other is heard from nobody else.
 #[test]
 fn a_client_passes_for_no_metadata_target() {
     let (mut c, _) = cluster();
     let mut a = Raw::new(&mut c, 77);
     let session = CrossSessionReq { mdt: 0, session: u64::MAX, instance: 7 };
-    for opcode in [Opcode::CrossSession, Opcode::CrossPrepare, Opcode::CrossTell] {
+    for opcode in [Opcode::CrossSession, Opcode::CrossPrepare, Opcode::CrossTell, Opcode::CrossLook] {
         let answer = c.raw_try(&mut a.mdts[1], opcode, &session);
         assert_eq!(answer.header.status, -Errno::EOPNOTSUPP.raw());
     }

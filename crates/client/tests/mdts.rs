@@ -140,7 +140,7 @@ fn tell_place_only(to_client: bool, frame: &mut Frame) {
     if to_client {
         let mut rep: ObjectRep = frame.decode().unwrap();
         if let Some(attr) = rep.attr.take() {
-            rep.elsewhere = Some(Elsewhere { fid: attr.fid, mdt: 0 });
+            rep.elsewhere = Some(Elsewhere { fid: attr.fid, mdt: 0, kind: attr.mode & 0o170_000 });
         }
         frame.body = rep.encode_to_vec().into();
     } else {
@@ -230,6 +230,17 @@ fn a_directory_that_goes_between_the_two_questions_of_a_lookup_is_looked_up_agai
     let (new, parent) = (found.unwrap().ino, c.walk(0, "dir").unwrap());
     assert!(new != sub && c.lookup(0, parent, "sub").unwrap().ino == new);
     assert!(stdx::marks::count("looked_up_again") > 0);
+    // It exists, but under another name.
+    let rename = |c: &mut Cluster, b: usize, dir: u64| {
+        let (name, new_name) = (name("sub"), name("other"));
+        c.call(b, Call::Rename { parent: dir, name, new_parent: dir, new_name, flags: 0 }).unwrap();
+    };
+    assert_eq!(removed_on_the_way(rename).2, Err(Errno::ENOENT));
+    let (.., found) = removed_on_the_way(|c, b, dir| {
+        rename(c, b, dir);
+        c.mkdir(b, dir, "sub").unwrap();
+    });
+    assert_ne!(found.unwrap().ino, sub);
 }
 
 #[test]
@@ -244,7 +255,7 @@ fn a_name_that_leads_to_nothing_is_no_missing_name() {
         tell_place_only(to_client, frame);
         if to_client && frame.header.opcode == Opcode::MdsLookup as u16 {
             let mut rep: ObjectRep = frame.decode().unwrap();
-            rep.elsewhere = Some(Elsewhere { fid: Fid::new(Fid::SEQ_FIRST, 99), mdt: 0 });
+            rep.elsewhere = Some(Elsewhere { fid: Fid::new(Fid::SEQ_FIRST, 99), mdt: 0, kind: 0o040_000 });
             frame.body = rep.encode_to_vec().into();
         }
     });
@@ -487,29 +498,110 @@ fn a_directory_on_another_target_is_found_listed_used_and_removed() {
     c.mkdir(a, 1, "far").unwrap();
 }
 
+fn rename(from: u64, old: &str, to: u64, new: &str) -> Call {
+    Call::Rename { parent: from, name: name(old), new_parent: to, new_name: name(new), flags: 0 }
+}
+
+fn links(c: &mut Cluster, node: usize, ino: u64) -> u32 {
+    c.getattr(node, ino).map_or(0, |stat| stat.nlink)
+}
+
 #[test]
-fn what_lies_on_another_target_is_not_renamed_or_linked_there() {
+fn files_get_other_names_on_another_target() {
     let (mut c, a, b) = two_targets();
     let far = make_remote(&mut c, a, 1, "far");
-    let (file, _) = c.create(a, 1, "file").unwrap();
-    for node in [a, b] {
-        let rename = |from: u64, old: &str, to: u64, new: &str| Call::Rename {
-            parent: from,
-            name: name(old),
-            new_parent: to,
-            new_name: name(new),
-            flags: 0,
-        };
-        for call in [
-            rename(1, "far", 1, "further"),
-            rename(1, "file", far, "file"),
-            rename(1, "before", 1, "far"),
-            Call::Link { ino: file.ino, new_parent: far, new_name: name("link") },
-        ] {
-            assert_eq!(c.call(node, call.clone()), Err(Errno::EXDEV), "{call:?}");
+    for (one, other) in [(a, b), (b, a)] {
+        let (file, fh) = c.create(one, 1, "file").unwrap();
+        c.write(one, fh, 0, b"data").unwrap();
+        c.close(one, fh).unwrap();
+        assert_eq!(c.walk(other, "file"), Ok(file.ino));
+        c.call(one, rename(1, "file", far, "moved")).unwrap();
+        for node in [other, one] {
+            assert_eq!(c.lookup(node, 1, "file"), Err(Errno::ENOENT));
+            let found = c.lookup(node, far, "moved").unwrap();
+            assert_eq!((found.ino, found.size, found.nlink), (file.ino, 4, 1));
+            assert_eq!(c.list(node, far, true).unwrap(), [".", "..", "moved"]);
         }
-        assert_eq!(c.lookup(node, 1, "far").unwrap().ino, far);
+        c.call(other, Call::Link { ino: file.ino, new_parent: 1, new_name: name("link") }).unwrap();
+        assert_eq!((c.walk(one, "link"), c.getattr(one, file.ino).unwrap().nlink), (Ok(file.ino), 2));
+        // Over another one, which is gone.
+        let (victim, fh) = c.create(other, far, "victim").unwrap();
+        c.close(other, fh).unwrap();
+        assert_eq!(c.walk(one, "far/victim"), Ok(victim.ino));
+        c.call(one, rename(1, "link", far, "victim")).unwrap();
+        assert_eq!((c.walk(other, "far/victim"), links(&mut c, other, victim.ino)), (Ok(file.ino), 0));
+        c.unlink(other, far, "moved").unwrap();
+        assert_eq!(c.getattr(one, file.ino).unwrap().nlink, 1);
+        c.unlink(one, far, "victim").unwrap();
+        assert_eq!(
+            (c.lookup(other, far, "victim"), c.lookup(one, far, "moved")),
+            (Err(Errno::ENOENT), Err(Errno::ENOENT))
+        );
     }
+}
+
+#[test]
+fn a_directory_on_another_target_keeps_its_parent() {
+    let (mut c, a, b) = two_targets();
+    let far = make_remote(&mut c, a, 1, "far");
+    let near = c.mkdir(a, 1, "near").unwrap().ino;
+    let empty = c.mkdir(a, 1, "empty").unwrap().ino;
+    for node in [a, b] {
+        assert_eq!(c.call(node, rename(1, "far", near, "far")), Err(Errno::EXDEV));
+        assert_eq!(c.call(node, rename(1, "near", far, "near")), Err(Errno::EXDEV));
+        assert_eq!(c.walk(node, "far"), Ok(far));
+    }
+    c.call(b, rename(1, "far", 1, "further")).unwrap();
+    c.call(a, rename(1, "further", 1, "empty")).unwrap();
+    for node in [a, b] {
+        assert_eq!((c.walk(node, "empty"), c.lookup(node, 1, "far")), (Ok(far), Err(Errno::ENOENT)));
+        assert_eq!((links(&mut c, node, empty), links(&mut c, node, 1)), (0, 5), "before, near, and the moved one");
+    }
+}
+
+/// The kernel holds up all other renames between directories meanwhile, so a rename does not wait for ever.
+#[test]
+fn a_rename_that_waits_for_a_target_that_is_away_fails_with_nothing_done() {
+    let (mut c, a, b) = two_targets();
+    let far = make_remote(&mut c, a, 1, "far");
+    c.mkdir(a, far, "below").unwrap();
+    for node in [a, b] {
+        let (file, fh) = c.create(node, 1, "file").unwrap();
+        c.close(node, fh).unwrap();
+        c.pass(Duration::from_secs(10));
+        let mdt1 = c.server("fs-MDT0001");
+        c.kill(mdt1);
+        let id = c.send(node, rename(1, "file", far, "file"));
+        c.pass(Duration::from_secs(28));
+        assert!(!c.answered(node, id));
+        c.pass(Duration::from_secs(4));
+        assert_eq!(c.answer(node, id), Err(Errno::EBUSY));
+        assert!(stdx::marks::count("rename_given_up") > 0);
+        assert_eq!(c.walk(node, "file"), Ok(file.ino));
+        c.start(mdt1);
+        c.pass(Duration::from_secs(100));
+        c.call(node, rename(1, "file", far, "file")).unwrap();
+        c.unlink(node, far, "file").unwrap();
+    }
+}
+
+/// The rename is durable when it is answered: if its client dies then, the new name must lead to the bytes.
+#[test]
+fn a_file_that_is_renamed_to_another_target_has_its_data_there_first() {
+    let (mut c, a, b) = two_targets();
+    let far = make_remote(&mut c, a, 1, "far");
+    let (file, fh) = c.create(a, 1, "file").unwrap();
+    let data = bytes::Bytes::from(vec![7; 300_000]);
+    let write = Call::Write { fh, ino: file.ino, offset: 0, data, write_back: true, kill_priv: false };
+    c.call(a, write).unwrap();
+    // Its close is enough for most programs.
+    c.close(a, fh).unwrap();
+    c.call(a, rename(1, "file", far, "file")).unwrap();
+    c.die(a);
+    c.pass(Duration::from_secs(200));
+    let found = c.walk(b, "far/file").unwrap();
+    let fh = c.open(b, found, 0).unwrap();
+    assert_eq!((found, c.read(b, fh, 0, 400_000).unwrap().len()), (file.ino, 300_000));
 }
 
 /// A change over several targets is durable when it is answered, and so is all that the client did before it.

@@ -42,12 +42,33 @@ fn directories_are_made_used_and_removed_on_other_metadata_targets() {
     let fid = adamant(["lfs", "path2fid"]).arg(deep.join("file")).ok();
     assert_eq!(adamant(["lfs", "fid2path"]).arg(&other).arg(fid.trim()).ok(), "/far/a/b/c/file\n");
     assert_eq!(adamant(["lfs", "find"]).arg(&mount).args(["--mdt", "1"]).ok().lines().count(), 5);
-    // mv(1) copies what cannot be renamed.
-    e2e::command("mv").arg(deep.join("file")).arg(mount.join("file")).run().ok();
+    // A file stays where it is when it gets another name; of directories mv(1) makes copies.
+    fs::rename(deep.join("file"), mount.join("file")).unwrap();
     assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "text");
+    assert_eq!(adamant(["lfs", "getstripe", "-m"]).arg(other.join("file")).ok(), "1\n");
+    assert_eq!(adamant(["lfs", "path2fid"]).arg(mount.join("file")).ok(), fid);
+    fs::hard_link(other.join("file"), other.join("far/link")).unwrap();
+    fs::write(mount.join("file"), "more text").unwrap();
+    assert_eq!(fs::read_to_string(other.join("far/link")).unwrap(), "more text");
+    let paths = adamant(["lfs", "fid2path"]).arg(&other).arg(fid.trim()).ok();
+    assert!(paths.contains("/file\n") && paths.contains("/far/link\n"), "{paths}");
+    let open = fs::File::open(mount.join("far/link")).unwrap();
+    fs::write(mount.join("new"), "new").unwrap();
+    fs::rename(mount.join("new"), mount.join("file")).unwrap();
+    fs::rename(other.join("file"), other.join("far/link")).unwrap();
+    assert_eq!(fs::read_to_string(far.join("link")).unwrap(), "new");
+    let mut text = [0; 20];
+    let length = std::os::unix::fs::FileExt::read_at(&open, &mut text, 0).unwrap();
+    assert_eq!(&text[..length], b"more text", "it is open, and has no name");
+    drop(open);
+    assert!(fs::rename(&deep, mount.join("c")).is_err());
+    e2e::command("mv").arg(&deep).arg(mount.join("c")).run().ok();
+    fs::rename(&far, mount.join("further")).unwrap();
+    fs::rename(other.join("further"), other.join("far")).unwrap();
     assert!(fs::remove_dir(&far).is_err());
     fs::remove_dir_all(other.join("far")).unwrap();
-    assert!(!far.exists() && fs::read_dir(&mount).unwrap().count() == 1);
+    fs::remove_dir(mount.join("c")).unwrap();
+    assert!(!far.exists() && fs::read_dir(&mount).unwrap().count() == 0);
 
     // While the target is away, what needs it waits and can be killed.
     adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
@@ -68,6 +89,78 @@ fn directories_are_made_used_and_removed_on_other_metadata_targets() {
     cluster.restart(Which::Mdt(1));
     fs::remove_dir(&far).unwrap();
     assert!(!other.join("far").exists());
+}
+
+/// Files go back and forth between two metadata targets, over earlier versions of themselves, while either target is killed.
+#[test]
+fn files_are_renamed_between_metadata_targets_that_die() {
+    const FILES: usize = 8;
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("files are renamed between metadata targets that die", Duration::from_secs(180));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    cluster.add(Which::Mdt(1));
+    for mount in 0..2 {
+        wait_for("the mount uses both metadata targets", || mdts(&cluster, mount).len() == 2);
+    }
+    let (near, far) = (cluster.mount(0).join("near"), cluster.mount(0).join("far"));
+    fs::create_dir(&near).unwrap();
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
+    let ends = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let workers: Vec<_> = (0..2)
+        .map(|mount| {
+            let (near, far) = (cluster.mount(mount).join("near"), cluster.mount(mount).join("far"));
+            let ends = ends.clone();
+            std::thread::spawn(move || {
+                let mut round = 0;
+                while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                    round += 1;
+                    for file in 0..FILES {
+                        let name = format!("f{mount}-{file}");
+                        let (from, to) = if round % 2 == 0 { (&near, &far) } else { (&far, &near) };
+                        let text = format!("{name} in round {round}");
+                        // A new version on one target replaces the last one, which lies on the other.
+                        fs::write(from.join("new").with_extension(&name), &text).unwrap();
+                        fs::rename(from.join("new").with_extension(&name), to.join(&name)).unwrap();
+                        assert_eq!(fs::read_to_string(to.join(&name)).unwrap(), text);
+                        fs::hard_link(to.join(&name), from.join(format!("{name}.link"))).unwrap();
+                        fs::rename(to.join(&name), from.join(&name)).unwrap();
+                        fs::remove_file(from.join(format!("{name}.link"))).unwrap();
+                        fs::rename(from.join(&name), to.join(&name)).unwrap();
+                        assert_eq!(fs::read_to_string(to.join(&name)).unwrap(), text);
+                        fs::rename(to.join(&name), near.join(&name)).unwrap();
+                    }
+                }
+                round
+            })
+        })
+        .collect();
+    for kill in 0..6 {
+        std::thread::sleep(Duration::from_secs(2));
+        let which = Which::Mdt(kill % 2);
+        cluster.kill9(which);
+        cluster.restart(which);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    ends.store(true, std::sync::atomic::Ordering::Relaxed);
+    let rounds: Vec<usize> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    story.note(&format!("rounds of 8 files: {rounds:?}"));
+    assert!(rounds.iter().all(|rounds| *rounds > 3), "{rounds:?}");
+    for mount in 0..2 {
+        let list = |dir: &str| fs::read_dir(cluster.mount(mount).join(dir)).unwrap().count();
+        assert_eq!((list("near"), list("far")), (2 * FILES, 0));
+        for (by, last) in rounds.iter().enumerate() {
+            for file in 0..FILES {
+                let name = format!("f{by}-{file}");
+                let text = fs::read_to_string(cluster.mount(mount).join("near").join(&name)).unwrap();
+                assert_eq!(text, format!("{name} in round {last}"));
+            }
+        }
+    }
+    for which in [Which::Mdt(0), Which::Mdt(1)] {
+        wait_for("nothing is in doubt", || cluster.get_on(which, "mdt.*.changes_in_doubt").is_empty());
+    }
 }
 
 #[test]

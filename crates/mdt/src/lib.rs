@@ -59,14 +59,14 @@ use ops::Change;
 use osts::Osts;
 use proto::connect::features;
 use proto::msg::{
-    Attr, BATCH_MAX, BatchReq, ConnectRep, ConnectReq, CrossPart, Reint, ReintReq, SequenceRange, WriteReq,
+    BATCH_MAX, BatchReq, ConnectRep, ConnectReq, CrossObject, CrossPart, Reint, ReintReq, SequenceRange, WriteReq,
 };
 use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
 use schema::mdt::SeqRange;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 use target::grants::Grants;
-use target::{CHANGE_RECORDS, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task};
+use target::{CHANGE_RECORDS, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task, Vote};
 use tasks::Destroys;
 
 /// The part of the free space that may be granted for data: numerator and denominator.
@@ -219,6 +219,7 @@ impl Service for Mdt {
                 let body = cx.body(request)?;
                 ops::fid2path::fid2path(self, cx, &body)
             }
+            Opcode::CrossLook => cross::look(self, cx, &request.decode()?),
             Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
             Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, &request.decode()?),
             Opcode::LdlmReplay => ops::lock::replay(self, cx, &request.decode()?),
@@ -262,12 +263,12 @@ impl Service for Mdt {
         cross::keys(part)
     }
 
-    fn prepare(&mut self, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Option<Attr>, Stop> {
-        cross::prepare(cx, part)
+    fn prepare(&mut self, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Vote, Stop> {
+        cross::prepare(self, cx, part)
     }
 
-    fn apply(&mut self, cx: &mut Cx<'_>, parts: &[CrossPart], attr: Option<Attr>) -> Result<Reply, Stop> {
-        cross::apply(self, cx, parts, attr)
+    fn apply(&mut self, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<CrossObject>) -> Result<Reply, Stop> {
+        cross::apply(self, cx, parts, objects)
     }
 
     fn replays_committed(&self, request: &Request) -> bool {

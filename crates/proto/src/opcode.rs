@@ -224,6 +224,9 @@ opcodes! {
     CrossTell = 1003, "cross_tell", CHANGE;
     /// Participant to coordinator: an attempt that was busy may be tried again ([`CrossFree`](crate::msg::CrossFree)).
     CrossFree = 1004, "cross_free", NOTICE;
+    /// What is on another metadata target before a cross change is staged: [`CrossLookReq`](crate::msg::CrossLookReq) →
+    /// [`CrossLookRep`](crate::msg::CrossLookRep).
+    CrossLook = 1005, "cross_look", READ;
     /// First message on every connection: [`ConnectReq`](crate::msg::ConnectReq) →
     /// [`ConnectRep`](crate::msg::ConnectRep).
     Connect = 38, "connect", READ;

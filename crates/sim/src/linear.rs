@@ -57,6 +57,8 @@ pub(crate) struct Event {
     pub at_risk: bool,
     /// The metadata targets that it concerns.
     pub mdts: Mdts,
+    /// It concerns exactly these targets. Otherwise it concerns some of them.
+    pub placed: bool,
 }
 
 impl Event {
@@ -75,6 +77,7 @@ impl Event {
             made: 0,
             at_risk: false,
             mdts: Mdts::ALL,
+            placed: true,
         }
     }
 
@@ -84,7 +87,7 @@ impl Event {
 
     /// Whether it is a change of several targets: it is durable when it is answered, and nobody sees it before it is certain.
     pub(crate) fn is_cross(&self) -> bool {
-        self.op.changes() && self.mdts.is_several()
+        self.op.changes() && self.placed && self.mdts.is_several()
     }
 
     /// Whether it has changed something or may have: a change whose client died has no result.
@@ -527,11 +530,6 @@ fn found(
     }
     if event.read_only && event.op.changes() {
         return ends(model, Err(Errno::EROFS));
-    }
-    if let (Op::Link { to, .. }, Some((_, Err(Errno::EXDEV)))) = (&event.op, &event.end)
-        && model.parent(&Cred::default(), to).is_ok_and(|(dir, _)| model.crossing_to(id, dir) != Crossing::No)
-    {
-        return StepResult::Ended;
     }
     let Some(expect) = apply_to_object(model, event, phase, id) else {
         return StepResult::Impossible(format!("{} has a single step", event.op.show()));

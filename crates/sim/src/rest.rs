@@ -306,6 +306,10 @@ fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize, mdts: usize
             wrong.push(format!("{path} is not empty at rest: {}", value.replace('\n', " ")));
         }
     }
+    let waiters = server.machine.as_ref().map_or(0, |machine| machine.key_waiters());
+    if waiters > 0 {
+        wrong.push(format!("{}: {waiters} changes wait for keys at rest", server.name));
+    }
     wrong
 }
 

@@ -258,12 +258,17 @@ const REMOTE: &[&str] = &[
     "remote-race",
     "remote-of-dead",
     "remote-refused",
+    "remote-link",
+    "remote-rename",
+    "remote-rename-dir",
+    "remote-rename-four",
+    "remote-rename-race",
     "remote-in-doubt",
     "remote-durable",
 ];
 
 #[test]
-fn changes_of_two_metadata_targets_happen_wholly_or_not_at_all() {
+fn changes_of_several_metadata_targets_happen_wholly_or_not_at_all() {
     tell(REMOTE);
 }
 

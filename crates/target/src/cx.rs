@@ -505,7 +505,7 @@ impl Cx<'_> {
         must_bits: u64,
         cookie: u64,
     ) -> Option<LockGrant> {
-        if cookie == 0 || self.is_replay() || self.grants_nothing(resource.fid) {
+        if cookie == 0 || self.is_replay() || self.is_under_change(resource.fid) {
             return None;
         }
         self.m.locks.try_grant(self.m.now, self.op.export, resource, mode, want_bits, must_bits, cookie)
@@ -514,7 +514,7 @@ impl Cx<'_> {
     /// Grants the requester a lock on an object that it has just created, on which no other client can have a lock. The
     /// requester relies on it. `None` for a cookie of 0 and in replays.
     pub fn grant_new(&mut self, resource: Resource, mode: LockMode, bits: u64, cookie: u64) -> Option<LockGrant> {
-        if cookie == 0 || self.is_replay() || self.grants_nothing(resource.fid) {
+        if cookie == 0 || self.is_replay() || self.is_under_change(resource.fid) {
             return None;
         }
         self.m.locks.grant_new(self.m.now, self.op.export, resource, mode, bits, cookie)

@@ -14,6 +14,7 @@ use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
 use crate::commit::FULL_RETRY;
 use crate::commit::Then;
+use crate::cross::run::Wanted;
 use crate::cross::steps;
 use crate::cx::Cx;
 use crate::machine::{Machine, Target, Timer};
@@ -149,6 +150,9 @@ impl<S: Service> Target<S> {
             Work::Request(_) if let Some(attempt) = cx.op.commits() => {
                 steps::commit_part(&mut self.service, &mut cx, attempt)
             }
+            Work::Request(Request { opcode: Opcode::CrossPrepare | Opcode::CrossLook, .. }) if !cx.is_of_peer() => {
+                Err(Errno::EOPNOTSUPP.into())
+            }
             Work::Request(request) if request.opcode == Opcode::CrossPrepare => {
                 steps::prepare_part(&mut self.service, &mut cx, request)
             }
@@ -168,9 +172,16 @@ impl<S: Service> Target<S> {
             Err(Stop::Errno(errno)) => self.failed(op, errno),
             Err(Stop::Wait) => {
                 self.m.view.abandon();
-                if let Some(parts) = op.take_wanted() {
-                    self.stage(op, parts);
-                    return;
+                match op.take_wanted() {
+                    Some(Wanted::Change(parts)) => return self.stage(op, parts),
+                    Some(Wanted::Session(mdt)) => {
+                        if let Some(op) = self.in_session(op, &[mdt]) {
+                            self.m.ready.push_back(op.id);
+                            self.m.park(op);
+                        }
+                        return;
+                    }
+                    None => {}
                 }
                 self.m.loses_patience_with_locks(&mut op);
                 if !op.waits && self.m.view.misses(op.attempt()).is_empty() {
@@ -434,6 +445,7 @@ impl Machine {
 
     /// Releases the resources of an operation that has ended.
     pub(crate) fn end_op(&mut self, op: &Op) {
+        self.abandon_looks(op);
         self.view.finish(op.attempt());
         if op.used_locks {
             self.locks.release(self.now, op.waiter());

@@ -1,13 +1,14 @@
 //! Operations in execution: requests, tasks, and work of the machine itself.
 
 use dlm::{ExportId, WaiterId};
-use proto::msg::{CrossPart, LockGrant};
-use proto::{Errno, Frame, Header, TargetName, Transno};
+use proto::msg::LockGrant;
+use proto::{Errno, Fid, Frame, Header, Opcode, TargetName, Transno};
+use std::collections::BTreeMap;
 use stdx::Instant;
 use store::AttemptId;
 
 use crate::api::{DataOp, DataResult};
-use crate::cross::run::Change;
+use crate::cross::run::{Change, Wanted};
 use crate::cross::{Age, Attempt};
 use crate::service::{Executed, HeldKey, Request, ShareKey, Task};
 use crate::stats::Counted;
@@ -78,8 +79,8 @@ pub(crate) struct Memo {
     pub(crate) change: Option<Change>,
     /// Age of its waits for keys, and of its cross change.
     pub(crate) age: Option<Age>,
-    /// Names under change when its listing began, which it waits for.
-    pub(crate) listed: Option<Vec<HeldKey>>,
+    /// Names that were under change when it first read their directory, which it waits for.
+    pub(crate) listed: BTreeMap<Fid, Vec<HeldKey>>,
 }
 
 /// Requests that an operation has made. Each attempt makes the same ones in the same order, so the lookup starts at the
@@ -131,7 +132,7 @@ impl<T> Asked<T> {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) target: TargetName,
-    pub(crate) opcode: proto::Opcode,
+    pub(crate) opcode: Opcode,
     pub(crate) body: bytes::Bytes,
     pub(crate) answer: Option<Result<Frame, Errno>>,
 }
@@ -159,8 +160,8 @@ pub(crate) struct Op {
     pub(crate) waits_for_key: bool,
     /// The configuration was fetched for it, because it names a target that is not known.
     pub(crate) asked_config: bool,
-    /// A timer will end its wait.
-    pub(crate) loses_patience: bool,
+    /// When a timer will look whether its wait has to end.
+    pub(crate) patience: Option<Instant>,
     /// The attempt whose part it prepares.
     pub(crate) prepares: Option<Attempt>,
     memo: Option<Box<Memo>>,
@@ -182,7 +183,7 @@ impl Op {
             exempt: false,
             waits_for_key: false,
             asked_config: false,
-            loses_patience: false,
+            patience: None,
             prepares: None,
             id,
             export,
@@ -228,13 +229,25 @@ impl Op {
         matches!(self.change(), Some(Change::Staged(_)))
     }
 
-    /// The cross change that it has asked for, if it has just done so.
-    pub(crate) fn take_wanted(&mut self) -> Option<Vec<CrossPart>> {
+    /// What it has just asked for, if it is for a cross change.
+    pub(crate) fn take_wanted(&mut self) -> Option<Wanted> {
         let memo = self.memo.as_mut()?;
         match memo.change.take_if(|change| matches!(change, Change::Wanted(_)))? {
-            Change::Wanted(parts) => Some(parts),
+            Change::Wanted(wanted) => Some(wanted),
             Change::Staged(_) | Change::Commits(_) => None,
         }
+    }
+
+    /// The targets that it has asked what is there, and that have not answered.
+    pub(crate) fn looks(&self) -> impl Iterator<Item = &TargetName> {
+        let calls = self.memo.iter().flat_map(|memo| memo.calls.iter());
+        let open = calls.filter(|call| call.opcode == Opcode::CrossLook && call.answer.is_none());
+        open.map(|call| &call.target)
+    }
+
+    /// Drops what other targets have said of their objects.
+    pub(crate) fn looks_again(&mut self) {
+        self.memo().calls = Asked::default();
     }
 
     /// The committed attempt of its own whose part it executes.
@@ -294,7 +307,7 @@ pub(crate) struct Out {
     pub(crate) hold_for: u64,
     pub(crate) changed: Vec<ShareKey>,
     pub(crate) spawned: Vec<(Option<Instant>, Task)>,
-    pub(crate) notices: Vec<(ExportId, proto::Opcode, bytes::Bytes)>,
+    pub(crate) notices: Vec<(ExportId, Opcode, bytes::Bytes)>,
     pub(crate) evicted: Vec<(ExportId, String)>,
     pub(crate) counted: Counted,
     /// Jobs that were named, and the one that the next operation counts for.

@@ -21,7 +21,7 @@ use core::fmt;
 use bytes::Bytes;
 use dlm::ExportId;
 use prost::Message;
-use proto::msg::{Attr, ConnectRep, ConnectReq, CrossPart};
+use proto::msg::{ConnectRep, ConnectReq, CrossObject, CrossPart};
 use proto::{Errno, Fid, Frame, Opcode, TargetKind, TargetName, Transno, Xid};
 use store::Miss;
 
@@ -202,6 +202,15 @@ fn hash(parts: &[&[u8]]) -> u64 {
 /// Upper bound of the records that an ordinary change writes.
 pub const CHANGE_RECORDS: usize = 24;
 
+/// What a target says of its part of another target's change.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Vote {
+    /// It can be carried out. The part's objects as they will be, for the reply to the client.
+    Yes(Vec<CrossObject>),
+    /// Something is not as the change takes it to be: the coordinator has to look again.
+    Changed,
+}
+
 /// The operations of a target. Everything else (connections, exactly-once execution, recovery, locks, commits) is the
 /// machine's task.
 pub trait Service {
@@ -247,20 +256,20 @@ pub trait Service {
     }
 
     /// Checks a part of another target's change, and calls back all locks that conflict with it. An attempt that writes
-    /// nothing. Returns the part's object as it will be, for the reply to the client.
+    /// nothing.
     ///
     /// # Errors
     /// Those that the client is answered.
-    fn prepare(&mut self, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Option<Attr>, Stop> {
+    fn prepare(&mut self, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Vote, Stop> {
         let _ = (cx, part);
         Err(Errno::EOPNOTSUPP.into())
     }
 
     /// Executes the first of these parts, which was checked before: nothing that it only reads is checked again, for it
     /// may have changed since. An attempt; an error stops the target. On the coordinator all parts follow, with the
-    /// object as a participant has described it (unless there was a restart), and the reply is that to the client.
-    fn apply(&mut self, cx: &mut Cx<'_>, parts: &[CrossPart], attr: Option<Attr>) -> Result<Reply, Stop> {
-        let _ = (cx, parts, attr);
+    /// objects as participants have described them (unless there was a restart), and the reply is that to the client.
+    fn apply(&mut self, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<CrossObject>) -> Result<Reply, Stop> {
+        let _ = (cx, parts, objects);
         Err(Errno::EOPNOTSUPP.into())
     }
 

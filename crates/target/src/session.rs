@@ -140,7 +140,9 @@ impl<S: Service> Target<S> {
                     }
                     self.m.done(handle, &frame.header);
                 }
-                Some(opcode @ (Opcode::CrossSession | Opcode::CrossPrepare | Opcode::CrossTell)) => {
+                Some(
+                    opcode @ (Opcode::CrossSession | Opcode::CrossPrepare | Opcode::CrossTell | Opcode::CrossLook),
+                ) => {
                     self.cross_request(handle, opcode, frame);
                 }
                 _ if self.m.waits_for_doubt(handle, &frame) => {}

@@ -252,6 +252,21 @@ impl Machine {
         None
     }
 
+    /// Nobody waits any more for what an operation has asked other targets.
+    pub(crate) fn abandon_looks(&mut self, op: &Op) {
+        for target in op.looks() {
+            let Some(&index) = self.upstreams.by_name.get(target) else { continue };
+            let Some(up) = self.upstreams.list.get_mut(index) else { continue };
+            let of = |whom: &For| matches!(whom, For::Op { op: id, .. } if *id == op.id);
+            let asked: Vec<RequestId> = up.calls.iter().filter(|(_, whom)| of(whom)).map(|(id, _)| *id).collect();
+            for id in asked {
+                up.calls.remove(&id);
+                up.import.abort(id);
+            }
+            self.upstreams.active.push(index);
+        }
+    }
+
     fn submit_upstream(&mut self, index: usize, out: Outgoing, whom: For) {
         let Some(up) = self.upstreams.list.get_mut(index) else { return };
         let id = up.import.submit(self.now, out);

@@ -65,6 +65,7 @@ impl Client {
             read_only: false,
             max_dirty: 256 << 20,
             max_cached: 256 << 20,
+            rename_wait: Duration::from_secs(30),
             max_read_ahead: 8 << 20,
             max_nodes: client::api::MAX_NODES_DEFAULT,
             soft: Some(Duration::from_secs(60)),

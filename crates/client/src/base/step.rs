@@ -15,7 +15,7 @@ pub(crate) enum Step {
     Attr,
     /// Attributes of what a lookup found, from the metadata target that has it;
     Elsewhere,
-    /// the object that was gone from there.
+    /// how often that object had lost the name.
     Gone,
     /// The configuration, which may tell where an object is.
     Configuration,

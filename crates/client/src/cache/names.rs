@@ -330,9 +330,8 @@ impl Nodes {
         self.learn(parent, name, entry);
     }
 
-    /// The object to which a name led when it was looked up had a name afterwards, under this epoch of its own lock. It lies
-    /// on another metadata target than the directory, where it can lose its name, but not get another one: so it is still
-    /// this one.
+    /// The object to which a name led when it was looked up had that name afterwards, under this epoch of its own lock. It
+    /// lies on another metadata target than the directory.
     pub(crate) fn still_leads(&mut self, parent: u64, name: &Bytes, fid: Fid, child_epoch: u32) {
         let dir = self.get_mut(parent).and_then(|node| node.dir.as_mut());
         let entry = dir.and_then(|dir| dir.names.get_mut(name)).filter(|entry| entry.fid == Some(fid));

@@ -327,6 +327,7 @@ mod tests {
             max_read_ahead: 0,
             max_nodes: MAX_NODES_DEFAULT,
             soft: None,
+            rename_wait: Duration::ZERO,
             timeouts: Timeouts::default(),
             always_ping: false,
             access_times: AccessTimes::default(),

@@ -1,9 +1,8 @@
 //! Lookups: names to nodes, and the kernel's references to nodes.
 
 use bytes::Bytes;
-use proto::msg::{Attr, LookupReq, ObjectRep, bits};
+use proto::msg::{Attr, DirName, LookupReq, NameState, ObjectRep, bits};
 use proto::{Errno, Fid, Opcode};
-use rules::mode::S_IFDIR;
 use rules::names;
 
 use super::{stat, stat_cached, stat_of_name, walk};
@@ -14,6 +13,9 @@ use crate::coherence::cx::{Cx, Run, Stop};
 use crate::coherence::names::NameRequest;
 use crate::coherence::request::{ObjectLocks, Request, Wants};
 use crate::coherence::world::World;
+
+/// How often a lookup begins anew because what it found had lost its name before its own target was asked.
+const LOOKUPS_MAX: u64 = 32;
 
 /// `Lookup`.
 pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
@@ -114,8 +116,11 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         }
         other => other?,
     };
-    match object_of(cx, &rep) {
-        Err(Stop::Errno(Errno::ESTALE)) => look_again(cx, parent, name, rep.elsewhere.map_or(0, |of| of.fid.ino())),
+    match object_of(cx, &rep, fid, name) {
+        Err(Stop::Errno(Errno::ESTALE)) => {
+            cx.forget(Step::Main);
+            look_again(cx, parent, name)
+        }
         found => {
             let fid = found?.ok_or(Errno::ENOENT)?;
             if !up {
@@ -126,13 +131,15 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     }
 }
 
-/// The object that a lookup found, `None` if there is none. Its attributes are cached: if it lies on another metadata
-/// target than its name, they are fetched there. `ESTALE`: it was removed meanwhile.
-pub(super) fn object_of(cx: &mut Cx<'_>, rep: &ObjectRep) -> Run<Option<Fid>> {
+/// The object that a lookup of a name found, `None` if there is none. Its attributes are cached: if it lies on another
+/// metadata target than its name, they are fetched there. `ESTALE`: it has lost the name meanwhile.
+pub(super) fn object_of(cx: &mut Cx<'_>, rep: &ObjectRep, parent: Fid, name: &Bytes) -> Run<Option<Fid>> {
     let Some(elsewhere) = &rep.elsewhere else { return Ok(rep.attr.as_ref().map(|attr| attr.fid)) };
     stdx::mark!("found_elsewhere");
-    let there = super::fetch(cx, Step::Elsewhere, elsewhere.fid)?;
+    let of = (name.as_ref() != b"..").then(|| DirName { parent, name: name.clone() });
+    let there = super::fetch_named(cx, Step::Elsewhere, elsewhere.fid, of.clone())?;
     match &there.attr {
+        Some(_) if of.is_some() && there.name_state() == NameState::Lost => Err(Errno::ESTALE.into()),
         Some(attr) if attr.nlink > 0 => Ok(Some(attr.fid)),
         Some(_) => Err(Errno::ESTALE.into()),
         None => Err(Errno::EPROTO.into()),
@@ -142,32 +149,28 @@ pub(super) fn object_of(cx: &mut Cx<'_>, rep: &ObjectRep) -> Run<Option<Fid>> {
 /// The lock of an object on another metadata target, which came after the lookup's answer, covers the name too.
 fn keep_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, fid: Fid) {
     let Some(Ok(reply)) = cx.answer(Step::Elsewhere) else { return };
-    let (number, rep) = (reply.number, reply.object());
+    let number = reply.number;
+    let rep = reply.object().filter(|rep| rep.name_state() == NameState::Held);
     let epoch = rep.map_or(0, |rep| cx.w.child_epoch(&rep.locks, fid, number));
     cx.w.nodes.still_leads(parent, name, fid, epoch);
 }
 
-/// What a name led to was removed before its own metadata target was asked. By now the name may lead to something else.
-fn look_again(cx: &mut Cx<'_>, parent: u64, name: &Bytes, gone: u64) -> Run<Stat> {
-    match cx.memo(Step::Gone) {
-        None => {
-            stdx::mark!("looked_up_again");
-            cx.set_memo(Step::Gone, gone);
-            cx.forget(Step::Main);
-            cx.forget(Step::Elsewhere);
-            find(cx, parent, name)
-        }
-        // The name still leads to an object that does not exist.
-        Some(before) if before == gone => Err(Errno::ESTALE.into()),
-        // There was no such name between the two.
-        Some(_) => Err(Errno::ENOENT.into()),
+/// What a name led to had lost that name before its own metadata target was asked. By now the name may lead to something
+/// else. `ESTALE`: that is so time after time, or the name leads to an object that does not exist.
+pub(super) fn look_again(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
+    let times = cx.memo(Step::Gone).unwrap_or(0);
+    if times == LOOKUPS_MAX {
+        return Err(Errno::ESTALE.into());
     }
+    stdx::mark!("looked_up_again");
+    cx.set_memo(Step::Gone, times + 1);
+    cx.forget(Step::Elsewhere);
+    find(cx, parent, name)
 }
 
 /// The server reports what a name leads to, or that it does not exist.
 fn answered(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
-    // Only directories lie elsewhere.
-    let elsewhere = rep.elsewhere.map(|of| Attr { fid: of.fid, mode: S_IFDIR, ..Attr::default() });
+    let elsewhere = rep.elsewhere.map(|of| Attr { fid: of.fid, mode: of.kind, ..Attr::default() });
     let Some(attr) = rep.attr.as_ref().or(elsewhere.as_ref()) else {
         let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
         let epoch = asked.epochs(w, rep, number, None).dir;

@@ -19,7 +19,7 @@ mod stale;
 mod unmount;
 mod xattr;
 
-use proto::msg::{Attr, GetattrReq, ObjectRep, Resource, bits};
+use proto::msg::{Attr, DirName, GetattrReq, ObjectRep, Resource, bits};
 use proto::{Errno, Fid, Opcode};
 use std::sync::Arc;
 
@@ -193,6 +193,11 @@ pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
 
 /// Fetches the attributes of `fid` from its metadata target, with locks.
 pub(crate) fn fetch(cx: &mut Cx<'_>, step: Step, fid: Fid) -> Run<Arc<ObjectRep>> {
+    fetch_named(cx, step, fid, None)
+}
+
+/// The same, and whether the object has this name.
+fn fetch_named(cx: &mut Cx<'_>, step: Step, fid: Fid, name: Option<DirName>) -> Run<Arc<ObjectRep>> {
     let dest = config::locate(cx, fid)?;
     stale_if_gone(cx.rpc_object(step, dest, Opcode::MdsGetattr, |w, op| {
         let node = w.nodes.get(fid.ino());
@@ -200,7 +205,8 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, step: Step, fid: Fid) -> Run<Arc<ObjectRep>
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
         let mut wants = Wants::default();
         let want = Some(wants.locks(w, dest, object, false, data.then_some(false)));
-        Request::new(&GetattrReq { fid, want, cred: Some((*op.cred).clone()), confirms_layout: false }).wanting(wants)
+        let cred = Some((*op.cred).clone());
+        Request::new(&GetattrReq { fid, want, cred, name, ..GetattrReq::default() }).wanting(wants)
     }))
 }
 

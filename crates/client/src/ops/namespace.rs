@@ -3,30 +3,37 @@
 //! reply is applied to the caches. A change with parts on several metadata targets is durable when it is answered, so
 //! the client's earlier changes are sent first, whatever their targets.
 
+use core::time::Duration;
+
 use bytes::Bytes;
 use proto::connect::features;
 use proto::msg::{CreateOp, LinkOp, ObjectRep, Reint, RenameOp, UnlinkOp, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::names;
+use stdx::Instant;
 
-use super::{stat, stat_of_change, walk, writable};
+use super::{attributes, data, stat, stat_of_change, walk, writable};
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::base::{Dest, Step, WaitKey};
-use crate::coherence::cx::{Cx, Run};
+use crate::cache::names::KnownName;
+use crate::cache::node::Node;
+use crate::coherence::cx::{Cx, Run, Stop};
 use crate::coherence::fids::{fid_of, new_fid};
 use crate::coherence::kernel::{hide, known_child};
 use crate::coherence::local_opens;
 use crate::coherence::metadata_write_back;
 use crate::coherence::names::{NameRequest, name_removed};
 use crate::coherence::replies::rebuilt;
-use crate::coherence::request::{ObjectLocks, Request, Wants};
+use crate::coherence::request::{ObjectLocks, Request, Wants, withdraw_all, withdraw_change};
 use crate::coherence::world::World;
 
 /// Flags of a rename.
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
+/// After this time a rename that is to be given up looks again whether its request can be withdrawn.
+const ASKED_AGAIN: Duration = Duration::from_millis(50);
 
 /// `Mknod`.
 pub(crate) fn mknod(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64) -> Run<Answer> {
@@ -193,9 +200,13 @@ fn prepare_removal(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
     local_opens::report_before_removal(cx, parent, name, Step::Removal)
 }
 
-/// Whether what a name leads to lies on another metadata target than this, as far as this client knows.
-fn leads_away(w: &World, parent: u64, name: &Bytes, dest: Dest) -> bool {
-    w.nodes.last_known(parent, name).is_some_and(|fid| w.mdt_of(fid) != dest)
+/// Whether what a name leads to may lie on another metadata target than this.
+fn may_lead_away(w: &World, parent: u64, name: &Bytes, dest: Dest) -> bool {
+    match w.nodes.known_name(parent, name) {
+        KnownName::Nothing => false,
+        KnownName::Child(fid) => w.mdt_of(fid) != dest,
+        KnownName::Unknown => true,
+    }
 }
 
 /// `Unlink` and `Rmdir`.
@@ -216,8 +227,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent, known_child(cx, parent, name)])?;
     prepare_removal(cx, parent, name)?;
-    // A directory of which nothing is known may lie anywhere.
-    if rmdir && (cx.w.nodes.last_known(parent, name).is_none() || leads_away(cx.w, parent, name, dest)) {
+    if may_lead_away(cx.w, parent, name, dest) {
         metadata_write_back::before_cross_change(cx)?;
     }
     let reported = local_opens::reported(cx, parent, name, Step::Removal);
@@ -257,8 +267,16 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
         metadata_write_back::end_private_object(cx, ino)?;
     }
     let near = cx.w.mdt_of(fid) == dest;
+    let mut kind = 0;
     if !near {
         metadata_write_back::before_cross_change(cx)?;
+        if !cx.began(Step::Main) {
+            let known = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).map(|attr| attr.mode);
+            kind = match known {
+                Some(mode) => mode,
+                None => attributes(cx, ino, false)?.mode,
+            } & S_IFMT;
+        }
     }
     let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(new_parent);
@@ -266,16 +284,24 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, object, names, None);
         let asked = NameRequest::now(w, new_parent, name);
-        Request::new(&op.change(Some(want), Reint::Link(LinkOp { fid, parent: parent_fid, name: name.clone() })))
+        let change = LinkOp { fid, parent: parent_fid, name: name.clone(), kind };
+        Request::new(&op.change(Some(want), Reint::Link(change)))
             .wanting(wants)
             .touching_name(&w.nodes, new_parent, name)
             .touching(ino, false)
             .then_learn(move |w, rep, reply| made(w, &asked, rep, reply.number))
     })?;
-    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    let stat = match &rep.attr {
+        Some(attr) => stat_of_change(cx, attr)?,
+        // The first answer of the object's own target was lost.
+        None => {
+            attributes(cx, ino, true)?;
+            stat(cx, ino)?
+        }
+    };
     // The kernel knows the object, and keeps the attributes of a new link's answer regardless of invalidations sent
     // meanwhile. So they are marked as not cacheable.
-    let stat = Stat { cacheable: false, ..stat_of_change(cx, attr)? };
+    let stat = Stat { cacheable: false, ..stat };
     Ok(Answer::Entry(super::lookup::found(cx.w, stat, new_parent, name)))
 }
 
@@ -288,6 +314,42 @@ pub(crate) fn rename(
     new_name: &Bytes,
     flags: u32,
 ) -> Run<Answer> {
+    match move_name(cx, parent, name, new_parent, new_name, flags) {
+        Err(Stop::Wait) if parent != new_parent => Err(rename_waits(cx, parent)),
+        done => done,
+    }
+}
+
+/// A rename to another directory waits, and the kernel lets no other one of this mount begin meanwhile. If the target that
+/// it was sent to is there and waits for another one, nothing has been done, and it may fail.
+fn rename_waits(cx: &mut Cx<'_>, parent: u64) -> Stop {
+    let limit = cx.w.options.rename_wait;
+    let Some(dest) = Fid::from_ino(parent).map(|fid| cx.w.mdt_of(fid)) else { return Stop::Wait };
+    let others = || cx.w.imports.dests().into_iter().filter(|of| matches!(of, Dest::Mdt(_)) && *of != dest);
+    if limit.is_zero() || others().next().is_none() {
+        return Stop::Wait;
+    }
+    let is_there = |of: Dest| cx.w.imports.get(of).is_some_and(|target| target.is_full());
+    let lacks_other = !others().all(is_there);
+    let is_there = is_there(dest);
+    let until = Instant(cx.memo(Step::Until).unwrap_or((cx.now() + limit).0));
+    cx.set_memo(Step::Until, until.0);
+    let mut next = until;
+    if cx.now() >= until {
+        let unsent = if cx.began(Step::Main) { withdraw_change(cx.w, cx.op.id) } else { lacks_other };
+        if is_there && unsent {
+            stdx::mark!("rename_given_up");
+            withdraw_all(cx.w, cx.op.id);
+            return Errno::EBUSY.into();
+        }
+        // The request is on its way at this moment, or its target has just gone.
+        next = cx.now() + ASKED_AGAIN;
+    }
+    cx.w.set_timer(next);
+    cx.wait(WaitKey::Timer)
+}
+
+fn move_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, new_parent: u64, new_name: &Bytes, flags: u32) -> Run<Answer> {
     let known = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT;
     if flags & !known != 0 || flags & RENAME_EXCHANGE != 0 && flags != RENAME_EXCHANGE {
         return Err(Errno::EINVAL.into());
@@ -307,10 +369,13 @@ pub(crate) fn rename(
         metadata_write_back::end_private(cx, parent, name)?;
     }
     if cx.w.mdt_of(target_parent) != dest
-        || leads_away(cx.w, parent, name, dest)
-        || leads_away(cx.w, new_parent, new_name, dest)
+        || may_lead_away(cx.w, parent, name, dest)
+        || may_lead_away(cx.w, new_parent, new_name, dest)
     {
         metadata_write_back::before_cross_change(cx)?;
+        if cx.w.imports.dests().into_iter().filter(|of| matches!(of, Dest::Mdt(_))).count() > 1 {
+            data_before(cx, parent, name)?;
+        }
     }
     let whiteout = if flags & RENAME_WHITEOUT != 0 { Some(new_fid(cx, dest)?) } else { None };
     let reported = local_opens::reported(cx, new_parent, new_name, Step::Removal);
@@ -331,6 +396,21 @@ pub(crate) fn rename(
             .then_learn(move |w, rep, reply| renamed(w, &from, &to, flags & RENAME_EXCHANGE != 0, rep, reply.number))
     })?;
     Ok(Answer::Done)
+}
+
+/// Before a rename that is durable when it is answered: writes the data of the file back. If this client dies after the
+/// rename, the new name must not lead to an empty file where there was a full one before. An error is left to `fsync` and
+/// `close`.
+fn data_before(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
+    let moved = cx.w.nodes.last_known(parent, name).and_then(|fid| cx.w.nodes.get(fid.ino()));
+    let Some(moved) = moved.filter(|node| node.is_regular()).map(Node::ino) else { return Ok(()) };
+    if cx.began(Step::Main) {
+        return Ok(());
+    }
+    match data::fsync(cx, moved) {
+        Err(Stop::Wait) => Err(Stop::Wait),
+        _ => Ok(()),
+    }
 }
 
 /// Applies a rename of this client.
@@ -356,7 +436,10 @@ fn renamed(w: &mut World, from: &NameRequest, to: &NameRequest, exchanged: bool,
     if other.is_some_and(|other| other.fid == moved.fid) {
         return named_twice(w, moved.fid, new_parent, new_name, to.child);
     }
-    let (version_from, version_to) = (version(w, rep, parent), version(w, rep, new_parent));
+    let version_from = version(w, rep, parent);
+    // Another target has not said in which of its changes the new name was made.
+    let mdt = |ino| Fid::from_ino(ino).map(|fid| w.mdt_of(fid));
+    let version_to = if mdt(parent) == mdt(new_parent) { version(w, rep, new_parent) } else { 0 };
     match (exchanged, other) {
         (true, Some(other)) => {
             w.nodes.changed_name(parent, name, Some(other), from, version_from);

@@ -146,6 +146,9 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
                 None => {}
             })
     })?;
+    if rep.elsewhere.is_some() {
+        return there(cx, parent, name, &rep, flags);
+    }
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     let created = is_created(&rep);
     let ino = attr.fid.ino();
@@ -179,12 +182,29 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     Ok(created_as(cx, parent, name, fh, Stat { cacheable: stat.cacheable && created, ..stat }))
 }
 
+/// The last part of a `Create` that found a file on another metadata target.
+fn there(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rep: &ObjectRep, flags: u32) -> Run<Answer> {
+    let parent_fid = fid_of(parent)?;
+    let fid = match super::lookup::object_of(cx, rep, parent_fid, name) {
+        // It has lost its name since. Only the kernel can begin anew: it looks the name up again.
+        Ok(None) => return Err(Errno::ESTALE.into()),
+        found => found?.ok_or(Errno::EPROTO)?,
+    };
+    if cx.w.nodes.get(fid.ino()).is_none_or(|node| !node.is_regular()) {
+        return Err(Errno::ESTALE.into());
+    }
+    stdx::mark!("created_file_is_elsewhere");
+    cx.forget(Step::Main);
+    cx.set_memo(Step::Found, fid.ino());
+    cut(cx, parent, name, fid.ino(), flags)
+}
+
 /// Whether the file did not exist before.
 fn is_created(rep: &ObjectRep) -> bool {
     rep.disposition & disposition::OPEN_CREATE != 0
 }
 
-/// The last part of a `Create` that has to truncate the file it found. A separate open does it, which holds the lock on
+/// The last part of a `Create` that opens the file it found once more, to truncate it or because it is on another target. A separate open does it, which holds the lock on
 /// the bytes from before the server truncates until the answer has been processed: nothing that is written after the
 /// truncation is lost.
 fn cut(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64, flags: u32) -> Run<Answer> {

@@ -44,7 +44,7 @@ pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
         let want = Some(wants.locks(w, dest, ObjectLocks::ANY, false, Some(false)));
         Request::new(&LookupReq { parent: parent_fid, name: name.clone(), want, cred: Some(cred) }).wanting(wants)
     });
-    let found = rep.and_then(|rep| super::lookup::object_of(cx, &rep));
+    let found = rep.and_then(|rep| super::lookup::object_of(cx, &rep, parent_fid, &name));
     if found == Err(Stop::Wait) {
         return Err(Stop::Wait);
     }
@@ -95,8 +95,11 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
         )
     })?;
     // One on another metadata target is not held.
-    let fid = match super::lookup::object_of(cx, &rep) {
-        Err(Stop::Errno(Errno::ESTALE)) => return Err(Errno::ENOENT.into()),
+    let fid = match super::lookup::object_of(cx, &rep, fid, name) {
+        Err(Stop::Errno(Errno::ESTALE)) => {
+            cx.forget(Step::Hold);
+            return super::lookup::look_again(cx, parent, name);
+        }
         found => found?.ok_or(Errno::EPROTO)?,
     };
     super::stat_of_name(cx, fid.ino())

@@ -314,7 +314,7 @@ impl Values<'_> {
                 symlink: self.name(),
                 mdt: None,
             }),
-            2 => Reint::Link(LinkOp { fid: self.fid(), parent: self.fid(), name: self.name() }),
+            2 => Reint::Link(LinkOp { fid: self.fid(), parent: self.fid(), name: self.name(), kind: self.u() }),
             3 => Reint::Unlink(UnlinkOp {
                 parent: self.fid(),
                 name: self.name(),
@@ -399,23 +399,40 @@ impl Values<'_> {
     }
 
     fn part(&mut self) -> CrossPart {
-        let name = |v: &mut Self| NameAct { parent: v.fid(), name: v.name(), fid: v.fid(), mode: v.u(), mdt: v.u() };
-        let act = match self.rng.below(5) {
-            0 => Some(Act::AddName(name(self))),
-            1 => Some(Act::RemoveName(name(self))),
-            2 => Some(Act::Make(MakeAct { fid: self.fid(), client: self.name(), inode: self.name() })),
-            3 => Some(Act::Unlink(UnlinkAct {
-                fid: self.fid(),
-                parent: self.fid(),
-                name: self.name(),
-                parent_mode: self.u(),
-                parent_uid: self.u(),
-                rmdir: self.bool(),
-                cred: self.cred(),
-            })),
+        let name = |v: &mut Self| DirName { parent: v.fid(), name: v.name() };
+        let object = |v: &mut Self| NamedObject { fid: v.fid(), mode: v.u(), mdt: v.u() };
+        let seen = |v: &mut Self| SeenObject {
+            mode: v.u(),
+            uid: v.u(),
+            gid: v.u(),
+            access_list: v.opt(|v| v.name()),
+            is_full: v.bool(),
+        };
+        let act = match self.rng.below(4) {
+            0 => Some(
+                NameAct { name: name(self), before: self.opt(object), after: self.opt(object), seen: self.opt(seen) }
+                    .into(),
+            ),
+            1 => Some(MakeAct { fid: self.fid(), client: self.name(), inode: self.name() }.into()),
+            2 => Some(
+                LinksAct {
+                    fid: self.fid(),
+                    lost: self.opt(name),
+                    gained: self.opt(name),
+                    seen: self.opt(seen),
+                    removal: self.opt(|v| Removal {
+                        parent_mode: v.u(),
+                        parent_uid: v.u(),
+                        rmdir: v.bool(),
+                        cred: v.cred(),
+                    }),
+                    kind: self.u(),
+                }
+                .into(),
+            ),
             _ => None,
         };
-        CrossPart { mdt: self.rng.below(2) as u32, acts: vec![CrossAct { now_ns: self.i(), act }] }
+        CrossPart { mdt: self.rng.below(2) as u32, acts: vec![CrossAct { now_ns: self.i(), act }], answer: None }
     }
 
     /// A request of this kind.
@@ -505,10 +522,18 @@ impl Values<'_> {
                 let mut some = || (0..self.rng.below(3)).map(|_| self.attempt()).collect();
                 CrossTellReq { commit: some(), abort: some(), forget: some() }.encode_to_vec()
             }
+            Opcode::CrossLook => CrossLookReq {
+                name: self.opt(|v| DirName { parent: v.fid(), name: v.name() }),
+                object: self.opt(Self::fid),
+                earlier: self.u(),
+                errno: 0,
+            }
+            .encode_to_vec(),
             Opcode::CrossFree => CrossFree { attempt: self.attempt() }.encode_to_vec(),
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
             Opcode::MdsGetattr => {
-                GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred(), confirms_layout: true }
+                let name = self.opt(|v| DirName { parent: v.fid(), name: v.name() });
+                GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred(), confirms_layout: true, name }
                     .encode_to_vec()
             }
             Opcode::MdsLookup => {

@@ -19,6 +19,7 @@ fn options(mgs: &str) -> Options {
         read_only: false,
         max_dirty: 1 << 20,
         max_cached: 1 << 20,
+        rename_wait: std::time::Duration::from_secs(30),
         max_read_ahead: 1 << 20,
         max_nodes: 100,
         soft: None,

@@ -1,7 +1,7 @@
 //! Attributes by FID. The reply has the target of a symbolic link, so this is also `readlink`.
 
 use crate::{Mdt, grants, tree};
-use proto::msg::{GetattrReq, ObjectRep, bits};
+use proto::msg::{DirName, GetattrReq, NameState, ObjectRep, bits};
 use target::{Cx, Reply, Stop};
 
 /// Executes a getattr. Checks no permission: a client that knows the FID has walked the directories above.
@@ -13,5 +13,11 @@ pub fn getattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &GetattrReq) -> Result<R
         let moves = grants::holds(cx, request.fid, bits::LAYOUT);
         mdt.swaps.confirmed(request.fid, cx.export(), moves);
     }
-    Ok(Reply::new(&ObjectRep { attr: Some(attr), locks, symlink: node.inode.symlink, ..ObjectRep::default() }))
+    let name_state = match &request.name {
+        Some(DirName { parent, name }) if node.inode.links.contains(*parent, name) => NameState::Held,
+        Some(_) if !node.inode.links.overflow => NameState::Lost,
+        _ => NameState::Unknown,
+    };
+    let (attr, symlink, name_state) = (Some(attr), node.inode.symlink, name_state as i32);
+    Ok(Reply::new(&ObjectRep { attr, locks, symlink, name_state, ..ObjectRep::default() }))
 }

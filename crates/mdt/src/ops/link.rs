@@ -13,8 +13,10 @@ use target::{Cx, Reply, Stop};
 pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) -> Result<Reply, Stop> {
     let mut node = match tree::find(cx, op.fid)? {
         Some(node) => node,
-        None if cross::elsewhere(mdt, cx, op.fid).is_some() => return Err(Errno::EXDEV.into()),
-        None => return Err(Errno::ESTALE.into()),
+        None => match cross::elsewhere(mdt, cx, op.fid) {
+            Some(on) => return cross::link(mdt, cx, change, op, on),
+            None => return Err(Errno::ESTALE.into()),
+        },
     };
     let mut parent = tree::dir(cx, op.parent)?;
     let place = mdt.free_place(cx, &change.caller, &parent, &op.name)?;

@@ -2,11 +2,11 @@
 
 use crate::{Mdt, cross, grants, tree};
 use proto::Errno;
-use proto::msg::{LookupReq, ObjectRep};
+use proto::msg::{LookupReq, NamedObject, ObjectRep};
 use rules::Caller;
 use rules::access::EXECUTE;
+use rules::mode::S_IFDIR;
 use rules::names;
-use schema::Entry;
 use target::{Cx, Reply, Stop};
 
 /// Executes a lookup. A name that does not exist gives a success without attributes, so that the client can cache that, too.
@@ -15,8 +15,8 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
     let want = request.want.unwrap_or_default();
     let parent = tree::dir(cx, request.parent)?;
     caller.need(&parent.inode, EXECUTE)?;
-    let elsewhere = |cx: &mut Cx<'_>, fid, mdt| -> Result<Reply, Stop> {
-        let elsewhere = Some(cross::sent_on(cx, fid, mdt)?);
+    let elsewhere = |cx: &mut Cx<'_>, object| -> Result<Reply, Stop> {
+        let elsewhere = Some(cross::sent_on(cx, object)?);
         let locks = grants::grant(cx, &want, None, Some(parent.fid()));
         let parent_attr = Some(parent.inode.attr());
         Ok(Reply::new(&ObjectRep { elsewhere, parent_attr, locks, ..ObjectRep::default() }))
@@ -26,14 +26,19 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
         b".." => match tree::find(cx, parent.inode.parent())? {
             Some(node) => Some(node),
             None => match cross::elsewhere(mdt, cx, parent.inode.parent()) {
-                Some(on) => return elsewhere(cx, parent.inode.parent(), on),
+                Some(mdt) => {
+                    return elsewhere(cx, NamedObject { fid: parent.inode.parent(), mode: S_IFDIR, mdt });
+                }
                 None => return Err(Errno::ESTALE.into()),
             },
         },
         name => {
             names::check(name)?;
             match mdt.place(cx, &parent, name)?.entry {
-                Some(Entry { mdt: Some(on), fid: Some(fid), .. }) => return elsewhere(cx, fid, on),
+                Some(entry) if entry.mdt.is_some() => {
+                    let object = cross::named(cx, &entry);
+                    return elsewhere(cx, object);
+                }
                 Some(entry) => Some(tree::of_entry(cx, &entry)?),
                 None => None,
             }

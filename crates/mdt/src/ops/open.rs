@@ -15,9 +15,9 @@ use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid, Operation, Transno};
 use rules::Caller;
 use rules::access::{EXECUTE, READ, WRITE};
-use rules::mode::S_IFREG;
+use rules::mode::{S_IFDIR, S_IFREG};
 use rules::names;
-use schema::{Entry, Inode};
+use schema::Inode;
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// Linux's flags for x86-64.
@@ -82,10 +82,12 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) ->
     let place = mdt.place(cx, parent, &op.name)?;
     match &place.entry {
         Some(_) if creates && op.flags & flags::EXCL != 0 => Err(Errno::EEXIST.into()),
-        // Only directories lie on other targets than their names.
-        Some(Entry { mdt: Some(_), .. }) if creates => Err(Errno::EISDIR.into()),
-        Some(Entry { mdt: Some(on), fid: Some(fid), .. }) => {
-            let elsewhere = Some(cross::sent_on(cx, *fid, *on)?);
+        Some(entry) if entry.mdt.is_some() => {
+            let object = cross::named(cx, entry);
+            if creates && object.mode == S_IFDIR {
+                return Err(Errno::EISDIR.into());
+            }
+            let elsewhere = Some(cross::sent_on(cx, object)?);
             cx.changes_nothing();
             Ok(Reply::new(&ObjectRep { elsewhere, parent_attr: Some(parent.inode.attr()), ..ObjectRep::default() }))
         }

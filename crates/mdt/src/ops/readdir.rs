@@ -118,7 +118,7 @@ fn add_attrs(
         // The entry gets no attributes if its hint is wrong, another client may know a newer size, or the budget is used up.
         // The client then requests them separately.
         let resource = Resource::inode(inode.fid);
-        let unsure = is_written_elsewhere(cx, &inode);
+        let unsure = is_written_elsewhere(cx, &inode) || cx.is_under_change(inode.fid);
         let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES);
         if inode.fid != entry.fid || unsure || stripes > stripe_budget {
             continue;

@@ -15,11 +15,11 @@
 use crate::ops::{Change, create};
 use crate::{Mdt, cross, grants, tasks, tree};
 use proto::msg::{
-    Attr, CloseRep, CloseReq, CloseResult, CreateOp, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq,
-    WriteReq, disposition,
+    Attr, CloseRep, CloseReq, CloseResult, CreateOp, NamedObject, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint,
+    ReintReq, WriteReq, disposition,
 };
 use proto::{Errno, Fid, Opcode};
-use rules::mode::S_IFMT;
+use rules::mode::{S_IFDIR, S_IFMT};
 use target::{Cx, Executed, Reply, Request, Stop};
 
 /// Rebuilds a reply.
@@ -42,13 +42,15 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
     let fid = match &request.op {
         Some(Reint::Open(op)) => return open(mdt, cx, op, executed),
         Some(Reint::Create(op)) if let Some(on) = op.mdt.filter(|mdt| *mdt != cx.name().index.0) => {
-            let elsewhere = Some(cross::sent_on(cx, op.fid, on)?);
-            return Ok(Reply::new(&ObjectRep { elsewhere, ..ObjectRep::default() }));
+            return sent_on(cx, NamedObject { fid: op.fid, mode: S_IFDIR, mdt: on });
         }
         Some(Reint::Create(op)) => return created(mdt, cx, request, op),
         Some(Reint::Setattr(op)) => op.fid,
         Some(Reint::Setxattr(op)) => op.fid,
         Some(Reint::Setlayout(op)) => op.fid,
+        Some(Reint::Link(op)) if let Some(mdt) = cross::elsewhere(mdt, cx, op.fid) => {
+            return sent_on(cx, NamedObject { fid: op.fid, mode: op.kind, mdt });
+        }
         Some(Reint::Link(op)) => op.fid,
         Some(Reint::Unlink(_) | Reint::Rename(_)) | None => return Ok(Reply::new(&ObjectRep::default())),
     };
@@ -57,6 +59,11 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
         None => Ok(Reply { status: -Errno::ESTALE.raw(), ..Reply::default() }),
         attr => Ok(Reply::new(&ObjectRep { attr, ..ObjectRep::default() })),
     }
+}
+
+fn sent_on(cx: &Cx<'_>, object: NamedObject) -> Result<Reply, Stop> {
+    let elsewhere = Some(cross::sent_on(cx, object)?);
+    Ok(Reply::new(&ObjectRep { elsewhere, ..ObjectRep::default() }))
 }
 
 /// A kernel rejects a reply in which the kind of the new object is not what it asked for, so an object that is gone again gets
@@ -95,8 +102,8 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
                 None => None,
             };
             match entry {
-                Some(entry) => Some(tree::of_entry(cx, &entry)?),
-                None => None,
+                Some(entry) if entry.mdt.is_none() => Some(tree::of_entry(cx, &entry)?),
+                _ => None,
             }
         }
         _ => tree::find(cx, op.fid)?,

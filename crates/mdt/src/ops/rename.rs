@@ -1,5 +1,6 @@
 //! `rename`, with or without an existing target, `RENAME_NOREPLACE`, `RENAME_EXCHANGE` and `RENAME_WHITEOUT`.
 
+use crate::cross::{End, Looks, Parts};
 use crate::known::Pending;
 use crate::ops::Change;
 use crate::ops::create::{self, New};
@@ -8,19 +9,22 @@ use crate::ops::unlink::{Gone, drop_link};
 use crate::tree::{self, Node, Place};
 use crate::{Mdt, cross, grants};
 use bytes::Bytes;
-use proto::msg::{ObjectRep, RenameOp, bits};
+use proto::msg::{
+    CrossAnswer, CrossOperation, DirName, LinksAct, MakeAct, NameAct, NamedObject, ObjectRep, RenameOp, SeenObject,
+    bits,
+};
 use proto::{Errno, Fid, Operation};
 use rules::access::EXECUTE;
 use rules::names::{self, Links};
 use schema::entry::CHAIN_MAX;
-use schema::{LinkEa, SeqGrant};
+use schema::{Entry, Inode, LinkEa, Record};
 use target::{Cx, Reply, Stop};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
-/// The one or two directories of a rename.
+/// The one or two directories of a rename, all here.
 struct Dirs {
     source: Node,
     /// `None`: the same directory.
@@ -39,7 +43,55 @@ impl Dirs {
     }
 }
 
-/// The directories, places and objects of a rename, after all names are resolved.
+/// What a rename concerns, after all names are resolved.
+struct Found {
+    source: Node,
+    source_place: Place,
+    /// The other directory; `None`: the same one.
+    target: Option<End>,
+    /// The place of the new name, if its directory is here.
+    target_place: Option<Place>,
+    moved: (NamedObject, End),
+    /// The object that has the new name.
+    other: Option<(NamedObject, End)>,
+}
+
+impl Found {
+    /// Both names belong to one object: POSIX wants no change.
+    fn is_same(&self) -> bool {
+        self.other.as_ref().is_some_and(|(_, other)| other.fid() == self.moved.1.fid())
+    }
+
+    /// The same if everything is here.
+    fn here(self) -> Result<Resolved, Box<Found>> {
+        match self {
+            Found {
+                source,
+                source_place,
+                target: target @ (None | Some(End::Here(_))),
+                target_place: Some(target_place),
+                moved: (_, End::Here(moved)),
+                other: other @ (None | Some((_, End::Here(_)))),
+            } => {
+                let node = |end| match end {
+                    End::Here(node) => Some(node),
+                    End::There { .. } => None,
+                };
+                Ok(Resolved {
+                    dirs: Dirs { source, target: target.and_then(node) },
+                    source: source_place,
+                    target: target_place,
+                    moved,
+                    other: other.and_then(|(_, end)| node(end)),
+                    whiteout: None,
+                })
+            }
+            found => Err(Box::new(found)),
+        }
+    }
+}
+
+/// The directories, places and objects of a rename that are all here.
 struct Resolved {
     dirs: Dirs,
     source: Place,
@@ -53,19 +105,63 @@ struct Resolved {
 
 /// Executes a rename.
 pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Result<Reply, Stop> {
-    let mut found = resolve(mdt, cx, change, op)?;
-    if found.other.as_ref().is_some_and(|other| other.fid() == found.moved.fid()) {
-        // Both names belong to one object: POSIX wants no change.
+    let mut looks = Looks::default();
+    let (found, links) = loop {
+        let checked = resolve(mdt, cx, change, op, &mut looks).and_then(|found| match found.is_same() {
+            true => Ok((found, Links::default())),
+            false => checked(change, op, &found).map(|links| (found, links)).map_err(Stop::Errno),
+        });
+        match checked {
+            Err(Stop::Wait) => return Err(Stop::Wait),
+            // What is there is checked again where it is.
+            Ok(checked) if !checked.0.is_same() => break checked,
+            Ok(checked) if looks.may_answer(0) => break checked,
+            Err(Stop::Errno(errno)) if looks.may_answer(errno.raw()) => return Err(errno.into()),
+            _ => {}
+        }
+    };
+    let is_same = found.is_same();
+    match found.here() {
+        Ok(found) => move_here(mdt, cx, change, op, found, is_same, links),
+        Err(found) if is_same => {
+            cx.changes_nothing();
+            let attr = |end: &End| end.here().map(|node| node.inode.attr());
+            let attr = attr(&found.moved.1);
+            Ok(Reply::new(&ObjectRep { replaced_attr: attr.clone(), attr, ..ObjectRep::default() }))
+        }
+        Err(found) => Err(move_across(mdt, cx, change, op, &found)?),
+    }
+}
+
+/// Executes a rename of which everything is here.
+fn move_here(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change<'_>,
+    op: &RenameOp,
+    mut found: Resolved,
+    is_same: bool,
+    links: Links,
+) -> Result<Reply, Stop> {
+    if is_same {
         cx.changes_nothing();
         return Ok(reply(cx, change, &found, Gone::No));
     }
-    let links = checked(change, op, &found)?;
     // The new entry may be in the same chain, after the old one. Or it may be the first in a second chain, because the old
     // one's chain is full.
     let (from, to) = (found.source.key, found.target.key);
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
     let tombstone = mdt.chain_continues(cx, &Pending::default(), &found.source)? || follows || found.target.second;
-    let grant = if op.flags & WHITEOUT != 0 { Some(new_whiteout(mdt, cx, change, op, &mut found)?) } else { None };
+    let grant = match op.whiteout {
+        Some(fid) => {
+            let grant = create::use_fid(cx, fid)?;
+            let dir = &mut found.dirs.source;
+            let inode = new_whiteout(mdt, change, op, fid, &dir.inode);
+            found.whiteout = Some(Node { ino: tree::allocate_ino(cx, dir)?, inode });
+            Some(grant)
+        }
+        None => None,
+    };
     check_versions(cx, &found)?;
     revoke(cx, op, &found)?;
 
@@ -99,8 +195,78 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp
     Ok(reply)
 }
 
+/// Makes a rename with parts on several targets: calls back the locks here, and asks for the parts.
+fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, found: &Found) -> Result<Stop, Stop> {
+    let exchange = op.flags & EXCHANGE != 0;
+    let Found { source, target, moved, other, .. } = found;
+    let client = cx.client().ok_or(Errno::ENOTCONN)?;
+    let whiteout = match op.whiteout {
+        Some(fid) => {
+            create::may_use_fid(cx, fid, client)?;
+            Some(new_whiteout(mdt, change, op, fid, &source.inode))
+        }
+        None => None,
+    };
+    let covering = bits::LOOKUP | bits::UPDATE;
+    let mut wanted = vec![(source.fid(), bits::UPDATE)];
+    wanted.extend(target.iter().filter_map(End::here).map(|dir| (dir.fid(), bits::UPDATE)));
+    wanted.extend(moved.1.here().map(|node| (node.fid(), covering)));
+    let other_here = other.as_ref().and_then(|(_, end)| end.here());
+    let free = match other_here {
+        Some(node) if !exchange => tree::revoke_named(cx, node, op.reported),
+        _ => {
+            wanted.extend(other_here.map(|node| (node.fid(), covering)));
+            Ok(())
+        }
+    };
+    tree::revoke(cx, &wanted).and(free)?;
+
+    let own = cx.name().index.0;
+    let target_mdt = target.as_ref().map_or(own, |dir| dir.mdt(cx));
+    let mut parts = Parts::new(
+        cx,
+        change,
+        CrossAnswer {
+            object: Some(moved.0.fid),
+            parent: Some(op.target_parent),
+            source_parent: target.as_ref().map(|_| op.source_parent),
+            replaced: other.as_ref().map(|(object, _)| object.fid),
+            whiteout: op.whiteout,
+            ..cross::answer(CrossOperation::Rename)
+        },
+    );
+    let from = DirName { parent: op.source_parent, name: op.source_name.clone() };
+    let to = DirName { parent: op.target_parent, name: op.target_name.clone() };
+    let other_object = other.as_ref().map(|(object, _)| *object);
+    let left = match &whiteout {
+        Some(inode) => {
+            let make = MakeAct { fid: inode.fid, client: client.to_bytes(), inode: inode.encode_record() };
+            parts.add(own, make);
+            Some(NamedObject { fid: inode.fid, mode: inode.mode, mdt: own })
+        }
+        None => other_object.filter(|_| exchange),
+    };
+    // The new name first: whether the old one leaves a tombstone depends on what comes after it.
+    let seen = target.as_ref().and_then(End::seen);
+    let new = NameAct { name: to.clone(), before: other_object, after: Some(moved.0), seen };
+    parts.add(target_mdt, new);
+    parts.add(own, NameAct { name: from.clone(), before: Some(moved.0), after: left, seen: None });
+    let links = LinksAct {
+        lost: Some(from.clone()),
+        gained: Some(to.clone()),
+        seen: moved.1.seen(),
+        ..cross::links(moved.0.fid)
+    };
+    parts.add(moved.1.mdt(cx), links);
+    if let Some((object, end)) = other {
+        let gained = exchange.then_some(from);
+        parts.add(end.mdt(cx), LinksAct { lost: Some(to), gained, seen: end.seen(), ..cross::links(object.fid) });
+    }
+    Ok(parts.make(cx))
+}
+
 /// Resolves both names, with errors in Linux's order.
-fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Result<Resolved, Stop> {
+fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, looks: &mut Looks) -> Result<Found, Stop> {
     if op.flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0 || op.flags & EXCHANGE != 0 && op.flags != EXCHANGE {
         return Err(Errno::EINVAL.into());
     }
@@ -108,53 +274,100 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp) -> Re
         return Err(Errno::EPROTO.into());
     }
     let source = tree::dir(cx, op.source_parent)?;
+    let mut looked = None;
     let target = match op.target_parent == op.source_parent {
         true => None,
-        false if cross::elsewhere(mdt, cx, op.target_parent).is_some() => return Err(Errno::EXDEV.into()),
-        false => Some(tree::dir(cx, op.target_parent)?),
+        false => match cross::elsewhere(mdt, cx, op.target_parent) {
+            Some(on) => {
+                let name = DirName { parent: op.target_parent, name: op.target_name.clone() };
+                let rep = looks.look(cx, on, Some(name), None)?;
+                let seen = looked.insert(rep).dir.clone().ok_or(Errno::EPROTO)?;
+                Some(End::There { mdt: on, fid: op.target_parent, seen })
+            }
+            None => Some(End::Here(tree::dir(cx, op.target_parent)?)),
+        },
     };
-    let dirs = Dirs { source, target };
-    change.caller.need(&dirs.source.inode, EXECUTE)?;
-    change.caller.need(&dirs.target().inode, EXECUTE)?;
+    change.caller.need(&source.inode, EXECUTE)?;
+    if let Some(target) = &target {
+        change.caller.need(target.object(), EXECUTE)?;
+    }
     names::check(&op.source_name)?;
     names::check(&op.target_name)?;
     if names::is_dot(&op.source_name) || names::is_dot(&op.target_name) {
         return Err(Errno::EBUSY.into());
     }
-    let source = mdt.place(cx, &dirs.source, &op.source_name)?;
-    let target = mdt.place(cx, dirs.target(), &op.target_name)?;
-    let moved = tree::losing_name(cx, source.entry.as_ref().ok_or(Errno::ENOENT)?)?;
-    let other = match &target.entry {
-        Some(_) if op.flags & NOREPLACE != 0 => return Err(Errno::EEXIST.into()),
-        None if op.flags & EXCHANGE != 0 => return Err(Errno::ENOENT.into()),
-        Some(entry) => Some(tree::losing_name(cx, entry)?),
+    let source_place = mdt.place(cx, &source, &op.source_name)?;
+    let target_place = match target.as_ref().map_or(Some(&source), End::here) {
+        Some(dir) => Some(mdt.place(cx, dir, &op.target_name)?),
         None => None,
     };
-    if dirs.differ() {
-        if moved.inode.is_dir() && lies_in(cx, dirs.target(), moved.fid(), &dirs.source)? {
-            return Err(Errno::EINVAL.into());
-        }
-        if let Some(other) = &other
-            && other.inode.is_dir()
-            && lies_in(cx, &dirs.source, other.fid(), dirs.target())?
-        {
-            let errno = if op.flags & EXCHANGE != 0 { Errno::EINVAL } else { Errno::ENOTEMPTY };
-            return Err(errno.into());
-        }
-    }
-    Ok(Resolved { dirs, source, target, moved, other, whiteout: None })
+    let entry = source_place.entry.as_ref().ok_or(Errno::ENOENT)?;
+    let moved = end_of(cx, looks, cross::named(cx, entry), Some(entry), None)?;
+    let entry = target_place.as_ref().and_then(|place| place.entry.as_ref());
+    let other = entry.map(|entry| cross::named(cx, entry)).or(looked.as_ref().and_then(|rep| rep.named));
+    let other = match other {
+        Some(_) if op.flags & NOREPLACE != 0 => return Err(Errno::EEXIST.into()),
+        None if op.flags & EXCHANGE != 0 => return Err(Errno::ENOENT.into()),
+        Some(object) => Some(end_of(cx, looks, object, entry, looked.and_then(|rep| rep.object))?),
+        None => None,
+    };
+    let found = Found { source, source_place, target, target_place, moved, other };
+    keeps_the_tree(cx, op, &found)?;
+    Ok(found)
 }
 
-/// Prepares the whiteout without writing it or its entry. Returns the grant of its FID, to be written with it.
-fn new_whiteout(
-    mdt: &Mdt,
+/// An object that a name leads to. `entry`: the name's, if it is here. `seen`: what the target of the name has said of it.
+fn end_of(
     cx: &mut Cx<'_>,
-    change: &Change<'_>,
-    op: &RenameOp,
-    found: &mut Resolved,
-) -> Result<SeqGrant, Stop> {
-    let fid = op.whiteout.ok_or(Errno::EPROTO)?;
-    let grant = create::use_fid(cx, fid)?;
+    looks: &mut Looks,
+    object: NamedObject,
+    entry: Option<&Entry>,
+    seen: Option<SeenObject>,
+) -> Result<(NamedObject, End), Stop> {
+    let NamedObject { fid, mdt, .. } = object;
+    let end = match (entry, seen) {
+        (Some(entry), _) if entry.mdt.is_none() => End::Here(tree::losing_name(cx, entry)?),
+        (None, Some(seen)) => End::There { mdt, fid, seen },
+        _ if mdt == cx.name().index.0 => {
+            let node = tree::node(cx, fid)?;
+            if node.inode.is_dir() {
+                tree::unleased(cx, fid)?;
+            }
+            End::Here(node)
+        }
+        _ => looks.object(cx, mdt, fid)?,
+    };
+    Ok((object, end))
+}
+
+/// Checks that no directory moves below itself, and none is replaced by what is below it.
+fn keeps_the_tree(cx: &mut Cx<'_>, op: &RenameOp, found: &Found) -> Result<(), Stop> {
+    let Found { source, target: Some(target), moved: (_, moved), other, .. } = found else { return Ok(()) };
+    let exchange = op.flags & EXCHANGE != 0;
+    let other = other.as_ref().map(|(_, end)| end);
+    let all_here = moved.here().is_some() && other.is_none_or(|other| other.here().is_some());
+    let here = target.here().filter(|_| all_here);
+    let other = other.filter(|end| end.object().is_dir());
+    // A directory with parts on several targets keeps its parent.
+    if (moved.object().is_dir() || exchange && other.is_some()) && here.is_none() {
+        return Err(Errno::EXDEV.into());
+    }
+    if moved.object().is_dir()
+        && let Some(target) = here
+        && lies_in(cx, target, moved.fid(), Some(source))?
+    {
+        return Err(Errno::EINVAL.into());
+    }
+    if let Some(other) = other
+        && lies_in(cx, source, other.fid(), target.here())?
+    {
+        return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+    }
+    Ok(())
+}
+
+/// The inode of a whiteout in a directory.
+fn new_whiteout(mdt: &Mdt, change: &Change<'_>, op: &RenameOp, fid: Fid, dir: &Inode) -> Inode {
     let new = New {
         name: &op.source_name,
         fid,
@@ -164,17 +377,17 @@ fn new_whiteout(
         layout: None,
         resident: false,
     };
-    let dir = &mut found.dirs.source;
-    let inode = create::new_inode(mdt, change, &dir.inode, &new);
-    let ino = tree::allocate_ino(cx, dir)?;
-    found.whiteout = Some(Node { ino, inode });
-    Ok(grant)
+    create::new_inode(mdt, change, dir, &new)
 }
 
-/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`. `EXDEV`: the way up leads to
+/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`, if it is here. `EXDEV`: the way up leads to
 /// another target before it meets that of `parent`.
-fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid, parent: &Node) -> Result<bool, Stop> {
-    let (way, above) = (way_up(cx, dir)?, way_up(cx, parent)?);
+fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid, parent: Option<&Node>) -> Result<bool, Stop> {
+    let way = way_up(cx, dir)?;
+    let above = match parent {
+        Some(parent) => way_up(cx, parent)?,
+        None => Vec::new(),
+    };
     for fid in &way {
         match () {
             () if *fid == ancestor => return Ok(true),
@@ -201,14 +414,15 @@ fn way_up(cx: &mut Cx<'_>, dir: &Node) -> Result<Vec<Fid>, Stop> {
 }
 
 /// Checks the rename, and returns how the link counts of the directories change.
-fn checked(change: &Change<'_>, op: &RenameOp, found: &Resolved) -> Result<Links, Errno> {
-    let Resolved { dirs, moved, other, .. } = found;
+fn checked(change: &Change<'_>, op: &RenameOp, found: &Found) -> Result<Links, Errno> {
+    let Found { source, target, moved: (_, moved), other, .. } = found;
+    let other = other.as_ref().map(|(_, end)| end);
     let rename = names::Rename {
-        source: (&dirs.source.inode).into(),
-        target: dirs.target.as_ref().map(|dir| (&dir.inode).into()),
-        moved: (&moved.inode).into(),
-        other: other.as_ref().map(|other| (&other.inode).into()),
-        other_is_full: other.as_ref().is_some_and(|other| other.inode.dir.entries > 0),
+        source: (&source.inode).into(),
+        target: target.as_ref().map(End::object),
+        moved: moved.object(),
+        other: other.map(End::object),
+        other_is_full: other.is_some_and(|other| other.object().is_dir() && other.is_full()),
         exchange: op.flags & EXCHANGE != 0,
     };
     rename.check(&change.caller)?;

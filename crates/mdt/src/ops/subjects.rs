@@ -88,13 +88,17 @@ pub fn of(change: &Reint) -> Vec<Subject<'_>> {
 pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) -> Result<(), Stop> {
     for subject in subjects {
         match *subject {
-            Subject::Object(fid) | Subject::New(fid) => {
+            Subject::Object(fid) => {
                 cx.writes(cross::object_key(fid))?;
+                cx.changed(ShareKey::object(fid));
+            }
+            Subject::New(fid) => {
+                cx.claims(cross::object_key(fid))?;
                 cx.changed(ShareKey::object(fid));
             }
             Subject::Name { parent, name, fate } => {
                 if cx.keys_are_held() {
-                    cx.writes(cross::name_key(parent, name))?;
+                    cx.claims(cross::name_key(parent, name))?;
                 }
                 cx.depends_on(ShareKey::object(parent));
                 cx.changed(ShareKey::name(parent, name));

@@ -274,7 +274,7 @@ fn locks_come_with_replies_and_are_called_back_by_others() {
     // The kernel believes the size in the answer to a change of mode, and of a link.
     let ops = [
         Reint::Setattr(SetattrOp { fid: file, valid: valid::MODE, mode: 0o640, ..SetattrOp::default() }),
-        Reint::Link(LinkOp { fid: file, parent: Fid::ROOT, name: bytes("link") }),
+        Reint::Link(LinkOp { fid: file, parent: Fid::ROOT, name: bytes("link"), kind: 0 }),
     ];
     for op in ops {
         let rep = w.reint_as(other, cred(0), WantLocks::default(), op).unwrap();

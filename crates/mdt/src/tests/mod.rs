@@ -166,7 +166,8 @@ impl World {
     }
 
     pub(crate) fn link(&mut self, fid: Fid, parent: Fid, name: &str) -> Result<Attr, Errno> {
-        self.reint(Reint::Link(LinkOp { fid, parent, name: bytes(name) })).map(|rep| rep.attr.expect("attributes"))
+        self.reint(Reint::Link(LinkOp { fid, parent, name: bytes(name), kind: 0 }))
+            .map(|rep| rep.attr.expect("attributes"))
     }
 
     pub(crate) fn rename(&mut self, from: (Fid, &str), to: (Fid, &str), flags: u32) -> Result<ObjectRep, Errno> {

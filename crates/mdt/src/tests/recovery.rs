@@ -441,7 +441,7 @@ fn what_was_changed_and_is_gone_is_what_it_was() {
         let layout = Some(Layout { stripe_size: 1 << 20, want_count: -1, want_first: -1, ..Layout::default() });
         Reint::Setlayout(SetlayoutOp { fid, kind: SetlayoutKind::Set as i32, layout, lvb: None })
     };
-    let link = |fid| Reint::Link(LinkOp { fid, parent: Fid::ROOT, name: bytes("linked") });
+    let link = |fid| Reint::Link(LinkOp { fid, parent: Fid::ROOT, name: bytes("linked"), kind: 0 });
     type Make<'a> = &'a dyn Fn(Fid) -> Reint;
     let cases: [(u32, &str, Make<'_>); 5] = [
         (S_IFDIR, "directory", &setattr),
@@ -564,7 +564,7 @@ fn what_is_replaced_linked_opened_or_changed_hangs_on_who_changed_it() {
             target_name: bytes("replaced"),
             ..RenameOp::default()
         }),
-        Reint::Link(LinkOp { fid: fids[1], parent, name: bytes("link") }),
+        Reint::Link(LinkOp { fid: fids[1], parent, name: bytes("link"), kind: 0 }),
         Reint::Open(OpenOp { fid: fids[2], flags: o::PATH, ..OpenOp::default() }),
         chmod(fids[3], 0o600),
     ];

@@ -51,7 +51,7 @@ fn directories_say_who_may_search_and_change_them() {
     assert_eq!(w.remove_as(0, cred(5), dir, "none", false), Err(Errno::ENOENT));
     assert_eq!(w.remove_as(0, cred(5), dir, "file", false), Err(Errno::EACCES));
     assert_eq!(w.rename_as(0, cred(5), (dir, "file"), (Fid::ROOT, "x"), 0), Err(Errno::EACCES));
-    let link = LinkOp { fid: file, parent: dir, name: bytes("x") };
+    let link = LinkOp { fid: file, parent: dir, name: bytes("x"), kind: 0 };
     assert_eq!(w.reint_as(0, cred(5), WantLocks::default(), Reint::Link(link)), Err(Errno::EACCES));
     chmod(&mut w, dir, 0o1777);
     assert_eq!(w.remove_as(0, cred(5), dir, "file", false), Err(Errno::EPERM), "sticky");

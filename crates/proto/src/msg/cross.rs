@@ -6,7 +6,7 @@
 use crate::Fid;
 use crate::msg::{Attr, Cred};
 use bytes::Bytes;
-use prost::{Message, Oneof};
+use prost::{Enumeration, Message, Oneof};
 
 /// Number of one try at a cross change. It is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -32,6 +32,9 @@ pub struct CrossPart {
     /// Steps, in the order in which they are executed.
     #[prost(message, repeated, tag = "2")]
     pub acts: Vec<CrossAct>,
+    /// In the coordinator's part: what the client is answered.
+    #[prost(message, optional, tag = "3")]
+    pub answer: Option<CrossAnswer>,
 }
 
 /// A step of a part.
@@ -41,45 +44,102 @@ pub struct CrossAct {
     #[prost(sint64, tag = "1")]
     pub now_ns: i64,
     /// What is done.
-    #[prost(oneof = "Act", tags = "2, 3, 4, 5")]
+    #[prost(oneof = "Act", tags = "2, 3, 4")]
     pub act: Option<Act>,
 }
 
 /// What a [`CrossAct`] does.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Act {
-    /// Adds a name for an object on another target to a directory.
-    #[prost(message, tag = "2")]
-    AddName(NameAct),
-    /// Removes a name of an object on another target from a directory.
-    #[prost(message, tag = "3")]
-    RemoveName(NameAct),
-    /// Makes an object whose name is on another target.
-    #[prost(message, tag = "4")]
-    Make(MakeAct),
-    /// Takes from an object a name that is on another target.
-    #[prost(message, tag = "5")]
-    Unlink(UnlinkAct),
+    /// Adds, removes or replaces a name in a directory.
+    #[prost(message, boxed, tag = "2")]
+    Name(Box<NameAct>),
+    /// Makes an object.
+    #[prost(message, boxed, tag = "3")]
+    Make(Box<MakeAct>),
+    /// Gives a name to an object, takes one from it, or both.
+    #[prost(message, boxed, tag = "4")]
+    Links(Box<LinksAct>),
 }
 
-/// A name in a directory.
+impl From<NameAct> for Act {
+    fn from(act: NameAct) -> Act {
+        Act::Name(Box::new(act))
+    }
+}
+
+impl From<MakeAct> for Act {
+    fn from(act: MakeAct) -> Act {
+        Act::Make(Box::new(act))
+    }
+}
+
+impl From<LinksAct> for Act {
+    fn from(act: LinksAct) -> Act {
+        Act::Links(Box::new(act))
+    }
+}
+
+/// A name in a directory, before and after the change.
 #[derive(Clone, PartialEq, Message)]
 pub struct NameAct {
+    /// The name.
+    #[prost(message, required, tag = "1")]
+    pub name: DirName,
+    /// The object that it leads to before the change; none: there is no such name.
+    #[prost(message, optional, tag = "2")]
+    pub before: Option<NamedObject>,
+    /// The object that it leads to after the change; none: there is no such name then.
+    #[prost(message, optional, tag = "3")]
+    pub after: Option<NamedObject>,
+    /// What the change takes the directory to be. Absent if the target of the directory has checked it.
+    #[prost(message, optional, tag = "4")]
+    pub seen: Option<SeenObject>,
+}
+
+/// A name and the directory that has it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DirName {
     /// The directory.
     #[prost(message, required, tag = "1")]
     pub parent: Fid,
-    /// The name.
+    /// The name in it.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
+}
+
+/// The object that a name leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct NamedObject {
     /// The object.
-    #[prost(message, required, tag = "3")]
+    #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// Its type and permission bits.
-    #[prost(uint32, tag = "4")]
+    /// Its type; of an object that is made by this change also its permission bits.
+    #[prost(uint32, tag = "2")]
     pub mode: u32,
-    /// Index of the object's target.
-    #[prost(uint32, tag = "5")]
+    /// Index of its target.
+    #[prost(uint32, tag = "3")]
     pub mdt: u32,
+}
+
+/// What the rules for a change read of an object on another target than the one that checks them.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SeenObject {
+    /// Type and permission bits.
+    #[prost(uint32, tag = "1")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "2")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "3")]
+    pub gid: u32,
+    /// Value of the access list.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub access_list: Option<Bytes>,
+    /// A directory with entries.
+    #[prost(bool, tag = "5")]
+    pub is_full: bool,
 }
 
 /// A new object.
@@ -96,30 +156,118 @@ pub struct MakeAct {
     pub inode: Bytes,
 }
 
-/// An object that loses a name.
+/// Names that an object gets and loses. One that loses its last name is an orphan if it is open, and destroyed otherwise.
 #[derive(Clone, PartialEq, Message)]
-pub struct UnlinkAct {
+pub struct LinksAct {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// The directory that has the name.
-    #[prost(message, required, tag = "2")]
-    pub parent: Fid,
-    /// The name.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub name: Bytes,
+    /// The name that it loses.
+    #[prost(message, optional, tag = "2")]
+    pub lost: Option<DirName>,
+    /// The name that it gets.
+    #[prost(message, optional, tag = "3")]
+    pub gained: Option<DirName>,
+    /// What the change takes the object to be. Absent if the object's own target checks the rules, or has.
+    #[prost(message, optional, tag = "4")]
+    pub seen: Option<SeenObject>,
+    /// For the rules that the object's own target checks when a name is removed.
+    #[prost(message, optional, tag = "5")]
+    pub removal: Option<Removal>,
+    /// For a further name: the object's type, as the name's entry records it.
+    #[prost(uint32, tag = "6")]
+    pub kind: u32,
+}
+
+/// The removal of a name of an object on another target than the name's.
+#[derive(Clone, PartialEq, Message)]
+pub struct Removal {
     /// The directory's permission bits and owner, on which the right to remove the object depends.
-    #[prost(uint32, tag = "4")]
+    #[prost(uint32, tag = "1")]
     pub parent_mode: u32,
     /// See `parent_mode`.
-    #[prost(uint32, tag = "5")]
+    #[prost(uint32, tag = "2")]
     pub parent_uid: u32,
     /// `rmdir` rather than `unlink`.
-    #[prost(bool, tag = "6")]
+    #[prost(bool, tag = "3")]
     pub rmdir: bool,
     /// Credentials of the caller.
-    #[prost(message, optional, tag = "7")]
+    #[prost(message, optional, tag = "4")]
     pub cred: Option<Cred>,
+}
+
+/// The operation of a client that a cross change carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
+#[repr(i32)]
+pub enum CrossOperation {
+    /// `mkdir`.
+    Mkdir = 0,
+    /// `rmdir`.
+    Rmdir = 1,
+    /// `unlink`.
+    Unlink = 2,
+    /// `link`.
+    Link = 3,
+    /// `rename`.
+    Rename = 4,
+}
+
+/// What a cross change is for its client, in the coordinator's own part.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct CrossAnswer {
+    /// The operation.
+    #[prost(enumeration = "CrossOperation", tag = "1")]
+    pub operation: i32,
+    /// Fields of the reply ([`ObjectRep`](crate::msg::ObjectRep)), as FIDs of the objects whose attributes they have: `attr`.
+    #[prost(message, optional, tag = "2")]
+    pub object: Option<Fid>,
+    /// `parent_attr`.
+    #[prost(message, optional, tag = "3")]
+    pub parent: Option<Fid>,
+    /// `source_parent_attr`.
+    #[prost(message, optional, tag = "4")]
+    pub source_parent: Option<Fid>,
+    /// `replaced_attr`.
+    #[prost(message, optional, tag = "5")]
+    pub replaced: Option<Fid>,
+    /// `whiteout_attr`.
+    #[prost(message, optional, tag = "6")]
+    pub whiteout: Option<Fid>,
+    /// What the reply record keeps.
+    #[prost(uint64, tag = "7")]
+    pub record: u64,
+}
+
+/// Body of `CrossLook`: what is there, before a change is staged. The reply says what was so at one time; the part checks
+/// whether it still is.
+#[derive(Clone, PartialEq, Message)]
+pub struct CrossLookReq {
+    /// A name in a directory on this target.
+    #[prost(message, optional, tag = "1")]
+    pub name: Option<DirName>,
+    /// An object on this target.
+    #[prost(message, optional, tag = "2")]
+    pub object: Option<Fid>,
+    /// How often the change has looked before. An error is answered when two readings are the same.
+    #[prost(uint32, tag = "3")]
+    pub earlier: u32,
+    /// The errno that the change would have by the reading before; 0 if it was none.
+    #[prost(int32, tag = "4")]
+    pub errno: i32,
+}
+
+/// Body of the reply to `CrossLook`.
+#[derive(Clone, PartialEq, Message)]
+pub struct CrossLookRep {
+    /// The directory of the name.
+    #[prost(message, optional, tag = "1")]
+    pub dir: Option<SeenObject>,
+    /// The object that the name leads to.
+    #[prost(message, optional, tag = "2")]
+    pub named: Option<NamedObject>,
+    /// The object; that of the name if it is on this target, too.
+    #[prost(message, optional, tag = "3")]
+    pub object: Option<SeenObject>,
 }
 
 /// Body of `CrossSession`, the first request in a session of two metadata targets.
@@ -170,8 +318,8 @@ pub struct CrossPrepareReq {
     pub members: Vec<u32>,
 }
 
-/// Body of the reply to `CrossPrepare`: the participant's vote. The part is prepared, durably, unless `busy` or `errno` is set:
-/// then this attempt is not prepared and never will be.
+/// Body of the reply to `CrossPrepare`: the participant's vote. The part is prepared, durably, unless `busy`, `errno`
+/// or `changed` is set: then this attempt is not prepared and never will be.
 #[derive(Clone, PartialEq, Message)]
 pub struct CrossPrepareRep {
     /// An older change holds or awaits what the part needs, or a client has not given back a lock that conflicts with it.
@@ -181,9 +329,23 @@ pub struct CrossPrepareRep {
     /// The check has failed with this errno.
     #[prost(int32, tag = "2")]
     pub errno: i32,
-    /// The object of the part after the change.
-    #[prost(message, optional, tag = "3")]
-    pub attr: Option<Attr>,
+    /// The objects of the part after the change.
+    #[prost(message, repeated, tag = "3")]
+    pub objects: Vec<CrossObject>,
+    /// Something is not as the change takes it to be: look again.
+    #[prost(bool, tag = "4")]
+    pub changed: bool,
+}
+
+/// An object after a cross change.
+#[derive(Clone, PartialEq, Message)]
+pub struct CrossObject {
+    /// Its attributes.
+    #[prost(message, optional, boxed, tag = "1")]
+    pub attr: Option<Box<Attr>>,
+    /// It will be destroyed: it has no name left, and nobody has it open.
+    #[prost(bool, tag = "2")]
+    pub destroyed: bool,
 }
 
 /// Body of `CrossTell`: outcomes of attempts. The empty reply is sent when the participant has acted on all of them, durably.

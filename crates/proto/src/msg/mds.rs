@@ -1,8 +1,9 @@
 //! Metadata messages: attributes, lookups, changes, batches, closes, listings, extended attributes.
 
 use bytes::Bytes;
-use prost::{Message, Oneof};
+use prost::{Enumeration, Message, Oneof};
 
+use super::cross::DirName;
 use super::layout::{Layout, SetlayoutOp};
 use super::lock::LockGrant;
 use crate::ids::Fid;
@@ -149,6 +150,21 @@ pub struct GetattrReq {
     /// [`SetlayoutKind::Swap`]: crate::msg::SetlayoutKind::Swap
     #[prost(bool, tag = "4")]
     pub confirms_layout: bool,
+    /// A name on another metadata target that led to the object a moment ago: does it still?
+    #[prost(message, optional, tag = "5")]
+    pub name: Option<DirName>,
+}
+
+/// Whether an object has a name, as its own record of its names says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
+#[repr(i32)]
+pub enum NameState {
+    /// It has too many names to record all of them.
+    Unknown = 0,
+    /// It has the name.
+    Held = 1,
+    /// It does not have the name.
+    Lost = 2,
 }
 
 /// Body of `MdsLookup`.
@@ -213,6 +229,9 @@ pub struct ObjectRep {
     /// with the feature `dir_stripe`; others are answered `EOPNOTSUPP`. Since version 0.3.0.
     #[prost(message, optional, tag = "92")]
     pub elsewhere: Option<Elsewhere>,
+    /// Whether the object has the name of the request, see [`GetattrReq::name`].
+    #[prost(enumeration = "NameState", tag = "93")]
+    pub name_state: i32,
 }
 
 /// An object on another metadata target than the one that was asked.
@@ -224,6 +243,9 @@ pub struct Elsewhere {
     /// Index of its metadata target.
     #[prost(uint32, tag = "2")]
     pub mdt: u32,
+    /// Its type, as the mode has it.
+    #[prost(uint32, tag = "3")]
+    pub kind: u32,
 }
 
 /// What an open did, with Lustre's numbers.
@@ -385,6 +407,9 @@ pub struct LinkOp {
     /// The new name.
     #[prost(bytes = "bytes", tag = "3")]
     pub name: Bytes,
+    /// Type of the object, as the mode has it; needed if it is on another target than the directory.
+    #[prost(uint32, tag = "4")]
+    pub kind: u32,
 }
 
 /// See [`Reint::Unlink`].

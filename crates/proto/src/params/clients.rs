@@ -28,6 +28,9 @@ declare! {
             /// 1: every change is a request of its own; 0 has no effect on a mount that was made with `-o sync_metadata`,
             /// `sync` or `dirsync`
             SyncMetadata = setting("sync_metadata", "", range(0, 1), "0");
+            /// Fails a rename to another directory with `EBUSY`, with nothing done, once it has waited so long for a metadata
+            /// target that its first one cannot reach: the kernel holds up all such renames of the mount meanwhile. 0: never
+            RenameWaitMax = setting("rename_wait_max", "seconds", range(0, 86_400), "30");
         }
         "mount" {
             /// Kind of file system

@@ -159,7 +159,8 @@ impl State {
             }
         }
         // The order of a client's changes is certain on each metadata target.
-        let precedes = |one: &Event, other: &Event| one.to() < other.from && one.mdts.meets(other.mdts);
+        let on_one = |one: &Event, other: &Event| one.placed && other.placed && one.mdts.meets(other.mdts);
+        let precedes = |one: &Event, other: &Event| one.to() < other.from && on_one(one, other);
         let (ways, all) = ways_to_lose(&risky, &|one, other| precedes(event(&effects[one]), event(&effects[other])));
         let mut found = Vec::new();
         for way in ways {

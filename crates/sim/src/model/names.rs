@@ -165,9 +165,6 @@ impl Model {
         if self.inode(id).is_dir() {
             return Err(Errno::EPERM);
         }
-        if self.crossing_to(id, dir) == Crossing::Yes {
-            return Err(Errno::EXDEV);
-        }
         self.insert(dir, name, id);
         self.stamp(dir, when);
         let inode = self.change(id);

@@ -11,7 +11,7 @@ use proto::msg::Cred;
 use stdx::KeyedHash;
 
 use super::access::{EXECUTE, WRITE, may};
-use super::{Body, Crossing, Expected, Id, Model, OpenFile, Path, TimeRange};
+use super::{Body, Expected, Id, Model, OpenFile, Path, TimeRange};
 
 type Outcome = Result<Expected, Errno>;
 
@@ -54,9 +54,6 @@ impl Model {
         }
         if self.inode(id).nlink == 0 {
             return Err(Errno::ENOENT);
-        }
-        if self.crossing_to(id, dir) == Crossing::Yes {
-            return Err(Errno::EXDEV);
         }
         self.insert(dir, name, id);
         self.stamp(dir, when);

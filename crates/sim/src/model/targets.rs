@@ -1,7 +1,8 @@
 //! On which metadata targets objects lie, and what that means for calls.
 //!
-//! A new object lies on the target of its directory; only `mkdir` can place it on another one. A change that concerns two targets
-//! is atomic, and durable when it is answered. Renames and links across targets are refused (`EXDEV`).
+//! A new object lies on the target of its directory; only `mkdir` can place it on another one. It stays there when it gets another
+//! name. A change that concerns several targets is atomic, and durable when it is answered. A rename that gives a directory
+//! another parent is refused (`EXDEV`) if it concerns several targets.
 
 use proto::Errno;
 use proto::msg::Cred;
@@ -80,15 +81,10 @@ impl Model {
         if found == Mdts::NONE { Mdts::ALL } else { found }
     }
 
-    /// Whether a rename or a link crosses targets.
+    /// Whether a rename is refused because it crosses targets.
     pub(crate) fn crossing(&self, op: &Op) -> Crossing {
-        let root = Cred::default();
         match op {
-            Op::Link { from, to } => match (self.walk(&root, from), self.parent(&root, to)) {
-                (Ok(id), Ok((dir, _))) => self.crossing_to(id, dir),
-                _ => Crossing::No,
-            },
-            Op::Rename { from, to, .. } => self.rename_crossing(from, to),
+            Op::Rename { from, to, flags } => self.rename_crossing(from, to, flags & 2 != 0),
             _ => Crossing::No,
         }
     }
@@ -98,28 +94,27 @@ impl Model {
         *result == Err(Errno::EXDEV) && self.crossing(op) != Crossing::No
     }
 
-    /// Whether a link of an object to a directory crosses targets.
-    pub(crate) fn crossing_to(&self, id: Id, dir: Id) -> Crossing {
-        if self.inode(id).mdt == self.inode(dir).mdt { Crossing::No } else { Crossing::Yes }
-    }
-
-    fn rename_crossing(&self, from: &Path, to: &Path) -> Crossing {
+    fn rename_crossing(&self, from: &Path, to: &Path, exchange: bool) -> Crossing {
         let root = Cred::default();
         let (Ok((dir, _)), Ok((new_dir, _))) = (self.parent(&root, from), self.parent(&root, to)) else {
             return Crossing::No;
         };
         let (moved, there) = (self.walk(&root, from).ok(), self.walk(&root, to).ok());
-        let mdt = self.inode(dir).mdt;
-        let all = [Some(new_dir), moved, there];
-        if all.into_iter().flatten().any(|id| self.inode(id).mdt != mdt) {
-            // A rename between two names of one object does nothing.
-            return if moved.is_some() && moved == there { Crossing::Perhaps } else { Crossing::Yes };
-        }
         if dir == new_dir {
             return Crossing::No;
         }
         let is_dir = |id: Option<Id>| id.is_some_and(|id| self.inode(id).is_dir());
+        let mdt = self.inode(dir).mdt;
+        let crosses = [Some(new_dir), moved, there].into_iter().flatten().any(|id| self.inode(id).mdt != mdt);
+        if crosses && (is_dir(moved) || exchange && is_dir(there)) {
+            return Crossing::Yes;
+        }
         match (is_dir(moved), is_dir(there)) {
+            // Of a directory on another target the way up is not known.
+            (false, true) if self.inode(new_dir).mdt != mdt => match self.local_way(dir).1 {
+                End::AtRoot => Crossing::No,
+                End::Leaves(_) => Crossing::Perhaps,
+            },
             (true, false) => self.way_up(new_dir, dir),
             (false, true) => self.way_up(dir, new_dir),
             (true, true) => worse(self.way_up(new_dir, dir), self.way_up(dir, new_dir)),

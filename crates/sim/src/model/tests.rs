@@ -233,7 +233,7 @@ fn bytes(want: &str, got: &str) -> Option<String> {
 
 /// The base is on target 0; far and its subdirectory back are on targets 1 and 0.
 #[test]
-fn renames_and_links_across_targets_are_refused() {
+fn a_directory_gets_another_parent_on_one_target_only() {
     let mut story = Story::new();
     let far = |at: &str, mdt| Op::MkdirOn { path: path(at), mode: 0o755, mdt };
     for op in [far("far", 1), far("far/back", 0), far("empty", 1)] {
@@ -246,14 +246,19 @@ fn renames_and_links_across_targets_are_refused() {
         story.touch(at).unwrap();
     }
     let rename = |from: &str, to: &str| Op::Rename { from: path(from), to: path(to), flags: 0 };
+    let exchange = |from: &str, to: &str| Op::Rename { from: path(from), to: path(to), flags: 2 };
     let link = |from: &str, to: &str| Op::Link { from: path(from), to: path(to) };
     for (op, crossing) in [
         (rename("a/f", "g"), Crossing::No),
         (rename("far/f", "far/d/f"), Crossing::No),
-        (rename("a/f", "far/g"), Crossing::Yes),
-        (rename("far", "near"), Crossing::Yes),
-        (rename("far", "far"), Crossing::Perhaps),
+        (rename("a/f", "far/g"), Crossing::No),
+        (rename("far", "near"), Crossing::No),
+        (rename("far", "far"), Crossing::No),
+        (rename("far", "a/far"), Crossing::Yes),
+        (rename("a/d", "far/x"), Crossing::Yes),
         (rename("a/d", "empty"), Crossing::Yes),
+        (exchange("a/f", "far/d"), Crossing::Yes),
+        (exchange("a/f", "far/f"), Crossing::No),
         // The way up from the new parent is on one target, or meets the old parent there.
         (rename("a/d", "b"), Crossing::No),
         (rename("far/d", "far/e/d"), Crossing::No),
@@ -262,7 +267,7 @@ fn renames_and_links_across_targets_are_refused() {
         (rename("a/d", "far/back/e"), Crossing::Yes),
         (rename("a/f", "far/back/f"), Crossing::No),
         (link("a/f", "g"), Crossing::No),
-        (link("a/f", "far/g"), Crossing::Yes),
+        (link("a/f", "far/g"), Crossing::No),
         (link("a/f", "far/back/g"), Crossing::No),
     ] {
         assert_eq!(story.model.crossing(&op), crossing, "{}", op.show());

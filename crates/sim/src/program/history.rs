@@ -148,7 +148,7 @@ impl History {
     /// Whether a step made durable what these targets knew of: a sync, or a change of two targets.
     fn makes_durable(&self, at: usize, on: &[Mdts], mdts: Mdts) -> bool {
         let step = &self.steps[at];
-        let commits = step.succeeded && step.op.changes() && on[at].is_several();
+        let commits = step.succeeded && step.op.changes() && on[at].is_several() && !self.changed_nothing(at);
         (step.is_sync() || commits) && on[at].meets(mdts)
     }
 

@@ -45,6 +45,8 @@ pub(crate) struct GroupRecord {
     modes: [u32; 2],
     /// Metadata targets of the permanent directories, and of the subdirectory in each.
     places: Rc<RefCell<[Place; 2]>>,
+    /// Whether files get names in directories on other targets than theirs.
+    roams: bool,
     /// Whether extended attributes are checked at the end.
     reads_attributes: bool,
 }
@@ -73,6 +75,8 @@ struct Process {
 
 /// Starts a group and returns its record.
 pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) -> GroupRecord {
+    let mut placer = Rng::new(plan.seed ^ 0xfa2d_1201 ^ (number as u64) << 32);
+    let mdts = if placer.chance(5, 6) { plan.mdts as u32 } else { 1 };
     let record = GroupRecord {
         base: vec![name(&format!("g{number}"))],
         created: Rc::default(),
@@ -80,6 +84,7 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
         serial: Rc::new(RefCell::new(100)),
         modes: if plan.shared.user_percent > 0 { OPEN_TO_ALL } else { [0o755; 2] },
         places: Rc::default(),
+        roams: placer.chance(2, 3),
         reads_attributes: plan.shared.xattrs || plan.shared.lists,
     };
     let count = rng.range(2, 4) as usize;
@@ -89,8 +94,6 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
     let think = (plan.think_percent, plan.think);
     let (shared, clocks) = (plan.shared, plan.disturbances.clocks.is_some());
     let title = format!("group {number}");
-    let mut placer = Rng::new(plan.seed ^ 0xfa2d_1201 ^ (number as u64) << 32);
-    let mdts = if placer.chance(5, 6) { plan.mdts as u32 } else { 1 };
     env.sched.spawn(title.clone(), async move {
         super::all_mdts(&outer.sched, mdts).await;
         let mut place = || placer.below(mdts.min(outer.sched.mdts()).into()) as u32;
@@ -192,15 +195,26 @@ impl GroupRecord {
         model
     }
 
-    /// The metadata targets that the next call of a process concerns. Names of subdirectories aside, all objects are on the
-    /// target of the directory that their name is in.
-    fn mdts_of(&self, process: usize, op: &Op) -> Mdts {
+    /// The metadata targets that the next call of a process concerns, and whether it certainly concerns all of them. Names of
+    /// subdirectories aside, all objects are on the target of the directory that their name is in, unless they may get names in
+    /// other ones: then they may be on any.
+    fn mdts_of(&self, process: usize, op: &Op) -> (Mdts, bool) {
         if let Some(fd) = op.fd() {
             let histories = self.histories.borrow();
             let opened = |event: &&Event| matches!(event.op, Op::Open { fd: opened, .. } if opened == fd);
-            return histories[process].iter().rev().find(opened).map_or(Mdts::ALL, |event| event.mdts);
+            return histories[process]
+                .iter()
+                .rev()
+                .find(opened)
+                .map_or((Mdts::ALL, true), |event| (event.mdts, event.placed));
         }
         let places = *self.places.borrow();
+        let is_dir = |path: &Path| matches!(&path[..], [] | [_]) || path.len() == 2 && path[1] == INNER;
+        if self.roams && !op.clone().paths_mut().iter().all(|(_, path)| is_dir(path)) {
+            let all = places.iter().flat_map(|place| [place.outer, place.inner]).map(Mdts::one);
+            let all = all.reduce(Mdts::and).unwrap_or(Mdts::ALL);
+            return (all, !all.is_several());
+        }
         let on = |(role, path): (PathRole, &mut Path)| {
             let of = |dir: &Bytes| places[usize::from(*dir == OUTER[1])];
             match &path[..] {
@@ -213,7 +227,7 @@ impl GroupRecord {
                 [] => Mdts::ALL,
             }
         };
-        op.clone().paths_mut().into_iter().map(on).reduce(Mdts::and).unwrap_or(Mdts::ALL)
+        (op.clone().paths_mut().into_iter().map(on).reduce(Mdts::and).unwrap_or(Mdts::ALL), true)
     }
 
     fn next_serial(&self) -> u32 {
@@ -233,6 +247,7 @@ impl GroupRecord {
     ) -> Option<Result<Returned, Errno>> {
         let sched = &env.sched;
         sched.note(|| format!("{} process {process} on client {}: {}", self.name(), kernel.client(), op.show()));
+        let (mdts, placed) = self.mdts_of(process, &op);
         let event = Event {
             op: op.clone(),
             cred: cred.clone(),
@@ -247,7 +262,8 @@ impl GroupRecord {
             seen_undone: BTreeSet::new(),
             made: u64::MAX,
             at_risk: false,
-            mdts: self.mdts_of(process, &op),
+            mdts,
+            placed,
         };
         let at = {
             let mut histories = self.histories.borrow_mut();
@@ -453,11 +469,12 @@ fn mark_at_risk(
         let mut from: Option<Instant> = None;
         for event in histories.iter_mut().flatten().filter(|event| event.client == client && event.op.changes()) {
             let data = event.op.changes_data();
+            let meets = |sync: &Event| event.placed && sync.placed && event.mdts.meets(sync.mdts);
             let covers = |sync: &Event| match sync.op {
                 Op::Fsync { fd, .. } if event.op.fd() == Some(fd) => true,
-                Op::Fsync { data_only, .. } => !data && !data_only && event.mdts.meets(sync.mdts),
+                Op::Fsync { data_only, .. } => !data && !data_only && meets(sync),
                 Op::Syncfs => true,
-                _ => !data && event.mdts.meets(sync.mdts),
+                _ => !data && meets(sync),
             };
             if event.is_cross() && matches!(event.end, Some((_, Ok(_)))) {
                 continue;
@@ -466,13 +483,11 @@ fn mark_at_risk(
             if ended.is_some_and(|ended| syncs.iter().any(|sync| sync.from >= ended && covers(sync))) {
                 continue;
             }
-            let again = |crash: Instant| {
-                let over = |(at, name): &Moment| {
-                    name.kind == TargetKind::Mdt && affects(event, name) && crash < *at && *at < died
-                };
-                !data && recovered.iter().any(over)
+            let again = |crash: Instant, target: &TargetName| {
+                let over = |(at, name): &Moment| name == target && crash < *at && *at < died;
+                !data && target.kind == TargetKind::Mdt && recovered.iter().any(over)
             };
-            let hits = |(at, name): &&Moment| *at >= event.from && affects(event, name) && !again(*at);
+            let hits = |(at, name): &&Moment| *at >= event.from && affects(event, name) && !again(*at, name);
             let crash = crashes.iter().filter(hits).map(|(at, _)| *at);
             let unacknowledged = data || event.made > acknowledged.get(client).copied().unwrap_or(0);
             let first = crash.chain(unacknowledged.then_some(died)).min();
@@ -540,6 +555,17 @@ impl Process {
         }
     }
 
+    /// The old and the new name of an object.
+    fn two(&mut self) -> Option<(Path, Path)> {
+        let (from, to) = (self.any(), self.any());
+        let places = *self.record.places.borrow();
+        let mdt = |path: &Path| {
+            let Place { outer, inner } = places[usize::from(path[0] == OUTER[1])];
+            if path.len() > 2 { inner } else { outer }
+        };
+        (self.record.roams || mdt(&from) == mdt(&to)).then_some((from, to))
+    }
+
     fn directory(&mut self) -> Path {
         let dir = OUTER[self.rng.below(2) as usize];
         if self.rng.chance(1, 3) { path(&[dir, INNER]) } else { path(&[dir]) }
@@ -605,11 +631,15 @@ impl Process {
             4 => Op::Symlink { path: self.any(), target: name("target") },
             5 => Op::Readlink { path: self.any() },
             6 | 7 => Op::Mknod { path: self.any(), mode: S_IFREG | 0o644, rdev: 0 },
-            8 | 9 => Op::Link { from: self.any(), to: self.any() },
+            8 | 9 => {
+                let (from, to) = self.two()?;
+                Op::Link { from, to }
+            }
             10..=12 => Op::Unlink { path: self.any() },
             13..=15 => {
                 let flags = [0, 0, 0, 1, 2][self.rng.below(5) as usize];
-                Op::Rename { from: self.any(), to: self.any(), flags }
+                let (from, to) = self.two()?;
+                Op::Rename { from, to, flags }
             }
             16 | 17 => Op::Stat { path: self.any() },
             18 | 19 => Op::List { path: self.directory(), plus: self.rng.chance(1, 2), bytes: 0 },

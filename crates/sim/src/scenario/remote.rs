@@ -58,9 +58,39 @@ pub(super) const STORIES: &[Story] = &[
     },
     Story {
         name: "remote-refused",
-        what: "renames and links across metadata targets are refused, others there are not",
+        what: "a directory gets a parent on another metadata target by no rename; other renames there are not refused",
         acts: remote_refused,
         strikes: &[],
+    },
+    Story {
+        name: "remote-link",
+        what: "a file gets names in a directory on another metadata target, and loses all of them",
+        acts: remote_link,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-rename",
+        what: "files are renamed between directories on two metadata targets, over others, and exchanged",
+        acts: remote_rename,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-rename-dir",
+        what: "a directory on another metadata target gets another name, replaces another one, and is exchanged",
+        acts: remote_rename_dir,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-rename-four",
+        what: "a file on one metadata target is renamed from a second to a third, over a file on a fourth",
+        acts: remote_rename_four,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-rename-race",
+        what: "two clients rename one file, to the same and to another metadata target: one succeeds",
+        acts: remote_rename_race,
+        strikes: ALL,
     },
     Story {
         name: "remote-in-doubt",
@@ -179,25 +209,148 @@ fn remote_of_dead() -> Vec<Act> {
     ]
 }
 
+fn rename(client: usize, from: &str, to: &str) -> Act {
+    renamed(client, from, to, 0)
+}
+
+fn renamed(client: usize, from: &str, to: &str, flags: u32) -> Act {
+    Do(client, Op::Rename { from: path(from), to: path(to), flags })
+}
+
+fn link(client: usize, from: &str, to: &str) -> Act {
+    Do(client, Op::Link { from: path(from), to: path(to) })
+}
+
+const NOREPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
+
 fn remote_refused() -> Vec<Act> {
-    let rename = |from, to| Do(0, Op::Rename { from: path(from), to: path(to), flags: 0 });
-    let link = |from, to| Do(0, Op::Link { from: path(from), to: path(to) });
     vec![
         two(),
         Do(0, make("d", 1)),
         Do(0, make("d/e", 1)),
+        mkdir(0, "c"),
         mknod(0, "f"),
         mknod(0, "d/f"),
-        rename("f", "d/g"),
-        rename("d/f", "g"),
-        rename("d", "c"),
-        link("f", "d/g"),
-        link("d/f", "g"),
-        rename("d/f", "d/e/f"),
-        link("d/e/f", "d/g"),
-        rename("d/e", "d/h"),
+        rename(0, "d", "c/d"),
+        rename(0, "c", "d/c"),
+        renamed(0, "c", "d/f", EXCHANGE),
+        rename(0, "d/e", "c/e"),
+        rename(0, "c", "d/e"),
+        rename(0, "f", "d/e"),
+        link(0, "d", "g"),
+        link(0, "f", "d/f"),
+        renamed(0, "f", "d/f", NOREPLACE),
+        renamed(0, "f", "d/g", EXCHANGE),
+        rename(0, "d/e", "d/h"),
         stat(1, "d"),
         list(1, "d/h"),
+        list(1, "d"),
+        root(1),
+    ]
+}
+
+fn remote_link() -> Vec<Act> {
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        mknod(0, "f"),
+        stat(1, "f"),
+        Arm,
+        link(0, "f", "d/f"),
+        stat(1, "d/f"),
+        link(1, "d/f", "g"),
+        unlink(0, "f"),
+        unlink(1, "g"),
+        list(1, "d"),
+        link(0, "d/f", "d/g"),
+        unlink(0, "d/f"),
+        unlink(1, "d/g"),
+        list(0, "d"),
+        root(1),
+    ]
+}
+
+fn remote_rename() -> Vec<Act> {
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        mknod(0, "f"),
+        mknod(1, "d/f"),
+        stat(1, "f"),
+        Arm,
+        rename(0, "f", "d/g"),
+        stat(1, "d/g"),
+        rename(1, "d/g", "d/f"),
+        list(0, "d"),
+        mknod(1, "f"),
+        renamed(1, "f", "d/f", EXCHANGE),
+        stat(0, "f"),
+        rename(0, "d/f", "f"),
+        list(1, "d"),
+        root(1),
+    ]
+}
+
+fn remote_rename_dir() -> Vec<Act> {
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        Do(0, make("e", 1)),
+        mknod(1, "d/f"),
+        Arm,
+        rename(0, "d", "c"),
+        stat(1, "c/f"),
+        rename(1, "c", "e"),
+        mkdir(0, "a"),
+        renamed(1, "a", "e", EXCHANGE),
+        list(0, "a"),
+        rename(0, "e", "a"),
+        unlink(0, "a/f"),
+        rename(0, "e", "a"),
+        root(1),
+    ]
+}
+
+/// The names, the object and the one that is replaced are on four targets.
+fn remote_rename_four() -> Vec<Act> {
+    vec![
+        Planned(|plan| plan.mdts = 4),
+        Do(0, make("a", 1)),
+        Do(0, make("b", 2)),
+        Do(0, make("c", 3)),
+        mknod(0, "c/f"),
+        mknod(0, "g"),
+        link(0, "c/f", "a/f"),
+        link(1, "g", "b/g"),
+        Arm,
+        rename(0, "a/f", "b/g"),
+        stat(1, "b/g"),
+        renamed(1, "b/g", "g", EXCHANGE),
+        list(0, "b"),
+        renamed(0, "b/g", "a/g", WHITEOUT),
+        list(1, "a"),
+        list(1, "b"),
+        root(1),
+    ]
+}
+
+fn remote_rename_race() -> Vec<Act> {
+    let rename = |client, from, to| Begin(client, Op::Rename { from: path(from), to: path(to), flags: 0 });
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        mknod(0, "f"),
+        mknod(1, "d/f"),
+        root(1),
+        Arm,
+        rename(0, "f", "d/f"),
+        rename(1, "f", "g"),
+        JoinAny,
+        JoinAny,
+        list(0, "d"),
+        root(1),
     ]
 }
 

@@ -46,6 +46,7 @@ impl Mount {
             max_dirty: plan.max_dirty,
             max_cached: plan.max_cached,
             max_read_ahead: plan.max_read_ahead,
+            rename_wait: core::time::Duration::ZERO,
             max_nodes: plan.max_nodes,
             soft: None,
             timeouts: plan.timeouts(),

@@ -20,6 +20,8 @@ pub trait Machine {
     fn deadline(&self) -> Option<Instant>;
     /// The parameters that match.
     fn get_params(&self, pattern: &str) -> Vec<(String, String)>;
+    /// How many changes wait for others with parts on several targets.
+    fn key_waiters(&self) -> usize;
     /// Sets the parameters that match.
     fn set_param(&mut self, now: Instant, pattern: &str, value: &str) -> Result<(), Errno>;
 }
@@ -36,6 +38,9 @@ impl<S: Service> Machine for Target<S> {
     }
     fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
         Target::get_params(self, pattern)
+    }
+    fn key_waiters(&self) -> usize {
+        Target::key_waiters(self)
     }
     fn set_param(&mut self, now: Instant, pattern: &str, value: &str) -> Result<(), Errno> {
         let found = Target::get_params(self, pattern);

@@ -183,6 +183,11 @@ impl Keys {
         self.held.is_empty()
     }
 
+    /// How many attempts and requests wait for keys.
+    pub(crate) fn waiters(&self) -> usize {
+        self.claims.values().filter(|claim| !claim.holds).count() + self.requests.len()
+    }
+
     /// Whether a key of this object or of a name in it is held.
     pub(crate) fn holds_on(&self, fid: Fid) -> bool {
         self.held.range(Key { fid, sub: 0 }..=Key { fid, sub: u64::MAX }).next().is_some()
@@ -197,6 +202,13 @@ impl Keys {
     pub(crate) fn names_of(&self, fid: Fid) -> Vec<Key> {
         let names = self.held.range(Key { fid, sub: 2 }..=Key { fid, sub: u64::MAX });
         names.filter(|(_, held)| held.meets(Mode::Shared)).map(|(key, _)| *key).collect()
+    }
+
+    /// Attempts that hold this key.
+    pub(crate) fn holders(&self, key: Key) -> Vec<Attempt> {
+        let held = self.held.get(&key).into_iter();
+        let sides = held.flat_map(|held| [Mode::Shared, Mode::Exclusive].map(|mode| held.side(mode)));
+        sides.flatten().map(|(_, attempt)| *attempt).collect()
     }
 
     /// Attempts that hold what the request waits for.

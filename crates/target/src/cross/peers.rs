@@ -96,12 +96,15 @@ impl Machine {
                 if rep.busy {
                     stdx::mark!("cross.busy");
                     self.cross.coordinator.refused(mdt, attempt, Why::Busy(mdt));
+                } else if rep.changed {
+                    stdx::mark!("cross.changed");
+                    self.cross.coordinator.refused(mdt, attempt, Why::GivenUp);
                 } else if rep.errno != 0 {
                     stdx::mark!("cross.refused");
                     self.cross.coordinator.refused(mdt, attempt, Why::Refused(rep.errno));
                 } else {
-                    if let (Some(staged), Some(attr)) = (self.cross.staged.get_mut(&attempt), rep.attr) {
-                        staged.attr = Some(attr);
+                    if let Some(staged) = self.cross.staged.get_mut(&attempt) {
+                        staged.objects.extend(rep.objects);
                     }
                     self.cross.coordinator.voted(mdt, attempt);
                 }
@@ -193,10 +196,8 @@ impl Machine {
         let mut old: Vec<u64> = self.ops.iter().filter(|(_, op)| waits(op)).map(|(id, _)| *id).collect();
         old.sort_unstable();
         for id in old {
-            if let Some(attempt) = self.ops.get(&id).and_then(|op| op.prepares)
-                && self.cross.waiting.remove(&attempt).is_some()
-            {
-                self.cross.keys.release(attempt);
+            if let Some(attempt) = self.ops.get(&id).and_then(|op| op.prepares) {
+                self.unclaim(attempt);
             }
             self.drop_op(id);
         }

@@ -5,10 +5,11 @@ use core::hash::Hasher;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use prost::Message;
 use proto::frame::flags;
-use proto::msg::{Attr, CrossAttempt, CrossPart, CrossSessionRep, CrossTellReq};
-use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Xid};
+use proto::msg::{CrossAttempt, CrossLookRep, CrossLookReq, CrossObject, CrossPart, CrossSessionRep, CrossTellReq};
+use proto::{ClientUuid, Errno, Fid, Frame, Handle, Header, Opcode, Tag, TargetIndex, TargetName, Xid};
 use rpc::server::{Dirty, SlotRecord, XidState};
 use schema::{CrossKey, CrossRec, Record};
 use siphasher::sip::SipHasher24;
@@ -36,6 +37,8 @@ pub(super) const CHANGES_MAX: usize = 4096;
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 /// A participant whose lock callbacks are not answered for so long says that it is busy.
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);
+/// A request that waits so long for another target to say what is there is answered `EINPROGRESS`.
+pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// An attempt that was busy is tried again after this time at the latest.
 pub(super) const BUSY_MAX: Duration = Duration::from_secs(1);
 /// Tells the proof of a cross change from the versions of objects that other replies have in its place.
@@ -55,8 +58,8 @@ pub(super) struct Staged {
     pub(super) xid: Xid,
     /// The group of its record.
     pub(super) group: u64,
-    /// The object as a participant described it.
-    pub(super) attr: Option<Attr>,
+    /// Objects as participants have described them.
+    pub(super) objects: Vec<CrossObject>,
     /// Its execution has begun.
     pub(super) commits: bool,
 }
@@ -115,12 +118,21 @@ pub(super) enum Question {
 /// The state of a request at the coordinator of its cross change.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// It has asked for a change with these parts.
-    Wanted(Vec<CrossPart>),
+    /// It has asked for something, in the attempt that has just ended.
+    Wanted(Wanted),
     /// It waits for the outcome of this attempt.
     Staged(Attempt),
     /// The attempt is committed, and the request executes its part.
     Commits(Attempt),
+}
+
+/// What an attempt of a request asks for before it ends.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// A change with these parts.
+    Change(Vec<CrossPart>),
+    /// A session with another metadata target.
+    Session(Member),
 }
 
 /// All of a target's cross changes.
@@ -181,6 +193,12 @@ impl Cross {
         self.staged.len() + self.prepared.len()
     }
 
+    /// This target's part of an attempt that holds keys here.
+    fn part_of(&self, attempt: Attempt) -> Option<&CrossPart> {
+        let staged = self.staged.get(&attempt).map(|staged| &staged.parts);
+        staged.or_else(|| self.prepared.get(&attempt).map(|prepared| &prepared.record.parts))?.first()
+    }
+
     pub(super) fn age(&mut self, own: u32) -> Age {
         self.clock += 1;
         Age { clock: self.clock, mdt: own }
@@ -222,18 +240,50 @@ impl Cx<'_> {
         self.passes(key, Hold::Exclusive)
     }
 
-    /// This attempt lists the names of a directory: it waits for changes of them that are under way when it begins.
-    pub fn lists(&mut self, dir: proto::Fid) -> Result<(), Stop> {
-        if self.m.cross.keys.is_empty() || !self.m.cross.keys.held_names(dir) || self.passes_keys() {
-            return Ok(());
+    /// This attempt makes or removes what `key` stands for, a name or a new object. Those changes of a client's own caches
+    /// that wait for no key fail (`EAGAIN`): their client has a lease only while nobody holds a key there, and what is
+    /// prepared must meet what it was prepared for.
+    pub fn claims(&mut self, key: HeldKey) -> Result<(), Stop> {
+        let cached = self.op.asked.opcode == Opcode::MdsBatch as u16 && !self.is_replay();
+        if cached && !self.m.cross.keys.is_free(key, Hold::Exclusive) {
+            stdx::mark!("cross.batch_refused");
+            return Err(Errno::EAGAIN.into());
         }
-        let held = self.m.cross.keys.names_of(dir);
-        let awaited = self.op.memo().listed.get_or_insert_with(|| held.clone());
-        awaited.retain(|key| held.contains(key));
-        match awaited.first().copied() {
+        self.writes(key)
+    }
+
+    /// This attempt lists the names of a directory: it waits for changes of them that are under way when it begins.
+    pub fn lists(&mut self, dir: Fid) -> Result<(), Stop> {
+        match self.names_under_change(dir).first().copied() {
             Some(key) => self.passes(key, Hold::Shared),
             None => Ok(()),
         }
+    }
+
+    /// This attempt shows the attributes of a directory, which changes of its names change, too: it waits for those that are
+    /// under way when it begins. Returns the parts of those that it does not wait for, because they are in doubt: they may have
+    /// been answered, so that the directory is shown as they will leave it.
+    pub fn shows_directory(&mut self, dir: Fid) -> Result<Vec<CrossPart>, Stop> {
+        let mut doubted: BTreeSet<Attempt> = BTreeSet::new();
+        for key in self.names_under_change(dir) {
+            let holders = self.m.cross.keys.holders(key);
+            if !holders.iter().all(|holder| self.m.is_in_doubt(*holder)) {
+                self.passes(key, Hold::Shared)?;
+            }
+            doubted.extend(holders);
+        }
+        Ok(doubted.into_iter().filter_map(|attempt| self.m.cross.part_of(attempt)).cloned().collect())
+    }
+
+    /// The names of a directory that were under change when this attempt's operation first asked, and still are.
+    fn names_under_change(&mut self, dir: Fid) -> Vec<HeldKey> {
+        if self.m.cross.keys.is_empty() || !self.m.cross.keys.held_names(dir) || self.passes_keys() {
+            return Vec::new();
+        }
+        let held = self.m.cross.keys.names_of(dir);
+        let awaited = self.op.memo().listed.entry(dir).or_insert_with(|| held.clone());
+        awaited.retain(|key| held.contains(key));
+        awaited.clone()
     }
 
     fn passes(&mut self, key: HeldKey, mode: Hold) -> Result<(), Stop> {
@@ -266,13 +316,40 @@ impl Cx<'_> {
             // Its record would be there if it had been answered.
             return Stop::Errno(Errno::EOVERFLOW);
         }
-        self.op.memo().change = Some(Change::Wanted(parts));
+        if self.op.asked.opcode != Opcode::MdsReint as u16 {
+            // A batch has changes that are in the caches of its client alone.
+            return Stop::Errno(Errno::EXDEV);
+        }
+        self.op.memo().change = Some(Change::Wanted(Wanted::Change(parts)));
         self.wait()
     }
 
-    /// Whether no lock may be granted on this object, because a change of it with parts on other targets is under way.
-    pub(crate) fn grants_nothing(&self, fid: proto::Fid) -> bool {
+    /// What is on another metadata target, read without holding anything there: a part has to check it. Equal questions of
+    /// one request have the same answer until its attempt to make a change has failed.
+    pub fn look(&mut self, mdt: u32, question: &CrossLookReq) -> Result<CrossLookRep, Stop> {
+        if self.is_replay() {
+            return Err(Stop::Errno(Errno::EOVERFLOW));
+        }
+        if !self.m.cross.coordinator.stands(mdt) {
+            self.op.memo().change = Some(Change::Wanted(Wanted::Session(mdt)));
+            return Err(self.wait());
+        }
+        self.m.loses_patience(self.op);
+        let target = TargetName { index: TargetIndex(mdt), ..self.m.name.clone() };
+        let frame = self.upstream(&target, Opcode::CrossLook, question, Bytes::new())?;
+        Errno::from_status(frame.header.status)?;
+        Ok(frame.decode().map_err(|_| Errno::EPROTO)?)
+    }
+
+    /// Whether a change of this object, or of names in it, with parts on other targets is under way. No lock on it is granted
+    /// then.
+    pub fn is_under_change(&self, fid: Fid) -> bool {
         !self.m.cross.keys.is_empty() && self.m.cross.keys.holds_on(fid)
+    }
+
+    /// Whether another target asks, over a session that no client can have.
+    pub(crate) fn is_of_peer(&self) -> bool {
+        self.m.exports.get(Handle(self.op.export.0)).is_some_and(|export| export.lightweight)
     }
 
     /// Whether parts of other targets' changes are prepared here.
@@ -299,6 +376,15 @@ impl Machine {
         let lost = self.cross.lost.get(&attempt.mdt).copied().filter(|_| !is_own);
         let since = lost.max(self.cross.served);
         self.is_in_doubt(attempt) && since.is_some_and(|since| self.now.since(since) >= PATIENCE)
+    }
+
+    /// Whether a request waits for another target's answer that will not come soon: that target is away, or somebody there is
+    /// waited for.
+    pub(super) fn looks_in_vain(&self, id: u64) -> bool {
+        let Some(op) = self.ops.get(&id) else { return false };
+        let mut asked = op.looks();
+        let long = self.now.since(op.started) >= LOOK_PATIENCE;
+        asked.any(|target| long || !self.cross.coordinator.stands(target.index.0))
     }
 
     /// The connection of another target, or its session, is lost.
@@ -340,24 +426,37 @@ impl Machine {
                 cross.by_request.insert((client, xid), attempt);
             }
             let (parts, members) = (record.parts, record.members);
-            let staged =
-                Staged { op: None, parts, members, age, client, tag, xid, group: 0, attr: None, commits: false };
+            let staged = Staged {
+                op: None,
+                parts,
+                members,
+                age,
+                client,
+                tag,
+                xid,
+                group: 0,
+                objects: Vec::new(),
+                commits: false,
+            };
             cross.staged.insert(attempt, staged);
         }
     }
 
     /// The request waits for a key or a target: it will be answered `EINPROGRESS` if that takes long.
     pub(super) fn loses_patience(&mut self, op: &mut Op) {
-        if !op.loses_patience && op.kind == Kind::Request {
-            op.loses_patience = true;
+        if op.patience.is_none_or(|at| at <= self.now) && op.kind == Kind::Request {
+            op.patience = Some(self.now + PATIENCE);
             self.add_timer(self.now + PATIENCE, Timer::Patience(op.id));
         }
     }
 
     /// The operation prepares a part and waits for locks: its attempt will be busy if that takes long.
     pub(crate) fn loses_patience_with_locks(&mut self, op: &mut Op) {
-        if op.prepares.is_some() && op.used_locks && !op.loses_patience {
-            op.loses_patience = true;
+        if op.asked.opcode == Opcode::CrossLook as u16 {
+            self.loses_patience(op);
+        }
+        if op.prepares.is_some() && op.used_locks && op.patience.is_none_or(|at| at <= self.now) {
+            op.patience = Some(self.now + LOCK_PATIENCE);
             self.add_timer(self.now + LOCK_PATIENCE, Timer::LocksAwaited(op.id));
         }
     }
@@ -422,14 +521,20 @@ impl Machine {
         self.cross.resent.iter().any(|(_, whose, frame)| *whose == handle && frame.header.xid == xid)
     }
 
+    /// The attempt waits for no keys here any more, and was not prepared.
+    pub(super) fn unclaim(&mut self, attempt: Attempt) {
+        self.cross.waiting.remove(&attempt);
+        if !self.cross.prepared.contains_key(&attempt) {
+            self.cross.keys.release(attempt);
+        }
+    }
+
     /// The request is gone before its attempt has ended: what is committed stays, everything else is given up.
     pub(crate) fn change_abandoned(&mut self, op: &mut Op) {
         self.cross.keys.withdraw(op.id);
         self.cross.for_session.remove(&op.id);
-        if let Some(attempt) = op.prepares
-            && self.cross.waiting.remove(&attempt).is_some()
-        {
-            self.cross.keys.release(attempt);
+        if let Some(attempt) = op.prepares {
+            self.unclaim(attempt);
         }
         match op.take_change() {
             Some(Change::Staged(attempt)) => {

@@ -12,7 +12,8 @@ use super::coordinator::{self, Outcome, Why};
 use super::keys::{Taken, Woken};
 use super::participant;
 use super::run::{
-    BUSY_MAX, CHANGES_MAX, Change, PATIENCE, Peer, Prepared, Question, Staged, from_wire, key_of, to_wire,
+    BUSY_MAX, CHANGES_MAX, Change, LOOK_PATIENCE, PATIENCE, Peer, Prepared, Question, Staged, from_wire, key_of,
+    to_wire,
 };
 use super::{Age, Attempt, Member};
 use crate::boot::Stage;
@@ -22,10 +23,15 @@ use crate::execute::reply_header;
 use crate::machine::{Target, Timer};
 use crate::op::{Op, Own, Replay, Work};
 use crate::options::format_features;
-use crate::service::{Reply, Request, Service, Stop};
+use crate::service::{Reply, Request, Service, Stop, Vote};
 use crate::stopped::StopReason;
 
 impl<S: Service> Target<S> {
+    /// The number of changes that wait for cross changes, for observers outside the target.
+    pub fn key_waiters(&self) -> usize {
+        self.m.cross.keys.waiters()
+    }
+
     /// A request of another metadata target about cross changes.
     pub(crate) fn cross_request(&mut self, handle: Handle, opcode: Opcode, frame: Frame) {
         let is_peer = self.m.exports.get(handle).is_some_and(|export| export.lightweight);
@@ -148,6 +154,8 @@ impl<S: Service> Target<S> {
         self.resent_again(attempt, staged.client, staged.xid);
         let Some(mut op) = staged.op.and_then(|id| self.m.unpark(id)) else { return };
         drop(op.take_change());
+        self.m.abandon_looks(&op);
+        op.looks_again();
         match why {
             Why::Refused(errno) => self.failed(op, Errno::from_raw(errno)),
             Why::Busy(_) if self.m.cross.free_early.remove(&attempt) => {
@@ -216,38 +224,16 @@ impl<S: Service> Target<S> {
     }
 
     /// A request has asked for a change with parts on several targets.
-    pub(crate) fn stage(&mut self, mut op: Op, parts: Vec<CrossPart>) {
+    pub(crate) fn stage(&mut self, op: Op, parts: Vec<CrossPart>) {
         let own = self.m.name.index.0;
         let members: Vec<Member> = parts.iter().skip(1).map(|part| part.mdt).collect();
         let keys = parts.first().map(|part| self.service.keys(part)).unwrap_or_default();
-        let m = &mut self.m;
-        if m.cross.coordinator.len() >= CHANGES_MAX {
+        if self.m.cross.coordinator.len() >= CHANGES_MAX {
             self.not_now(op);
             return;
         }
-        m.patience(&op);
-        if members.iter().any(|mdt| !m.cross.peers.contains_key(mdt)) {
-            // The client may have heard of it before this target.
-            if op.asked_config && !m.asks_config() {
-                self.failed(op, Errno::ENODEV);
-                return;
-            }
-            stdx::mark!("cross.unknown_target");
-            op.asked_config = true;
-            m.ask_config();
-            self.wait_for_session(op);
-            return;
-        }
-        if !members.iter().all(|mdt| m.cross.coordinator.stands(*mdt)) {
-            stdx::mark!("cross.no_session");
-            let long = |peer: &Peer| peer.away.is_some_and(|since| m.now.since(since) >= PATIENCE);
-            if members.iter().filter_map(|mdt| m.cross.peers.get(mdt)).any(long) {
-                self.not_now(op);
-                return;
-            }
-            self.wait_for_session(op);
-            return;
-        }
+        let Some(mut op) = self.in_session(op, &members) else { return };
+        let m = &mut self.m;
         let age = op.memo().age.unwrap_or_else(|| m.cross.age(own));
         op.memo().age = Some(age);
         if !m.cross.keys.would_take(age, &keys) {
@@ -281,7 +267,7 @@ impl<S: Service> Target<S> {
             tag: op.asked.tag,
             xid: op.asked.xid,
             group: 0,
-            attr: None,
+            objects: Vec::new(),
             commits: false,
         };
         m.needs_remote_dir();
@@ -293,6 +279,35 @@ impl<S: Service> Target<S> {
         m.cross.coordinator.stage(attempt, &members);
         m.park(op);
         m.when_group(group, true, Then::Staged(attempt));
+    }
+
+    /// The request back, if sessions with all these targets stand. Otherwise it waits for them, or is answered.
+    pub(crate) fn in_session(&mut self, mut op: Op, members: &[Member]) -> Option<Op> {
+        let m = &mut self.m;
+        m.patience(&op);
+        if members.iter().any(|mdt| !m.cross.peers.contains_key(mdt)) {
+            // The client may have heard of it before this target.
+            if op.asked_config && !m.asks_config() {
+                self.failed(op, Errno::ENODEV);
+                return None;
+            }
+            stdx::mark!("cross.unknown_target");
+            op.asked_config = true;
+            m.ask_config();
+            self.wait_for_session(op);
+            return None;
+        }
+        if members.iter().all(|mdt| m.cross.coordinator.stands(*mdt)) {
+            return Some(op);
+        }
+        stdx::mark!("cross.no_session");
+        let long = |peer: &Peer| peer.away.is_some_and(|since| m.now.since(since) >= PATIENCE);
+        if members.iter().filter_map(|mdt| m.cross.peers.get(mdt)).any(long) {
+            self.not_now(op);
+            return None;
+        }
+        self.wait_for_session(op);
+        None
     }
 
     fn wait_for_session(&mut self, mut op: Op) {
@@ -315,21 +330,30 @@ impl<S: Service> Target<S> {
 
     /// A request has waited for some time for a key or a session.
     pub(crate) fn out_of_patience(&mut self, id: u64) {
-        let Some(op) = self.m.ops.get_mut(&id) else { return };
-        op.loses_patience = false;
+        let Some(op) = self.m.ops.get(&id) else { return };
         if op.is_staged() {
             return;
         }
-        let waits_for_session = self.m.cross.for_session.contains(&id);
+        if op.asked.opcode == Opcode::CrossLook as u16 && self.m.now.since(op.started) >= LOOK_PATIENCE {
+            // Whoever waits for the answer begins anew.
+            stdx::mark!("cross.look_waits");
+            if let Some(op) = self.m.unpark(id) {
+                self.not_now(op);
+            }
+            return;
+        }
+        let waits_for_session = self.m.cross.for_session.contains(&id) || self.m.looks_in_vain(id);
         let holders = self.m.cross.keys.holders_awaited(id);
         let in_doubt = holders.iter().any(|attempt| self.m.is_in_doubt(*attempt));
         if !waits_for_session && !in_doubt {
-            if !holders.is_empty()
-                && let Some(op) = self.m.ops.get_mut(&id)
-            {
-                op.loses_patience = true;
+            // A look may wait for a client's lock, too.
+            let looks = |op: &Op| op.asked.opcode == Opcode::CrossLook as u16 || op.looks().next().is_some();
+            if !holders.is_empty() || self.m.ops.get(&id).is_some_and(looks) {
                 let at = self.m.now + PATIENCE;
                 self.m.add_timer(at, Timer::Patience(id));
+                if let Some(op) = self.m.ops.get_mut(&id) {
+                    op.patience = Some(at);
+                }
             }
             return;
         }
@@ -340,11 +364,12 @@ impl<S: Service> Target<S> {
 
     /// A `CrossPrepare` has waited for some time for locks.
     pub(crate) fn locks_awaited(&mut self, id: u64) {
-        let Some(op) = self.m.ops.get(&id) else { return };
+        let Some(op) = self.m.ops.get_mut(&id) else { return };
         let Some(attempt) = op.prepares.filter(|attempt| !self.m.cross.waiting.contains_key(attempt)) else { return };
         let Some(op) = self.m.unpark(id) else { return };
         stdx::mark!("cross.busy_with_locks");
         self.m.end_op(&op);
+        self.m.unclaim(attempt);
         let at = self.m.now + BUSY_MAX / 4;
         self.m.add_timer(at, Timer::Free(attempt));
         let body = CrossPrepareRep { busy: true, ..CrossPrepareRep::default() };
@@ -404,10 +429,10 @@ impl<S: Service> Target<S> {
 pub(crate) fn commit_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, attempt: Attempt) -> Result<Reply, Stop> {
     let Some(staged) = cx.m.cross.staged.get(&attempt) else { return Err(Stop::Errno(Errno::EIO)) };
     let record = staged.record(true);
-    let (parts, attr) = (staged.parts.clone(), staged.attr.clone());
+    let (parts, objects) = (staged.parts.clone(), staged.objects.clone());
     cx.put::<CrossRec>(&CrossKey::new(false, &to_wire(attempt)), &record);
     let _: Transno = cx.transno();
-    let reply = service.apply(cx, &parts, attr)?;
+    let reply = service.apply(cx, &parts, objects)?;
     cx.m.out.hold = false;
     cx.m.out.hold_for = 0;
     if let Some(client) = cx.client()
@@ -425,7 +450,7 @@ pub(crate) fn apply_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, attempt: 
     let record = CrossRec { done: true, parts: Vec::new(), ..prepared.record.clone() };
     cx.put::<CrossRec>(&CrossKey::new(true, &to_wire(attempt)), &record);
     let _: Transno = cx.transno();
-    service.apply(cx, &parts, None)
+    service.apply(cx, &parts, Vec::new())
 }
 
 /// One attempt to prepare a part.
@@ -463,9 +488,14 @@ pub(crate) fn prepare_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, request
             }
         }
     }
-    let attr = match cx.with_savepoint(|cx| service.prepare(cx, &part)) {
-        Ok(attr) => attr,
+    let objects = match cx.with_savepoint(|cx| service.prepare(cx, &part)) {
+        Ok(Vote::Yes(objects)) => objects,
+        Ok(Vote::Changed) => {
+            cx.m.unclaim(attempt);
+            return Ok(Reply::new(&CrossPrepareRep { changed: true, ..CrossPrepareRep::default() }));
+        }
         Err(Stop::Errno(errno)) => {
+            cx.m.unclaim(attempt);
             return Ok(Reply::new(&CrossPrepareRep { errno: errno.raw(), ..CrossPrepareRep::default() }));
         }
         Err(Stop::Wait) => return Err(Stop::Wait),
@@ -482,7 +512,7 @@ pub(crate) fn prepare_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, request
     let group = cx.group();
     cx.m.cross.prepared.insert(attempt, Prepared { record, group });
     cx.m.when_group(group, true, Then::Prepared(attempt));
-    Ok(Reply::new(&CrossPrepareRep { attr, ..CrossPrepareRep::default() }))
+    Ok(Reply::new(&CrossPrepareRep { objects, ..CrossPrepareRep::default() }))
 }
 
 /// A part that is prepared or committed cannot be applied.

@@ -486,6 +486,7 @@ impl Cluster {
             max_dirty: 64 << 20,
             max_cached: 64 << 20,
             max_read_ahead: 4 << 20,
+            rename_wait: Duration::from_secs(30),
             max_nodes: 10_000,
             soft: None,
             timeouts: client::api::Timeouts::fixed(Duration::from_secs(10)),

@@ -172,35 +172,71 @@ fn cross_attempt(n: u32) -> CrossAttempt {
 }
 
 fn cross_part() -> CrossPart {
-    CrossPart { mdt: 9, acts: vec![cross_act(Act::AddName(name_act()))] }
+    CrossPart { mdt: 9, acts: vec![cross_act(name_act())], answer: Some(cross_answer()) }
 }
 
-fn cross_act(act: Act) -> CrossAct {
-    CrossAct { now_ns: negative(1), act: Some(act) }
+fn cross_answer() -> CrossAnswer {
+    CrossAnswer {
+        operation: CrossOperation::Rename as i32,
+        object: Some(fid(1)),
+        parent: Some(fid(3)),
+        source_parent: Some(fid(5)),
+        replaced: Some(fid(7)),
+        whiteout: Some(fid(9)),
+        record: big(11),
+    }
+}
+
+fn cross_act(act: impl Into<Act>) -> CrossAct {
+    CrossAct { now_ns: negative(1), act: Some(act.into()) }
+}
+
+fn dir_name(n: u32) -> DirName {
+    DirName { parent: fid(n), name: bytes("name") }
+}
+
+fn named_object(n: u32) -> NamedObject {
+    NamedObject { fid: fid(n), mode: 5, mdt: 6 }
+}
+
+fn seen_object() -> SeenObject {
+    SeenObject { mode: 1, uid: 2, gid: 3, access_list: Some(bytes("list")), is_full: true }
 }
 
 fn name_act() -> NameAct {
-    NameAct { parent: fid(1), name: bytes("name"), fid: fid(3), mode: 5, mdt: 6 }
+    NameAct {
+        name: dir_name(1),
+        before: Some(named_object(3)),
+        after: Some(named_object(7)),
+        seen: Some(seen_object()),
+    }
 }
 
 fn make_act() -> MakeAct {
     MakeAct { fid: fid(1), client: bytes("client"), inode: bytes("inode") }
 }
 
-fn unlink_act() -> UnlinkAct {
-    UnlinkAct {
+fn links_act() -> LinksAct {
+    LinksAct {
         fid: fid(1),
-        parent: fid(3),
-        name: bytes("name"),
-        parent_mode: 5,
-        parent_uid: 6,
-        rmdir: true,
-        cred: Some(cred(7)),
+        lost: Some(dir_name(3)),
+        gained: Some(dir_name(5)),
+        seen: Some(seen_object()),
+        removal: Some(removal()),
+        kind: 8,
     }
 }
 
+fn removal() -> Removal {
+    Removal { parent_mode: 5, parent_uid: 6, rmdir: true, cred: Some(cred(7)) }
+}
+
+fn cross_object() -> CrossObject {
+    CrossObject { attr: Some(attr(1).into()), destroyed: true }
+}
+
 fn elsewhere() -> Elsewhere {
-    Elsewhere { fid: fid(30), mdt: big(32) as u32 }
+    Elsewhere { fid: fid(30), mdt: big(32) as u32, kind: 33 }
 }
 
 fn create() -> CreateOp {
@@ -216,7 +252,7 @@ fn create() -> CreateOp {
 }
 
 fn link() -> LinkOp {
-    LinkOp { fid: fid(1), parent: fid(4), name: bytes("name") }
+    LinkOp { fid: fid(1), parent: fid(4), name: bytes("name"), kind: 5 }
 }
 
 fn unlink() -> UnlinkOp {
@@ -368,13 +404,24 @@ samples! {
     "Elsewhere" = elsewhere();
     "CrossAttempt" = cross_attempt(1);
     "CrossPart" = cross_part();
-    "CrossAct/AddName" = cross_act(Act::AddName(name_act()));
-    "CrossAct/RemoveName" = cross_act(Act::RemoveName(name_act()));
-    "CrossAct/Make" = cross_act(Act::Make(make_act()));
-    "CrossAct/Unlink" = cross_act(Act::Unlink(unlink_act()));
+    "CrossAct/Name" = cross_act(name_act());
+    "CrossAct/Make" = cross_act(make_act());
+    "CrossAct/Links" = cross_act(links_act());
+    "CrossAnswer" = cross_answer();
     "NameAct" = name_act();
+    "DirName" = dir_name(1);
+    "NamedObject" = named_object(1);
+    "SeenObject" = seen_object();
     "MakeAct" = make_act();
-    "UnlinkAct" = unlink_act();
+    "LinksAct" = links_act();
+    "Removal" = removal();
+    "CrossLookReq" =
+        CrossLookReq { name: Some(dir_name(1)), object: Some(fid(3)), earlier: 5, errno: 6 };
+    "CrossLookRep" = CrossLookRep {
+        dir: Some(seen_object()),
+        named: Some(named_object(1)),
+        object: Some(seen_object()),
+    };
     "CrossSessionReq" = CrossSessionReq { mdt: 1, session: big(2), instance: big(3) };
     "CrossSessionRep" = CrossSessionRep { prepared: vec![cross_attempt(1)], done: vec![cross_attempt(4)] };
     "CrossPrepareReq" = CrossPrepareReq {
@@ -385,7 +432,8 @@ samples! {
         part: Some(cross_part()),
         members: vec![7, 8],
     };
-    "CrossPrepareRep" = CrossPrepareRep { busy: true, errno: 39, attr: Some(attr(1)) };
+    "CrossPrepareRep" = CrossPrepareRep { busy: true, errno: 39, objects: vec![cross_object()], changed: true };
+    "CrossObject" = cross_object();
     "CrossTellReq" = CrossTellReq {
         commit: vec![cross_attempt(1)],
         abort: vec![cross_attempt(4)],
@@ -397,7 +445,7 @@ samples! {
     "Attr" = attr(1);
     "Layout" = layout(1);
     "WantLocks" = WantLocks { exclusive: true, ..want(1) };
-    "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)), confirms_layout: true };
+    "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)), confirms_layout: true, name: Some(dir_name(8)) };
     "LookupReq" = LookupReq { parent: fid(1), name: bytes("name"), want: Some(want(4)), cred: Some(cred(7)) };
     "ObjectRep" = ObjectRep {
         attr: Some(attr(1)),
@@ -413,6 +461,7 @@ samples! {
         write_back_credits: 169,
         whiteout_attr: Some(attr(170)),
         elsewhere: Some(elsewhere()),
+        name_state: NameState::Lost as i32,
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
     "ReintReq/create" = reint(Reint::Create(create()));

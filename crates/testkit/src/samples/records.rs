@@ -189,7 +189,7 @@ pub fn for_each(v: &mut impl Visitor) {
             age: big(1),
             age_mdt: 2,
             members: vec![3, 4],
-            parts: vec![CrossPart { mdt: 5, acts: Vec::new() }],
+            parts: vec![CrossPart { mdt: 5, ..CrossPart::default() }],
             client: bytes("sixteen bytes..."),
             tag: 6,
             xid: big(7),

@@ -45,6 +45,7 @@ impl MountRequest {
             max_dirty: 256 << 20,
             max_cached: 256 << 20,
             max_read_ahead: 8 << 20,
+            rename_wait: Duration::from_secs(30),
             max_nodes: client::api::MAX_NODES_DEFAULT,
             soft: None,
             timeouts: client::api::Timeouts::default(),

@@ -52,7 +52,7 @@ fn confirm(cx: &mut Cx<'_>, at: Step, ino: u64, confirms_layout: bool) -> Run<()
     let fid = crate::coherence::fids::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     let rep = cx.rpc_object(at, dest, Opcode::MdsGetattr, |_, op| {
-        Request::new(&GetattrReq { fid, want: None, cred: Some((*op.cred).clone()), confirms_layout })
+        Request::new(&GetattrReq { fid, cred: Some((*op.cred).clone()), confirms_layout, ..GetattrReq::default() })
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::ESTALE)?;
     ensure(cx.w, fid);

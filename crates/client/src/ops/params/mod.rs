@@ -76,6 +76,13 @@ const fn of_mount(which: OfMount) -> Bound<World> {
                 Ok(())
             },
         ),
+        OfMount::RenameWaitMax => Bound::Number(
+            |w| w.options.rename_wait.as_secs().to_string(),
+            |w, seconds| {
+                w.options.rename_wait = core::time::Duration::from_secs(seconds);
+                Ok(())
+            },
+        ),
         OfMount::Fstype => Bound::Get(|_| "adamant".to_owned()),
         OfMount::Uuid => Bound::Get(|w| w.options.uuid.to_string()),
         OfMount::ReadOnly => Bound::Get(|w| u8::from(w.options.read_only).to_string()),

@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proto::msg::RegisterReq;
 use proto::params::{Component, OfFileSystem, OfMgs, Served};
 use proto::{Errno, Opcode, TargetKind, Transno};
+use rpc::Link;
 use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
 
 use table::{FileSystem, Table};
@@ -40,6 +41,8 @@ pub struct Mgt {
     watchers: BTreeMap<ExportId, BTreeSet<String>>,
     /// Changes that were not announced to watchers yet, because they may not be durable, in their order.
     unannounced: VecDeque<(Transno, String)>,
+    /// The connection over which each target registered last.
+    registered: BTreeMap<String, Link>,
 }
 
 impl Mgt {

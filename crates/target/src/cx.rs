@@ -95,14 +95,10 @@ impl Cx<'_> {
         self.m.exports.of_client(uuid).is_some()
     }
 
-    /// Whether the sender is still connected and is the latest peer with this description. A request that waited may
-    /// come from a process that has ended meanwhile; the connection of a node that lost power is closed only later.
-    pub fn sender_is_latest(&self, description: &str) -> bool {
-        let link = self.m.exports.get(proto::Handle(self.op.export.0)).and_then(|export| export.link);
-        link.is_some_and(|link| {
-            let later = |other: rpc::Link| other > link;
-            !self.m.exports.iter().any(|e| e.description == description && e.link.is_some_and(later))
-        })
+    /// The connection of the sender; `None` if it is lost. A request that waited may come from a process that has ended
+    /// meanwhile; the connection of a node that lost power is closed only later. Later connections have higher numbers.
+    pub fn link(&self) -> Option<rpc::Link> {
+        self.m.exports.get(proto::Handle(self.op.export.0)).and_then(|export| export.link)
     }
 
     /// Whether a peer other than the sender is connected with this description.

@@ -29,8 +29,8 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         Ok(name) => name.fsname,
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
-            // Not logged for a start that has ended in the meantime, because a later one may have registered.
-            if cx.sender_is_latest(&req.target) {
+            // A start that has ended in the meantime may be refused because a later one has registered: nothing to log.
+            if cx.link().is_some_and(|link| mgt.registered.get(&req.target).is_none_or(|latest| link >= *latest)) {
                 cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
             }
             let known_instance = if errno == Errno::ESTALE { known_instance(&mgt.table, &req.target) } else { 0 };
@@ -39,6 +39,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         }
     };
     cx.hold_until_durable();
+    mgt.registered.extend(cx.link().map(|link| (req.target.clone(), link)));
     let fs = mgt.table.get(&fsname);
     let version = fs.map_or(0, |fs| fs.record.config_version);
     let known = fs.and_then(|fs| fs.targets.get(&req.target));

@@ -143,7 +143,8 @@ pub fn unlink(
     // Whether a sticky bit protects an object depends on its owner, which its own target knows; that error comes first.
     let kept = parent.mode & S_ISVTX != 0 && change.caller.uid() != parent.uid;
     let sure = !kept || change.caller.capable(Capability::Fowner);
-    match (op.rmdir, named(cx, entry).mode == S_IFDIR) {
+    let before = named(cx, entry);
+    match (op.rmdir, before.mode == S_IFDIR) {
         (true, false) if sure => return Err(Errno::ENOTDIR.into()),
         (false, true) if sure => return Err(Errno::EISDIR.into()),
         _ => {}
@@ -151,7 +152,6 @@ pub fn unlink(
     let cred = Some(change.caller.cred().clone());
     let removal = Removal { parent_mode: parent.mode, parent_uid: parent.uid, rmdir: op.rmdir, cred };
     dir.claim(cx)?;
-    let before = named(cx, entry);
     let operation = if op.rmdir { CrossOperation::Rmdir } else { CrossOperation::Unlink };
     let answer = CrossAnswer { object: Some(before.fid), parent: Some(op.parent), ..answer(operation) };
     let mut parts = Parts::new(cx, change, answer);
@@ -378,9 +378,7 @@ pub fn look(mdt: &Mdt, cx: &mut Cx<'_>, question: &CrossLookReq) -> Result<Reply
     }
     if let Some(fid) = question.object {
         let node = tree::node(cx, fid)?;
-        if node.inode.is_dir() {
-            tree::unleased(cx, fid)?;
-        }
+        let node = tree::without_lease(cx, node)?;
         rep.object = Some(seen(&node.inode));
     }
     Ok(Reply::new(&rep))
@@ -457,10 +455,8 @@ fn check_links(
     let Some(node) = tree::find(cx, act.fid)? else {
         return if act.seen.is_some() { Ok(None) } else { Err(Errno::ENOENT.into()) };
     };
+    let node = tree::without_lease(cx, node)?;
     let inode = &node.inode;
-    if inode.is_dir() {
-        tree::unleased(cx, act.fid)?;
-    }
     if !is_as_seen(inode, act.seen.as_ref(), act.gained.is_none()) {
         return Ok(None);
     }
@@ -495,7 +491,7 @@ fn check_links(
     after.changed(now_ns);
     let mut attr = after.attr();
     written.iter().for_each(|written| written.merge(&mut attr));
-    // Nobody can open it any more.
+    // Opens wait for its key, so the number of open files only falls.
     let destroyed = attr.nlink == 0 && mdt.opens.count(act.fid) == 0;
     // Clients drop their locks on what is destroyed without giving them back.
     let data = if destroyed { bits::DOM | bits::LAYOUT } else { 0 };

@@ -155,6 +155,11 @@ pub fn of_entry(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
 /// attributes, so a lease on it is called back first.
 pub fn losing_name(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     let node = of_entry(cx, entry)?;
+    without_lease(cx, node)
+}
+
+/// An object whose entries and attributes are about to be judged: a lease on a directory is called back first.
+pub fn without_lease(cx: &mut Cx<'_>, node: Node) -> Result<Node, Stop> {
     if node.inode.is_dir() {
         unleased(cx, node.fid())?;
     }

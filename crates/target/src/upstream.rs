@@ -252,7 +252,7 @@ impl Machine {
         None
     }
 
-    /// Nobody waits any more for what an operation has asked other targets.
+    /// Drops the unanswered questions of an operation to other targets: it has ended, or asks again.
     pub(crate) fn abandon_looks(&mut self, op: &Op) {
         for target in op.looks() {
             let Some(&index) = self.upstreams.by_name.get(target) else { continue };

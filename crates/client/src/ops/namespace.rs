@@ -209,6 +209,11 @@ fn may_lead_away(w: &World, parent: u64, name: &Bytes, dest: Dest) -> bool {
     }
 }
 
+/// All metadata targets but this one.
+fn other_mdts(w: &World, dest: Dest) -> Vec<Dest> {
+    w.imports.dests().into_iter().filter(|of| matches!(of, Dest::Mdt(_)) && *of != dest).collect()
+}
+
 /// `Unlink` and `Rmdir`.
 pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) -> Run<Answer> {
     let parent_fid = walk(cx, parent)?;
@@ -325,12 +330,12 @@ pub(crate) fn rename(
 fn rename_waits(cx: &mut Cx<'_>, parent: u64) -> Stop {
     let limit = cx.w.options.rename_wait;
     let Some(dest) = Fid::from_ino(parent).map(|fid| cx.w.mdt_of(fid)) else { return Stop::Wait };
-    let others = || cx.w.imports.dests().into_iter().filter(|of| matches!(of, Dest::Mdt(_)) && *of != dest);
-    if limit.is_zero() || others().next().is_none() {
+    let others = other_mdts(cx.w, dest);
+    if limit.is_zero() || others.is_empty() {
         return Stop::Wait;
     }
     let is_there = |of: Dest| cx.w.imports.get(of).is_some_and(|target| target.is_full());
-    let lacks_other = !others().all(is_there);
+    let lacks_other = !others.into_iter().all(is_there);
     let is_there = is_there(dest);
     let until = Instant(cx.memo(Step::Until).unwrap_or((cx.now() + limit).0));
     cx.set_memo(Step::Until, until.0);
@@ -373,7 +378,7 @@ fn move_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, new_parent: u64, new_na
         || may_lead_away(cx.w, new_parent, new_name, dest)
     {
         metadata_write_back::before_cross_change(cx)?;
-        if cx.w.imports.dests().into_iter().filter(|of| matches!(of, Dest::Mdt(_))).count() > 1 {
+        if !other_mdts(cx.w, dest).is_empty() {
             data_before(cx, parent, name)?;
         }
     }

@@ -122,7 +122,11 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp
     };
     let is_same = found.is_same();
     match found.here() {
-        Ok(found) => move_here(mdt, cx, change, op, found, is_same, links),
+        Ok(found) if is_same => {
+            cx.changes_nothing();
+            Ok(reply(cx, change, &found, Gone::No))
+        }
+        Ok(found) => move_here(mdt, cx, change, op, found, links),
         Err(found) if is_same => {
             cx.changes_nothing();
             let attr = |end: &End| end.here().map(|node| node.inode.attr());
@@ -140,13 +144,8 @@ fn move_here(
     change: &Change<'_>,
     op: &RenameOp,
     mut found: Resolved,
-    is_same: bool,
     links: Links,
 ) -> Result<Reply, Stop> {
-    if is_same {
-        cx.changes_nothing();
-        return Ok(reply(cx, change, &found, Gone::No));
-    }
     // The new entry may be in the same chain, after the old one. Or it may be the first in a second chain, because the old
     // one's chain is full.
     let (from, to) = (found.source.key, found.target.key);
@@ -163,7 +162,8 @@ fn move_here(
         None => None,
     };
     check_versions(cx, &found)?;
-    revoke(cx, op, &found)?;
+    let dirs = [Some(&found.dirs.source), found.dirs.target.as_ref()];
+    revoke(cx, op, dirs, Some(&found.moved), found.other.as_ref())?;
 
     subjects::note(cx, &subjects::renamed(op))?;
     subjects::note(cx, &[Subject::Object(found.moved.fid())])?;
@@ -207,19 +207,8 @@ fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, f
         }
         None => None,
     };
-    let covering = bits::LOOKUP | bits::UPDATE;
-    let mut wanted = vec![(source.fid(), bits::UPDATE)];
-    wanted.extend(target.iter().filter_map(End::here).map(|dir| (dir.fid(), bits::UPDATE)));
-    wanted.extend(moved.1.here().map(|node| (node.fid(), covering)));
-    let other_here = other.as_ref().and_then(|(_, end)| end.here());
-    let free = match other_here {
-        Some(node) if !exchange => tree::revoke_named(cx, node, op.reported),
-        _ => {
-            wanted.extend(other_here.map(|node| (node.fid(), covering)));
-            Ok(())
-        }
-    };
-    tree::revoke(cx, &wanted).and(free)?;
+    let dirs = [Some(source), target.as_ref().and_then(End::here)];
+    revoke(cx, op, dirs, moved.1.here(), other.as_ref().and_then(|(_, end)| end.here()))?;
 
     let own = cx.name().index.0;
     let target_mdt = target.as_ref().map_or(own, |dir| dir.mdt(cx));
@@ -330,10 +319,7 @@ fn end_of(
         (None, Some(seen)) => End::There { mdt, fid, seen },
         _ if mdt == cx.name().index.0 => {
             let node = tree::node(cx, fid)?;
-            if node.inode.is_dir() {
-                tree::unleased(cx, fid)?;
-            }
-            End::Here(node)
+            End::Here(tree::without_lease(cx, node)?)
         }
         _ => looks.object(cx, mdt, fid)?,
     };
@@ -380,8 +366,8 @@ fn new_whiteout(mdt: &Mdt, change: &Change<'_>, op: &RenameOp, fid: Fid, dir: &I
     create::new_inode(mdt, change, dir, &new)
 }
 
-/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`, if it is here. `EXDEV`: the way up leads to
-/// another target before it meets that of `parent`.
+/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`, if it is here. `EXDEV`: the way
+/// up leads to another target before it meets that of `parent`.
 fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid, parent: Option<&Node>) -> Result<bool, Stop> {
     let way = way_up(cx, dir)?;
     let above = match parent {
@@ -436,13 +422,21 @@ fn check_versions(cx: &mut Cx<'_>, found: &Resolved) -> Result<(), Stop> {
     cx.pre_version(3, found.other.as_ref().map_or(tree::NO_ENTRY, |other| tree::version_of(&other.inode)))
 }
 
-fn revoke(cx: &mut Cx<'_>, op: &RenameOp, found: &Resolved) -> Result<(), Stop> {
-    let mut wanted = vec![(found.dirs.source.fid(), bits::UPDATE), (found.moved.fid(), bits::LOOKUP | bits::UPDATE)];
-    wanted.extend(found.dirs.target.as_ref().map(|dir| (dir.fid(), bits::UPDATE)));
+/// Calls back the locks on what is here of a rename.
+fn revoke(
+    cx: &mut Cx<'_>,
+    op: &RenameOp,
+    dirs: [Option<&Node>; 2],
+    moved: Option<&Node>,
+    other: Option<&Node>,
+) -> Result<(), Stop> {
+    let covering = |node: &Node| (node.fid(), bits::LOOKUP | bits::UPDATE);
+    let mut wanted: Vec<_> = dirs.into_iter().flatten().map(|dir| (dir.fid(), bits::UPDATE)).collect();
+    wanted.extend(moved.map(covering));
     let mut free = Ok(());
-    match &found.other {
+    match other {
         Some(other) if op.flags & EXCHANGE == 0 => free = tree::revoke_named(cx, other, op.reported),
-        other => wanted.extend(other.iter().map(|other| (other.fid(), bits::LOOKUP | bits::UPDATE))),
+        other => wanted.extend(other.map(covering)),
     }
     tree::revoke(cx, &wanted).and(free)
 }

@@ -83,8 +83,9 @@ pub fn of(change: &Reint) -> Vec<Subject<'_>> {
     }
 }
 
-/// Waits until none of the subjects is under a change with parts on other targets, before the first write. Records the dependencies of a change: it depends on the directories of its names, and later changes of the same names and
-/// objects depend on it.
+/// Waits until none of the subjects is under a change with parts on other targets, before the first write. Records the
+/// dependencies of a change: it depends on the directories of its names, and later changes of the same names and objects
+/// depend on it.
 pub fn note(cx: &mut Cx<'_>, subjects: &[Subject<'_>]) -> Result<(), Stop> {
     for subject in subjects {
         match *subject {

@@ -60,7 +60,7 @@ pub(crate) enum Taken {
     Busy,
 }
 
-/// Who can continue.
+/// A waiter that can continue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Woken {
     /// The request's keys may be free: run it again.

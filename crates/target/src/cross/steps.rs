@@ -335,7 +335,7 @@ impl<S: Service> Target<S> {
             return;
         }
         if op.asked.opcode == Opcode::CrossLook as u16 && self.m.now.since(op.started) >= LOOK_PATIENCE {
-            // Whoever waits for the answer begins anew.
+            // The coordinator answers its client `EINPROGRESS`, and the client asks again.
             stdx::mark!("cross.look_waits");
             if let Some(op) = self.m.unpark(id) {
                 self.not_now(op);
@@ -364,7 +364,7 @@ impl<S: Service> Target<S> {
 
     /// A `CrossPrepare` has waited for some time for locks.
     pub(crate) fn locks_awaited(&mut self, id: u64) {
-        let Some(op) = self.m.ops.get_mut(&id) else { return };
+        let Some(op) = self.m.ops.get(&id) else { return };
         let Some(attempt) = op.prepares.filter(|attempt| !self.m.cross.waiting.contains_key(attempt)) else { return };
         let Some(op) = self.m.unpark(id) else { return };
         stdx::mark!("cross.busy_with_locks");

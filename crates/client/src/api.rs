@@ -397,6 +397,10 @@ pub enum Call {
     /// Directory on the metadata target with this index, for `lfs mkdir -i`. Unlike after `Mkdir`, the kernel does not know
     /// the new node. `ENODEV`: there is no such target. `EOPNOTSUPP`: a server's version does not support it.
     MkdirOn { parent: u64, name: Bytes, mode: u32, mdt: u32 },
+    /// Removes a name that leads to another metadata target, and leaves its object alone, for `lfs rm_entry`. The kernel is
+    /// told to forget the name. `EINVAL`: the object is on the same target. `EOPNOTSUPP`: the server's version does not
+    /// support it.
+    RemoveEntry { parent: u64, name: Bytes },
     /// Symbolic link.
     Symlink { parent: u64, name: Bytes, target: Bytes },
     /// Removes a name of a non-directory.

@@ -58,7 +58,7 @@ fn operation(call: &Call) -> Option<Operation> {
         Call::Mknod { .. } => Operation::Mknod,
         Call::Mkdir { .. } | Call::MkdirOn { .. } => Operation::Mkdir,
         Call::Symlink { .. } => Operation::Symlink,
-        Call::Unlink { .. } => Operation::Unlink,
+        Call::Unlink { .. } | Call::RemoveEntry { .. } => Operation::Unlink,
         Call::Rmdir { .. } => Operation::Rmdir,
         Call::Rename { .. } => Operation::Rename,
         Call::Link { .. } => Operation::Link,

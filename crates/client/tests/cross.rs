@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::msg::{
-    BatchRep, BatchReq, CancelReq, CreateOp, CrossSessionReq, GetattrReq, LinkOp, LookupReq, ObjectRep, Reint,
-    ReintReq, RenameOp, SeqAllocRep, SeqAllocReq, UnlinkOp, WantLocks,
+    BatchRep, BatchReq, CancelReq, CreateOp, CrossAttempt, CrossOrphansRep, CrossOrphansReq, CrossPart,
+    CrossPrepareRep, CrossPrepareReq, CrossSessionReq, GetattrReq, LinkOp, LookupReq, ObjectRep, Reint, ReintReq,
+    RenameOp, SeqAllocRep, SeqAllocReq, TargetLosses, TargetLostReq, UnlinkOp, WantLocks,
 };
 use proto::{ClientUuid, Errno, Fid, Frame, Opcode};
 use stdx::marks;
@@ -14,10 +15,10 @@ use testkit::cluster::{Cluster, RawExport, cred};
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
 
-/// A client whose requests are written here, at two metadata targets.
+/// A client whose requests are written here, at metadata targets.
 struct Raw {
-    mdts: [RawExport; 2],
-    seqs: [u64; 2],
+    mdts: Vec<RawExport>,
+    seqs: Vec<u64>,
     next: u32,
 }
 
@@ -31,11 +32,16 @@ fn cluster() -> (Cluster, usize) {
 
 impl Raw {
     fn new(c: &mut Cluster, client: u128) -> Raw {
-        let mut mdts = ["fs-MDT0000", "fs-MDT0001"].map(|name| c.raw_export_of(name, ClientUuid(client)));
-        let seqs = [0, 1].map(|at| {
-            let answer = c.raw_call(&mut mdts[at], Opcode::SeqAlloc, &SeqAllocReq {});
+        Raw::at(c, client, &["fs-MDT0000", "fs-MDT0001"])
+    }
+
+    fn at(c: &mut Cluster, client: u128, targets: &[&str]) -> Raw {
+        let mut mdts: Vec<_> = targets.iter().map(|name| c.raw_export_of(name, ClientUuid(client))).collect();
+        let mut grant = |mdt: &mut RawExport| {
+            let answer = c.raw_call(mdt, Opcode::SeqAlloc, &SeqAllocReq {});
             answer.decode::<SeqAllocRep>().unwrap().seq
-        });
+        };
+        let seqs = mdts.iter_mut().map(&mut grant).collect();
         Raw { mdts, seqs, next: 1 }
     }
 
@@ -60,7 +66,9 @@ impl Raw {
 
     fn rmdir(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> i32 {
         let name = Bytes::copy_from_slice(name.as_bytes());
-        self.reint(c, at, Reint::Unlink(UnlinkOp { parent, name, rmdir: true, reported: None })).header.status
+        self.reint(c, at, Reint::Unlink(UnlinkOp { parent, name, rmdir: true, reported: None, entry_only: false }))
+            .header
+            .status
     }
 
     fn lookup(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> ObjectRep {
@@ -99,7 +107,7 @@ fn a_directory_is_made_and_removed_on_another_target() {
     assert_eq!(up.elsewhere.map(|e| (e.fid, e.mdt)), Some((dir, 1)));
     assert_eq!(a.rmdir(&mut c, 1, dir, "back"), 0);
     let name = Bytes::from_static(b"f");
-    let unlink = Reint::Unlink(UnlinkOp { parent: dir, name, rmdir: false, reported: None });
+    let unlink = Reint::Unlink(UnlinkOp { parent: dir, name, rmdir: false, reported: None, entry_only: false });
     assert_eq!(a.reint(&mut c, 1, unlink).header.status, 0);
     assert_eq!(a.rmdir(&mut c, 0, Fid::ROOT, "d"), 0, "{:#?}", c.log);
     assert_eq!(a.getattr(&mut c, 1, dir).map(drop), Err(-Errno::ESTALE.raw()));
@@ -154,12 +162,11 @@ fn what_needs_a_target_that_is_away_is_asked_again_and_nothing_else_waits() {
 fn a_change_in_doubt_is_done_if_all_have_it() {
     let (mut c, mdt1) = cluster();
     let mdt0 = c.server("fs-MDT0000");
-    let (a, dir) = unanswered(&mut c, mdt1);
+    let (mut b, dir) = unanswered(&mut c, mdt1);
     c.kill(mdt0);
     c.slow_server = None;
     c.pass(Duration::from_secs(2));
     assert_eq!(doubts(&c, "fs-MDT0001"), 1);
-    let mut b = Raw { mdts: a.mdts, seqs: a.seqs, next: a.next };
     assert_eq!(b.getattr(&mut c, 1, dir).map(drop), Err(-Errno::EINPROGRESS.raw()), "its key is in doubt");
     c.start(mdt0);
     c.pass(Duration::from_secs(120));
@@ -181,12 +188,11 @@ fn a_change_in_doubt_is_dropped_if_one_does_not_have_it() {
     c.kill(mdt1);
     c.slow_server = None;
     c.start(mdt0);
-    let mdts = ["fs-MDT0000", "fs-MDT0000"].map(|name| c.raw_export_of(name, ClientUuid(78)));
-    let mut b = Raw { mdts, seqs: [0; 2], next: 0 };
+    let mut b = c.raw_export_of("fs-MDT0000", ClientUuid(78));
     assert_eq!(doubts(&c, "fs-MDT0000"), 1);
     let name = Bytes::from_static(b"d");
     let body = LookupReq { parent: Fid::ROOT, name, want: None, cred: Some(cred(0)) };
-    let answer = c.raw_try(&mut b.mdts[1], Opcode::MdsLookup, &body);
+    let answer = c.raw_try(&mut b, Opcode::MdsLookup, &body);
     assert_eq!(answer.header.status, -Errno::EINPROGRESS.raw(), "the name is in doubt");
     c.start(mdt1);
     c.pass(Duration::from_secs(100));
@@ -221,7 +227,8 @@ fn a_participant_whose_locks_do_not_come_back_is_busy() {
     let want = Some(WantLocks { object_cookie: 9, ..WantLocks::default() });
     let found = c.raw_call(&mut b.mdts[1], Opcode::MdsGetattr, &GetattrReq { fid: dir, want, ..GetattrReq::default() });
     assert_eq!(found.decode::<ObjectRep>().unwrap().locks.len(), 1);
-    let op = UnlinkOp { parent: Fid::ROOT, name: Bytes::from_static(b"d"), rmdir: true, reported: None };
+    let op =
+        UnlinkOp { parent: Fid::ROOT, name: Bytes::from_static(b"d"), rmdir: true, reported: None, entry_only: false };
     let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op: Some(Reint::Unlink(op)), ..ReintReq::default() };
     c.raw_ask(&mut a.mdts[0], Opcode::MdsReint, &body);
     c.pass(Duration::from_secs(5));
@@ -243,7 +250,7 @@ impl Raw {
 
     fn unlink(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> ObjectRep {
         let name = Bytes::copy_from_slice(name.as_bytes());
-        let op = UnlinkOp { parent, name, rmdir: false, reported: None };
+        let op = UnlinkOp { parent, name, rmdir: false, reported: None, entry_only: false };
         self.reint(c, at, Reint::Unlink(op)).decode().unwrap()
     }
 
@@ -385,8 +392,8 @@ fn an_attempt_that_waited_in_vain_is_in_nobodys_way() {
 #[test]
 fn a_batch_does_not_touch_names_of_a_change_under_way() {
     let (mut c, mdt1) = cluster();
-    let (a, dir) = unanswered(&mut c, mdt1);
-    let mut b = Raw { mdts: a.mdts, seqs: a.seqs, next: a.next };
+    let (mut b, dir) = unanswered(&mut c, mdt1);
+    let fid = Fid::new(b.seqs[0], 500);
     let make = |name: &'static [u8], fid: Fid| {
         let op = CreateOp { parent: Fid::ROOT, name: Bytes::from_static(name), fid, mode: DIR, ..CreateOp::default() };
         ReintReq { cred: Some(cred(0)), now_ns: 7, op: Some(Reint::Create(op)), ..ReintReq::default() }
@@ -397,7 +404,6 @@ fn a_batch_does_not_touch_names_of_a_change_under_way() {
         let body = BatchReq { changes: changes.into(), returns_credits: false };
         c.raw_call(&mut b.mdts[at], Opcode::MdsBatch, &body).decode::<BatchRep>().unwrap().results[0].status
     };
-    let fid = Fid::new(a.seqs[0], 500);
     assert_eq!(batch(&mut c, 0, make(b"d", fid)), -Errno::EAGAIN.raw(), "its name is under change");
     assert_eq!(batch(&mut c, 0, make(b"e", fid)), 0);
     assert!(marks::count("cross.batch_refused") > 0);
@@ -473,8 +479,10 @@ fn a_create_that_finds_a_file_on_another_target_opens_it_there() {
 fn a_client_passes_for_no_metadata_target() {
     let (mut c, _) = cluster();
     let mut a = Raw::new(&mut c, 77);
-    let session = CrossSessionReq { mdt: 0, session: u64::MAX, instance: 7 };
-    for opcode in [Opcode::CrossSession, Opcode::CrossPrepare, Opcode::CrossTell, Opcode::CrossLook] {
+    let session = CrossSessionReq { mdt: 0, session: u64::MAX, instance: 7, ..CrossSessionReq::default() };
+    for opcode in
+        [Opcode::CrossSession, Opcode::CrossPrepare, Opcode::CrossTell, Opcode::CrossLook, Opcode::CrossOrphans]
+    {
         let answer = c.raw_try(&mut a.mdts[1], opcode, &session);
         assert_eq!(answer.header.status, -Errno::EOPNOTSUPP.raw());
     }
@@ -511,4 +519,246 @@ fn a_directory_on_a_target_that_nobody_knows_is_refused() {
     let op = CreateOp { parent, name, fid, mode: DIR, mdt: Some(9), ..CreateOp::default() };
     assert_eq!(a.reint(&mut c, 0, Reint::Create(op)).header.status, -Errno::ENODEV.raw());
     assert!(marks::count("cross.unknown_target") > 0);
+}
+
+// --- a target that is lost for good ---
+
+/// An administrator declares a target lost.
+fn declare_lost(c: &mut Cluster, target: &str) {
+    let mut mgs = c.raw_export("MGS");
+    c.raw_call(&mut mgs, Opcode::MgsTargetLost, &TargetLostReq { target: target.to_owned() });
+    c.pass(Duration::from_secs(3));
+}
+
+impl Raw {
+    /// Removes a name in the root, and leaves its object alone.
+    fn remove_entry(&mut self, c: &mut Cluster, at: usize, name: &str, uid: u32) -> i32 {
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        let op = UnlinkOp { parent: Fid::ROOT, name, rmdir: false, reported: None, entry_only: true };
+        let op = Some(Reint::Unlink(op));
+        let body = ReintReq { cred: Some(cred(uid)), now_ns: 7, op, ..ReintReq::default() };
+        c.raw_try(&mut self.mdts[at], Opcode::MdsReint, &body).header.status
+    }
+}
+
+fn left(c: &Cluster, server: &str) -> String {
+    c.server_params(server, "mdt.*.changes_of_lost")[0].1.clone()
+}
+
+/// The participant is lost, and nobody knows whether it had prepared its part: it may have been answered.
+#[test]
+fn what_is_in_doubt_with_a_lost_participant_is_done() {
+    let (mut c, mdt1) = cluster();
+    let mdt0 = c.server("fs-MDT0000");
+    let (_, dir) = unanswered(&mut c, mdt1);
+    c.kill(mdt0);
+    c.kill_and_lose(mdt1);
+    c.slow_server = None;
+    c.start(mdt0);
+    let mut b = Raw::at(&mut c, 78, &["fs-MDT0000"]);
+    assert_eq!((doubts(&c, "fs-MDT0000"), left(&c, "fs-MDT0000").as_str()), (1, ""));
+    declare_lost(&mut c, "fs-MDT0001");
+    assert_eq!(doubts(&c, "fs-MDT0000"), 0, "{:#?}", c.log);
+    let line = left(&c, "fs-MDT0000");
+    assert!(line.contains("coordinator, under way when MDT0001 was lost; [0x200000007:0x1:0x0]"), "{line}");
+    assert_eq!(b.leads_to(&mut c, 0, Fid::ROOT, "d"), Some((dir, 1)));
+    b.seqs.push(1 << 40);
+    assert_eq!(b.create(&mut c, (0, 1), Fid::ROOT, "e", DIR).1, -Errno::ENXIO.raw(), "nothing is begun with it");
+    assert_eq!(b.create(&mut c, (0, 0), Fid::ROOT, "e", DIR).1, 0);
+    // Its name is in the way.
+    assert_eq!(b.remove_entry(&mut c, 0, "d", 5), -Errno::EPERM.raw());
+    assert_eq!(b.remove_entry(&mut c, 0, "e", 0), -Errno::EINVAL.raw());
+    assert_eq!(b.remove_entry(&mut c, 0, "none", 0), -Errno::ENOENT.raw());
+    assert_eq!(b.remove_entry(&mut c, 0, "d", 0), 0);
+    assert_eq!(b.leads_to(&mut c, 0, Fid::ROOT, "d"), None);
+    assert_eq!(b.getattr(&mut c, 0, Fid::ROOT).unwrap().attr.unwrap().nlink, 3);
+    assert!(marks::count("cross.loss") > 0 && marks::count("cross.needs_lost") > 0);
+    // What was lost stays lost over a restart.
+    c.kill(mdt0);
+    c.start(mdt0);
+    assert_eq!((doubts(&c, "fs-MDT0000"), left(&c, "fs-MDT0000")), (0, line));
+}
+
+/// A target that was declared lost comes back.
+#[test]
+fn a_lost_target_is_refused_until_it_is_admitted() {
+    let (mut c, mdt1) = cluster();
+    let mdt0 = c.server("fs-MDT0000");
+    let (_, dir) = unanswered(&mut c, mdt1);
+    c.kill(mdt0);
+    c.slow_server = None;
+    c.pass(Duration::from_secs(1));
+    assert_eq!(doubts(&c, "fs-MDT0001"), 1);
+    c.kill(mdt1);
+    declare_lost(&mut c, "fs-MDT0001");
+    c.start(mdt0);
+    Raw::at(&mut c, 78, &["fs-MDT0000"]);
+    assert_eq!(doubts(&c, "fs-MDT0000"), 0);
+    // Its MGS cannot tell it; the other one refuses it.
+    let mgs = c.server("MGS");
+    c.kill(mgs);
+    c.log.clear();
+    c.start(mdt1);
+    c.pass(Duration::from_secs(20));
+    let says = c.log.iter().any(|line| line.contains("MDT0000 says that this target was declared lost: stop it"));
+    assert!(says && marks::count("cross.lost_itself") > 0 && marks::count("cross.lost_refused") > 0, "{:#?}", c.log);
+    assert_eq!(doubts(&c, "fs-MDT0001"), 1);
+    c.kill(mdt1);
+    c.start(mgs);
+    c.log.clear();
+    c.may_stop = true;
+    c.start(mdt1);
+    c.pass(Duration::from_secs(5));
+    let says = c.log.iter().any(|line| line.starts_with("fs-MDT0001 stops: 'fs-MDT0001' was declared lost"));
+    assert!(!c.is_serving(mdt1) && says, "{:#?}", c.log);
+    c.kill(mdt1);
+    c.may_stop = false;
+    c.admits_lost = true;
+    c.start(mdt1);
+    c.pass(Duration::from_secs(3));
+    assert!(c.is_serving(mdt1) && marks::count("cross.admitted") > 0, "{:#?}", c.log);
+    assert_eq!(doubts(&c, "fs-MDT0001"), 0);
+    let mut a = Raw::new(&mut c, 79);
+    assert_eq!(a.leads_to(&mut c, 0, Fid::ROOT, "d"), Some((dir, 1)));
+    assert_eq!(a.getattr(&mut c, 1, dir).map(drop), Err(-Errno::ESTALE.raw()), "it gave up its part");
+    assert_eq!(a.create(&mut c, (0, 1), Fid::ROOT, "e", DIR).1, 0, "{:#?}", c.log);
+    // It is admitted once and for all.
+    c.admits_lost = false;
+    c.kill(mdt1);
+    c.start(mdt1);
+    let mut a = Raw::new(&mut c, 80);
+    assert_eq!(a.create(&mut c, (0, 1), Fid::ROOT, "g", DIR).1, 0, "{:#?}", c.log);
+}
+
+/// A file on the third target is renamed from the second, which coordinates, to the first. Returns the file.
+fn rename_over_three(c: &mut Cluster, [mdt1, mdt2]: [usize; 2], slow: usize) -> Fid {
+    let mut a = Raw::at(c, 77, &["fs-MDT0000", "fs-MDT0001", "fs-MDT0002"]);
+    let (dir, _) = a.create(c, (0, 1), Fid::ROOT, "d", DIR);
+    let (far, _) = a.create(c, (0, 2), Fid::ROOT, "far", DIR);
+    let (file, _) = a.create(c, (2, 2), far, "f", FILE);
+    assert_eq!(a.link(c, 1, file, (dir, "f"), FILE & 0o170_000), 0);
+    c.pass(Duration::from_secs(3));
+    c.slow_server = Some(slow);
+    let op = Some(Reint::Rename(renaming((dir, "f"), (Fid::ROOT, "g"), 0)));
+    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
+    c.raw_ask(&mut a.mdts[1], Opcode::MdsReint, &body);
+    c.pass(Duration::from_millis(50));
+    assert!(slow == mdt1 || slow == mdt2);
+    file
+}
+
+fn three() -> (Cluster, [usize; 2]) {
+    let mut c = Cluster::new(1);
+    let mdts = ["fs-MDT0001", "fs-MDT0002"].map(|name| {
+        let server = c.add_server(name);
+        c.start(server);
+        server
+    });
+    c.pass(Duration::from_secs(3));
+    (c, mdts)
+}
+
+/// The coordinator is lost. Both participants have the change prepared: it may have been answered, and they do it.
+#[test]
+fn participants_do_what_all_have_prepared_when_their_coordinator_is_lost() {
+    let (mut c, mdts) = three();
+    let file = rename_over_three(&mut c, mdts, mdts[0]);
+    c.kill_and_lose(mdts[0]);
+    c.slow_server = None;
+    c.pass(Duration::from_secs(1));
+    assert_eq!((doubts(&c, "fs-MDT0000"), doubts(&c, "fs-MDT0002")), (1, 1));
+    declare_lost(&mut c, "fs-MDT0001");
+    assert_eq!((doubts(&c, "fs-MDT0000"), doubts(&c, "fs-MDT0002")), (0, 0), "{:#?}", c.log);
+    for server in ["fs-MDT0000", "fs-MDT0002"] {
+        assert!(left(&c, server).contains("participant, under way when MDT0001 was lost"), "{}", left(&c, server));
+    }
+    let mut a = Raw::at(&mut c, 78, &["fs-MDT0000", "fs-MDT0002"]);
+    assert_eq!(a.leads_to(&mut c, 0, Fid::ROOT, "g"), Some((file, 2)));
+    assert_eq!(a.getattr(&mut c, 1, file).unwrap().attr.unwrap().nlink, 2);
+}
+
+/// One of the participants has not prepared the change, so it was not answered, and the other one gives it up.
+#[test]
+fn participants_give_up_what_one_has_not_prepared_when_their_coordinator_is_lost() {
+    let (mut c, mdts) = three();
+    let file = rename_over_three(&mut c, mdts, mdts[1]);
+    c.kill_and_lose(mdts[0]);
+    c.kill_and_lose(mdts[1]);
+    c.slow_server = None;
+    c.pass(Duration::from_secs(1));
+    declare_lost(&mut c, "fs-MDT0001");
+    assert_eq!(doubts(&c, "fs-MDT0000"), 1, "the other one has not said what it has");
+    let waits = c.server_params("fs-MDT0000", "mdt.*.changes_in_doubt")[0].1.clone();
+    assert!(waits.contains("prepared, waits for MDT0002 for "), "{waits}");
+    c.start(mdts[1]);
+    let mut a = Raw::at(&mut c, 78, &["fs-MDT0000", "fs-MDT0002"]);
+    c.pass(Duration::from_secs(3));
+    assert_eq!((doubts(&c, "fs-MDT0000"), doubts(&c, "fs-MDT0002")), (0, 0), "{:#?}", c.log);
+    assert_eq!(a.leads_to(&mut c, 0, Fid::ROOT, "g"), None);
+    assert_eq!(a.getattr(&mut c, 1, file).unwrap().attr.unwrap().nlink, 2);
+}
+
+/// A target that was away when another one was lost and admitted again hears of that from the others, before it listens to
+/// the one that came back and has forgotten everything.
+#[test]
+fn a_target_that_was_away_settles_a_loss_before_it_listens_to_the_lost_one() {
+    let (mut c, mdts) = three();
+    let file = rename_over_three(&mut c, mdts, mdts[0]);
+    c.kill_and_lose(mdts[0]);
+    c.kill(mdts[1]);
+    c.slow_server = None;
+    c.pass(Duration::from_secs(1));
+    declare_lost(&mut c, "fs-MDT0001");
+    c.admits_lost = true;
+    c.start(mdts[0]);
+    c.pass(Duration::from_secs(3));
+    assert_eq!(doubts(&c, "fs-MDT0000"), 1, "{:#?}", c.log);
+    // Nobody tells it but the other metadata targets.
+    c.admits_lost = false;
+    c.kill(c.server("MGS"));
+    c.start(mdts[1]);
+    let mut a = Raw::at(&mut c, 78, &["fs-MDT0000", "fs-MDT0002"]);
+    c.pass(Duration::from_secs(3));
+    assert_eq!((doubts(&c, "fs-MDT0000"), doubts(&c, "fs-MDT0002")), (0, 0), "{:#?}", c.log);
+    assert!(marks::count("cross.loss_first") > 0 && marks::count("cross.loss") > 1);
+    assert_eq!(a.leads_to(&mut c, 0, Fid::ROOT, "g"), Some((file, 2)));
+    assert_eq!(a.getattr(&mut c, 1, file).unwrap().attr.unwrap().nlink, 2);
+}
+
+/// What other targets say of losses is checked, and what the coordinator of an attempt has not heard of keeps it from being
+/// prepared.
+#[test]
+fn what_a_target_says_of_losses_is_not_taken_blindly() {
+    let (mut c, mdts) = three();
+    let mut peer = c.raw_peer("fs-MDT0000");
+    let losses = [(1, 5000), (77, 1)].map(|(mdt, losses)| TargetLosses { mdt, losses }).to_vec();
+    let attempts = vec![CrossAttempt { mdt: 1, instance: 2, serial: 3 }];
+    for losses in losses {
+        let asked = CrossOrphansReq { losses: vec![losses], attempts: attempts.clone() };
+        let answer = c.raw_try(&mut peer, Opcode::CrossOrphans, &asked);
+        assert_eq!(answer.header.status, -Errno::EAGAIN.raw());
+    }
+    assert_eq!((marks::count("cross.false_loss"), marks::count("cross.loss")), (2, 0));
+    let asked = CrossOrphansReq { losses: Vec::new(), attempts };
+    let answer = c.raw_call(&mut peer, Opcode::CrossOrphans, &asked);
+    assert_eq!(answer.decode::<CrossOrphansRep>().unwrap(), CrossOrphansRep::default());
+    let asked = CrossSessionReq { mdt: 1, session: 9, instance: 7, losses: 5000, ..CrossSessionReq::default() };
+    assert_eq!(c.raw_try(&mut peer, Opcode::CrossSession, &asked).header.status, -Errno::EAGAIN.raw());
+    let mut a = Raw::new(&mut c, 77);
+    assert_eq!(a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR).1, 0);
+
+    c.kill(mdts[1]);
+    declare_lost(&mut c, "fs-MDT0002");
+    c.kill(mdts[0]);
+    let session = CrossSessionReq { mdt: 1, session: 1, instance: 7, ..CrossSessionReq::default() };
+    c.raw_call(&mut peer, Opcode::CrossSession, &session);
+    let attempt = CrossAttempt { mdt: 1, instance: 7, serial: 1 };
+    let part = Some(CrossPart::default());
+    let prepare =
+        CrossPrepareReq { session: 1, attempt, age: 1, part, members: vec![0, 2], ..CrossPrepareReq::default() };
+    let answer = c.raw_call(&mut peer, Opcode::CrossPrepare, &prepare);
+    assert!(answer.decode::<CrossPrepareRep>().unwrap().busy && marks::count("cross.prepare_before_loss") > 0);
+    let knows = CrossPrepareReq { losses: vec![0, 1], attempt: CrossAttempt { serial: 2, ..attempt }, ..prepare };
+    let answer = c.raw_call(&mut peer, Opcode::CrossPrepare, &knows);
+    assert_eq!(answer.decode::<CrossPrepareRep>().unwrap(), CrossPrepareRep::default());
 }

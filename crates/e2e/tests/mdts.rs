@@ -234,3 +234,69 @@ fn a_metadata_target_is_added_dies_and_comes_back_under_load() {
     let worked = load.stop();
     load::verify(&worked, cluster.mount(1));
 }
+
+/// A metadata target is declared lost for good; the others go on without it. It comes back, is refused, and is admitted.
+#[test]
+fn a_lost_metadata_target_is_declared_and_admitted_again() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a metadata target is declared lost and admitted again", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    cluster.add(Which::Mdt(1));
+    cluster.add(Which::Mdt(2));
+    for mount in 0..2 {
+        wait_for("the mount uses all metadata targets", || mdts(&cluster, mount).len() == 3);
+    }
+    let mount = cluster.mount(0).to_path_buf();
+    for index in ["1", "2"] {
+        adamant(["lfs", "mkdir", "-i", index]).arg(mount.join(format!("on{index}"))).ok();
+    }
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(mount.join("lost")).ok();
+    fs::write(mount.join("on1/file"), "text").unwrap();
+    e2e::command("sync").arg("-f").arg(&mount).run().ok();
+    let other = cluster.mount(1).to_path_buf();
+    let rename_over_two = |name: &str| {
+        fs::write(mount.join(name), name).unwrap();
+        fs::rename(mount.join(name), mount.join("on2").join(name)).unwrap();
+        assert_eq!(fs::read_to_string(other.join("on2").join(name)).unwrap(), name);
+    };
+    rename_over_two("before");
+    let lost = format!("{}-MDT0001", cluster.fsname);
+    let declare = || adamant(["lctl", "--device", &lost, "abort_recovery_mdt"]);
+    declare().run().refused_with(&["is running"]);
+
+    cluster.kill9(Which::Mdt(1));
+    let says = declare().ok();
+    assert!(says.contains(&lost) && says.contains("abort_recov_mdt"), "{says}");
+    assert_eq!(declare().ok(), says, "it is lost already");
+    for which in [Which::Mdt(0), Which::Mdt(2)] {
+        wait_for("nothing is in doubt", || cluster.get_on(which, "mdt.*.changes_in_doubt").is_empty());
+        wait_for("the loss is known", || cluster.server_log(which).contains("MDT0001 was declared lost for good"));
+    }
+    rename_over_two("without");
+    adamant(["lfs", "rm_entry"]).arg(mount.join("lost")).ok();
+    assert!(!other.join("lost").exists());
+    fs::write(mount.join("plain"), "text").unwrap();
+    adamant(["lfs", "rm_entry"]).arg(mount.join("plain")).run().refused_with(&["use rm"]);
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(mount.join("more")).run().refused_with(&["MDT0001 was declared lost"]);
+    // What was declared stays so when the others start again.
+    for which in [Which::Mdt(0), Which::Mdt(2)] {
+        cluster.kill9(which);
+        cluster.restart(which);
+    }
+    rename_over_two("after their restart");
+
+    cluster.restart_fails(Which::Mdt(1), &[]).refused_with(&["was declared lost", "-o abort_recov_mdt"]);
+    cluster.restart_with(Which::Mdt(1), &["-o", "abort_recov_mdt"]);
+    wait_for("it is admitted", || cluster.server_log(Which::Mdt(1)).contains("is admitted again"));
+    wait_for("changes have parts there again", || {
+        adamant(["lfs", "mkdir", "-i", "1"]).arg(mount.join("again")).run().code == Some(0)
+    });
+    assert_eq!(fs::read_to_string(cluster.mount(1).join("on1/file")).unwrap(), "text");
+    cluster.stop(Which::Mdt(1));
+    cluster.restart(Which::Mdt(1));
+    fs::rename(mount.join("on1/file"), mount.join("again/file")).unwrap();
+    fs::rename(mount.join("again/file"), mount.join("on2/file")).unwrap();
+    assert_eq!(fs::read_to_string(cluster.mount(1).join("on2/file")).unwrap(), "text");
+}

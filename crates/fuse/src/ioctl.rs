@@ -55,6 +55,8 @@ pub enum Verb {
     MkdirOn = 113,
     /// In: nothing, or the inode number of another file of the same mount, u64. Out: the index of its metadata target, as text.
     MdtIndex = 114,
+    /// Removes a name in this directory that leads to another metadata target, and leaves its object alone. In: the name.
+    RemoveEntry = 115,
     /// In: nothing, or the name of a pool. Out: the names of all pools, or the ranges of indexes of that pool's object targets (`0-3`),
     /// one per line; `ENOENT` if there is no such pool.
     Pools = 111,
@@ -64,8 +66,8 @@ impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
         use Verb::{
-            FidToPath, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn, PathToFid, Pools, SetLayout,
-            SetLayoutInPool, Sync, TargetSpace,
+            FidToPath, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn, PathToFid, Pools, RemoveEntry,
+            SetLayout, SetLayoutInPool, Sync, TargetSpace,
         };
         let all = [
             PathToFid,
@@ -81,6 +83,7 @@ impl Verb {
             Pools,
             MkdirOn,
             MdtIndex,
+            RemoveEntry,
         ];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }

@@ -422,6 +422,7 @@ impl Adapter {
                 let NewDirectory { mdt, mode, umask, name } = NewDirectory::parse(input).ok_or_else(refused)?;
                 return Ok((umask, Call::MkdirOn { parent: ino, name: name.into(), mode, mdt }));
             }
+            Verb::RemoveEntry => Ok(Call::RemoveEntry { parent: ino, name: input.to_vec().into() }),
             Verb::MdtIndex if input.is_empty() => Ok(Call::MdtIndex { ino }),
             Verb::MdtIndex => Ok(Call::MdtIndex { ino: number()? }),
             Verb::Identity => Err(ioctl::answer(Ok(self.identity.as_bytes()))),

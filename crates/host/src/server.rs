@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub mgs: Vec<Nid>,
     /// Evict all known clients at start instead of waiting for them in recovery.
     pub abort_recovery: bool,
+    /// Admit metadata targets again that were declared lost: they drop what they have of changes over several targets.
+    pub abort_recovery_mdt: bool,
     /// Serve a target even if its store is an older copy.
     pub accept_old_store: bool,
     /// Do not rely on the MGS to tell clients of the restart (imperative recovery).
@@ -62,6 +64,7 @@ impl Default for ServeOptions {
             tell: Vec::new(),
             mgs: Vec::new(),
             abort_recovery: false,
+            abort_recovery_mdt: false,
             accept_old_store: false,
             noir: false,
             recovery_soft_s: 30,
@@ -336,6 +339,7 @@ fn start_target(
         recovery_soft: Duration::from_secs(options.recovery_soft_s),
         recovery_hard: Duration::from_secs(options.recovery_hard_s),
         abort_recovery: options.abort_recovery,
+        abort_recovery_mdt: options.abort_recovery_mdt,
         accept_old_store: options.accept_old_store,
         noir: options.noir,
         faults: options.faults.clone(),

@@ -518,11 +518,15 @@ impl Survey {
                 ..SetxattrOp::default()
             }),
             Stage::Run(Test::Destroy) | Stage::RemoveFiles => {
-                Reint::Unlink(UnlinkOp { parent, name, rmdir: false, reported: None })
+                Reint::Unlink(UnlinkOp { parent, name, rmdir: false, reported: None, entry_only: false })
             }
-            Stage::RemoveFolders => {
-                Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: folder_name(index), rmdir: true, reported: None })
-            }
+            Stage::RemoveFolders => Reint::Unlink(UnlinkOp {
+                parent: Fid::ROOT,
+                name: folder_name(index),
+                rmdir: true,
+                reported: None,
+                entry_only: false,
+            }),
         };
         let request = ReintReq { cred, now_ns: clock::wall_ns(), want: None, op: Some(op) };
         self.frame(index, Opcode::MdsReint, 1, &request)

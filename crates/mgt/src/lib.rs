@@ -1,4 +1,5 @@
-//! The management target: registration, the table of targets, parameters, pools, sequence ranges.
+//! The management target: registration, the table of targets, lost metadata targets, parameters, pools, sequence
+//! ranges.
 //!
 //! One MGS serves several file systems, identified by name. Its whole state is also in memory ([`table`]), and every change
 //! is durable before it is answered.
@@ -9,6 +10,7 @@
 //! - The version of a file system's configuration rises with every change of a target, an address, an instance, a
 //!   parameter or a pool. Two replies with the same version have the same content.
 //! - A name belongs to one store, unless an administrator replaces that store.
+//! - The number of losses of a metadata target never falls. One that was declared lost registers only with that number.
 //! - A FID sequence is given to one metadata target at most.
 //!
 //! # A target restarts
@@ -25,7 +27,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use proto::msg::RegisterReq;
+use proto::msg::{RegisterReq, TargetLostReq};
 use proto::params::{Component, OfFileSystem, OfMgs, Served};
 use proto::{Errno, Opcode, TargetKind, Transno};
 use rpc::Link;
@@ -77,15 +79,21 @@ impl Service for Mgt {
             Opcode::MgsConfigGet => ops::config::attempt(self, cx, request),
             Opcode::MgsSetParam => ops::param::attempt(self, cx, request),
             Opcode::MgsSetPool => ops::pool::attempt(self, cx, request),
+            Opcode::MgsTargetLost => ops::lost::attempt(self, cx, request),
             Opcode::MgsSeqRange => ops::sequence::attempt(self, cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 
     fn may_use_reserve(&self, request: &Request) -> bool {
-        // A known target can register even if the disk is full: its record takes no more space than before.
-        request.opcode == Opcode::MgsRegister
-            && request.decode::<RegisterReq>().is_ok_and(|req| ops::register::is_known(&self.table, &req))
+        // A known target can register or be declared lost even if the disk is full: its record takes no more space than
+        // before.
+        let target = match request.opcode {
+            Opcode::MgsRegister => request.decode::<RegisterReq>().map(|req| req.target),
+            Opcode::MgsTargetLost => request.decode::<TargetLostReq>().map(|req| req.target),
+            _ => return false,
+        };
+        target.is_ok_and(|target| ops::register::known(&self.table, &target).is_some())
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {

@@ -62,6 +62,8 @@ impl FileSystem {
             target: name.clone(),
             nids: rec.nids.clone(),
             instance: rec.instance,
+            losses: rec.losses,
+            is_lost: is_lost(rec),
         };
         let param = |(path, value): (&String, &String)| Param { path: path.clone(), value: value.clone() };
         let pool = |(name, osts): (&String, &Vec<u32>)| Pool { name: name.clone(), osts: osts.clone() };
@@ -89,6 +91,11 @@ impl FileSystem {
         ));
         text
     }
+}
+
+/// Whether a target was declared lost and has not been admitted since.
+pub fn is_lost(target: &TargetRec) -> bool {
+    target.admitted < target.losses
 }
 
 /// All file systems, by name.

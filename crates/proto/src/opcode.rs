@@ -214,6 +214,9 @@ opcodes! {
     /// Allocate a range of FID sequences to a metadata target: [`SeqRangeReq`](crate::msg::SeqRangeReq) →
     /// [`SeqRangeRep`](crate::msg::SeqRangeRep).
     MgsSeqRange = 256, "mgs_seq_range", CHANGE;
+    /// An administrator declares a metadata target lost for good: [`TargetLostReq`](crate::msg::TargetLostReq) →
+    /// [`TargetLostRep`](crate::msg::TargetLostRep).
+    MgsTargetLost = 257, "mgs_target_lost", CHANGE;
     /// First request in a session of two metadata targets: [`CrossSessionReq`](crate::msg::CrossSessionReq) →
     /// [`CrossSessionRep`](crate::msg::CrossSessionRep).
     CrossSession = 1001, "cross_session", READ;
@@ -227,6 +230,9 @@ opcodes! {
     /// What is on another metadata target before a cross change is staged: [`CrossLookReq`](crate::msg::CrossLookReq) →
     /// [`CrossLookRep`](crate::msg::CrossLookRep).
     CrossLook = 1005, "cross_look", READ;
+    /// What another participant has of attempts whose coordinator is lost: [`CrossOrphansReq`](crate::msg::CrossOrphansReq) →
+    /// [`CrossOrphansRep`](crate::msg::CrossOrphansRep).
+    CrossOrphans = 1006, "cross_orphans", READ;
     /// First message on every connection: [`ConnectReq`](crate::msg::ConnectReq) →
     /// [`ConnectRep`](crate::msg::ConnectRep).
     Connect = 38, "connect", READ;

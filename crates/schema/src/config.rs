@@ -23,6 +23,12 @@ pub struct TargetRec {
     /// If it replaced a lost target: the number of object targets of the file system replaced so far, this one included.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
+    /// How often it was declared lost for good. Since version 0.3.0.
+    #[prost(uint32, tag = "160")]
+    pub losses: u32,
+    /// How many of these losses it had been admitted after when it registered last.
+    #[prost(uint32, tag = "161")]
+    pub admitted: u32,
 }
 
 impl Record for TargetRec {

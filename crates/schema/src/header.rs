@@ -72,6 +72,9 @@ pub struct Header {
     /// Objects with lower numbers ([`proto::msg::Layout::first_number`]) were on the lost target.
     #[prost(uint32, tag = "141")]
     pub replaced: u32,
+    /// Metadata targets: how often the target was declared lost for good and then admitted again. Since version 0.3.0.
+    #[prost(uint32, tag = "160")]
+    pub losses: u32,
 }
 
 impl Record for Header {

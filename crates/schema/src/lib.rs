@@ -19,6 +19,8 @@
 //! | `18` | [`MdtState`] | none | MDT |
 //! | `19` | [`Moving`] | first FID of a range | MDT |
 //! | `1a` | [`CrossRec`] | role, attempt | MDT |
+//! | `1b` | [`LossRec`] | index of a metadata target | MDT |
+//! | `1c` | [`LeftRec`] | role, attempt | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
 //! | `22` | [`DoomedFile`] | number of the data file | OST |
@@ -47,7 +49,7 @@ pub mod session;
 mod tests;
 
 pub use config::{FsRec, MgtState, ParamRec, PoolRec, TargetRec};
-pub use cross::{CrossKey, CrossRec};
+pub use cross::{CrossKey, CrossRec, LeftRec, LossRec};
 pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};

@@ -15,7 +15,7 @@ use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
 use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
 use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
-use schema::{CrossKey, CrossRec, Record};
+use schema::{CrossKey, CrossRec, LeftRec, LossRec, Record};
 use siphasher::sip::SipHasher24;
 use stdx::faults::sites;
 
@@ -72,6 +72,8 @@ pub(crate) struct Loaded {
     clients: Vec<(ClientUuid, ClientRec)>,
     replies: Vec<((u32, Tag), ReplyRec)>,
     cross: Vec<(CrossKey, CrossRec)>,
+    losses: Vec<(u32, LossRec)>,
+    left: Vec<(CrossKey, LeftRec)>,
 }
 
 impl Cx<'_> {
@@ -86,8 +88,12 @@ impl Cx<'_> {
         let clients = self.scan::<ClientRec>(&ClientRec::all(), usize::MAX);
         let replies = self.scan::<ReplyRec>(&ReplyRec::all(), usize::MAX);
         let cross = self.scan::<CrossRec>(&CrossRec::all(), usize::MAX);
+        let losses = self.scan::<LossRec>(&LossRec::all(), usize::MAX);
+        let left = self.scan::<LeftRec>(&LeftRec::all(), usize::MAX);
         self.m.loaded = Some(Loaded {
             cross: cross?,
+            losses: losses?,
+            left: left?,
             header: header?,
             progress: progress?.unwrap_or_default(),
             config: config?.unwrap_or_default(),
@@ -109,6 +115,7 @@ impl<S: Service> Target<S> {
     pub(crate) fn booted(&mut self) {
         let Some(mut loaded) = self.m.loaded.take() else { return };
         let cross = core::mem::take(&mut loaded.cross);
+        self.m.load_losses(core::mem::take(&mut loaded.losses), core::mem::take(&mut loaded.left));
         if let Err(unfit) = self.m.take_over(loaded, self.service.kind()) {
             self.m.stop(StopReason::Unfit(unfit));
             return;
@@ -148,13 +155,14 @@ impl<S: Service> Target<S> {
         let first = !self.m.header.registered;
         if !self.m.connect_mgs() {
             let reason = StopReason::NoMgs { target: self.m.name.clone() };
-            if first {
+            if first || self.m.options.abort_recovery_mdt {
                 self.m.stop(reason);
                 return;
             }
             self.m.log(LogLevel::Warn, reason.to_string());
         }
-        if !first {
+        // One that may have been lost forgets what it has of changes over several targets before it serves anybody.
+        if !first && !self.m.options.abort_recovery_mdt {
             self.serve();
         }
     }

@@ -47,6 +47,10 @@ pub(crate) enum Then {
     Stop,
     /// What this target has of the attempts of a coordinator is durable: report it.
     CrossReport(Handle, proto::Header, u32),
+    /// The record of a lost target is durable.
+    Lost(u32, u32),
+    /// What this target has of these attempts of a lost coordinator is durable: answer.
+    OrphansAsked(Handle, proto::Header, Vec<proto::msg::CrossAttempt>),
     /// A staged record is durable.
     Staged(Attempt),
     /// A staged record is gone.

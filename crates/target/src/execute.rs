@@ -204,6 +204,9 @@ impl<S: Service> Target<S> {
             return;
         }
         self.m.end_op(&op);
+        if let Some(attempt) = op.prepares {
+            self.m.unclaim(attempt);
+        }
         match core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt)) {
             Work::Request(request) if self.m.is_postponed(&request) => {
                 self.m.postponed.push_back((Handle(op.export.0), request.frame));

@@ -60,6 +60,10 @@ pub(crate) enum Timer {
     LocksAwaited(u64),
     /// Tell a coordinator that an attempt may be tried again.
     Free(Attempt),
+    /// Ask other participants again about the attempts of lost coordinators.
+    AskOthers,
+    /// Try to begin a session with another metadata target again.
+    Session(u32),
     /// Check a request that a fault injection site delays.
     Held(Box<Held>),
 }
@@ -499,6 +503,8 @@ impl<S: Service> Target<S> {
                 Timer::Busy(attempt) => self.busy_again(attempt),
                 Timer::LocksAwaited(op) => self.locks_awaited(op),
                 Timer::Free(attempt) => self.woken(Woken::Free(attempt)),
+                Timer::AskOthers => self.m.ask_others_again(),
+                Timer::Session(mdt) => self.m.session_timer(mdt),
             }
         }
         self.m.early_replies();

@@ -97,6 +97,8 @@ pub struct Options {
     pub noir: bool,
     /// Evict all known clients instead of recovering.
     pub abort_recovery: bool,
+    /// Admit this metadata target again if it was declared lost: drop what it has of changes over several targets.
+    pub abort_recovery_mdt: bool,
     /// Serve the store even if it is an older copy; its client records are dropped.
     pub accept_old_store: bool,
     /// Time within which a client must answer a lock callback.
@@ -124,6 +126,7 @@ impl Default for Options {
             ir_factor: 5,
             noir: false,
             abort_recovery: false,
+            abort_recovery_mdt: false,
             accept_old_store: false,
             lock_timeout: Duration::from_secs(20),
             timeouts: Timeouts::default(),
@@ -182,6 +185,7 @@ pub fn format(format: &Format) -> Batch {
         newer_count: 0,
         replaces: format.replaces,
         replaced: 0,
+        losses: 0,
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());

@@ -204,6 +204,7 @@ impl<S: Service> Target<S> {
     const fn own(which: OfTarget) -> Bound<Target<S>> {
         match which {
             OfTarget::ChangesInDoubt => Bound::Get(|t| t.m.changes_in_doubt()),
+            OfTarget::ChangesOfLost => Bound::Get(|t| t.m.changes_of_lost()),
             OfTarget::RecoveryStatus => Bound::Get(|t| t.m.recovery_status()),
             OfTarget::RecoveryTimeSoft => Bound::Number(
                 |t| t.m.options.recovery_soft.as_secs().to_string(),

@@ -141,7 +141,11 @@ impl<S: Service> Target<S> {
                     self.m.done(handle, &frame.header);
                 }
                 Some(
-                    opcode @ (Opcode::CrossSession | Opcode::CrossPrepare | Opcode::CrossTell | Opcode::CrossLook),
+                    opcode @ (Opcode::CrossSession
+                    | Opcode::CrossPrepare
+                    | Opcode::CrossTell
+                    | Opcode::CrossLook
+                    | Opcode::CrossOrphans),
                 ) => {
                     self.cross_request(handle, opcode, frame);
                 }

@@ -64,6 +64,15 @@ pub enum StopReason {
         /// What the MGS answered.
         errno: Errno,
     },
+    /// An administrator has declared it lost while it ran.
+    #[error(
+        "target '{target}' was declared lost, and the others have settled without it what was under way; to admit it again start it \
+         once with '-o abort_recov_mdt', and check the file system with lfsck"
+    )]
+    Lost {
+        /// Its name.
+        target: TargetName,
+    },
     /// It counted as far as numbers go: a bug.
     #[error("the transnos of this target are used up: report this as a bug")]
     TransnosUsedUp,
@@ -88,9 +97,11 @@ impl StopReason {
             | StopReason::PartNotApplied { errno, .. }
             | StopReason::Refused { errno, .. }
             | StopReason::RefusedWithoutReason { errno, .. } => Some(*errno),
-            StopReason::Commit(_) | StopReason::Unfit(_) | StopReason::NoMgs { .. } | StopReason::TransnosUsedUp => {
-                None
-            }
+            StopReason::Commit(_)
+            | StopReason::Unfit(_)
+            | StopReason::NoMgs { .. }
+            | StopReason::Lost { .. }
+            | StopReason::TransnosUsedUp => None,
         }
     }
 }

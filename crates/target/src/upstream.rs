@@ -344,6 +344,11 @@ impl Machine {
         self.upstreams.list.get(index).filter(|up| up.name.kind == TargetKind::Mdt).map(|up| up.name.index.0)
     }
 
+    /// Whether requests to another target are sent at once: its session is in service.
+    pub(crate) fn is_upstream_full(&self, index: usize) -> bool {
+        self.upstreams.list.get(index).is_some_and(|up| up.import.state() == client::State::Full)
+    }
+
     /// Whether the configuration is being fetched.
     pub(crate) fn asks_config(&self) -> bool {
         self.upstreams.config_asked
@@ -371,6 +376,7 @@ impl Machine {
             start: self.start_id(),
             replace: self.header.replaces && self.header.replaced == 0,
             replaced: self.header.replaced,
+            losses: self.header.losses,
         };
         let out = Outgoing { timeout: Some(Duration::from_secs(30)), ..Outgoing::new(Opcode::MgsRegister, &body) };
         self.submit_upstream(index, out, For::Register);
@@ -418,7 +424,10 @@ impl<S: Service> Target<S> {
     fn registered(&mut self, result: Result<Frame, Errno>) {
         let Ok(frame) = result else { return };
         if let Err(errno) = Errno::from_status(frame.header.status) {
-            let RegisterRep { reason, known_instance, .. } = frame.decode().unwrap_or_default();
+            let RegisterRep { reason, known_instance, losses, .. } = frame.decode().unwrap_or_default();
+            if errno == Errno::EPERM && self.is_admitted(losses) {
+                return;
+            }
             if errno == Errno::ESTALE && known_instance >= self.m.header.mount_count {
                 self.found_old(known_instance);
                 return;
@@ -467,8 +476,6 @@ impl<S: Service> Target<S> {
             self.m.move_upstreams();
             if self.m.stage >= Stage::Serving {
                 self.m.connect_peers();
-            }
-            if self.m.stage >= Stage::Serving {
                 self.set_config_params(&before.params);
                 self.outside_attempt(|service, cx| service.configured(cx));
             }

@@ -1,6 +1,7 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
 mod activate;
+mod lost;
 mod lustre;
 mod params;
 mod persistent;
@@ -151,6 +152,11 @@ enum Command {
     /// Example: lctl --device demo-MDT0000 abort_recovery
     #[command(name = "abort_recovery", visible_alias = "abort_recov")]
     AbortRecovery,
+    /// Declare a metadata target lost for good, at the MGS of this node: the others settle without it the changes that
+    /// they had under way with it, and refuse it until it is started once with '-o abort_recov_mdt'. Not for a target
+    /// that can come back. Example: lctl --device demo-MDT0001 abort_recovery_mdt
+    #[command(name = "abort_recovery_mdt", visible_alias = "abort_recov_mdt")]
+    AbortRecoveryMdt,
     /// Allow new files on an object target again; example: lctl activate demo-OST0001
     Activate {
         /// The target, or the device through which a metadata target talks to it
@@ -195,7 +201,6 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(params::list(&mut asked(device)?, &patterns, &selection, "list_param"))
         }
         Command::Other(words) => Ok(lacking::verb("lctl", &words, lustre::VERBS)),
-        _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
         Command::SetParam { .. }
         | Command::GetParam { .. }
         | Command::ConfParam { .. }
@@ -204,9 +209,16 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         | Command::PoolAdd { .. }
         | Command::PoolRemove { .. }
         | Command::PoolDestroy { .. }
+        | Command::AbortRecoveryMdt
             if host.is_some() =>
         {
-            bail!("--host is not for this: -P and pools are said where the MGS is, and ping names its address itself")
+            bail!(
+                "--host is not for this: -P, pools and abort_recovery_mdt are said where the MGS is, and ping names its address itself"
+            )
+        }
+        Command::AbortRecoveryMdt => lost::declare(device, || devices(&mut audience(None))),
+        _ if device.is_some() => {
+            bail!("--device is for abort_recovery, abort_recovery_mdt and for parameters of this node, but for -P")
         }
         Command::GetParam { values, names, patterns, .. } => {
             persistent::show(&patterns, values, names).map(ExitCode::from)

@@ -26,8 +26,8 @@ pub(crate) struct Arguments {
     /// Address of the MGS, instead of the one that the targets remember
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
-    /// abort_recov, accept_old_store, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N;
-    /// with --allow-faults also fail_loc=N, fail_val=N, fail_err=N
+    /// abort_recov, abort_recov_mdt, accept_old_store, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS,
+    /// cache_mb=N; with --allow-faults also fail_loc=N, fail_val=N, fail_err=N
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Allow --listen at an address that other machines can reach, without any check of who they are
@@ -116,6 +116,7 @@ fn options(arguments: &Arguments) -> anyhow::Result<ServeOptions> {
         let seconds = || value.parse::<u64>().map_err(|_| anyhow!("option '{option}' needs a number of seconds"));
         match key {
             "abort_recov" | "abort_recovery" => options.abort_recovery = true,
+            "abort_recov_mdt" | "abort_recovery_mdt" => options.abort_recovery_mdt = true,
             "accept_old_store" => options.accept_old_store = true,
             "noir" => options.noir = true,
             "recovery_time_soft" => options.recovery_soft_s = seconds()?,
@@ -131,7 +132,7 @@ fn options(arguments: &Arguments) -> anyhow::Result<ServeOptions> {
             _ if host::faults::is_one(key) => host::faults::set_at_start(&options.faults, key, value)?,
             _ => {
                 bail!(
-                    "option '{key}' is unknown; known are abort_recov, accept_old_store, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N, \
+                    "option '{key}' is unknown; known are abort_recov, abort_recov_mdt, accept_old_store, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N, \
                      fail_loc=N, fail_val=N, fail_err=N"
                 );
             }

@@ -133,6 +133,7 @@ fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
         | Call::MkdirOn { parent, .. }
         | Call::Symlink { parent, .. }
         | Call::Unlink { parent, .. }
+        | Call::RemoveEntry { parent, .. }
         | Call::Rmdir { parent, .. } => SmallVec::from_slice(&[parent]),
         Call::Link { ino, new_parent, .. } => SmallVec::from_slice(&[ino, new_parent]),
         Call::Rename { parent, new_parent, .. } => SmallVec::from_slice(&[parent, new_parent]),

@@ -85,6 +85,7 @@ fn names(call: &Call) -> SmallVec<[(u64, Bytes); 2]> {
         | Call::MkdirOn { parent, name, .. }
         | Call::Symlink { parent, name, .. }
         | Call::Unlink { parent, name }
+        | Call::RemoveEntry { parent, name }
         | Call::Rmdir { parent, name }
         | Call::Link { new_parent: parent, new_name: name, .. } => SmallVec::from_iter([(*parent, name.clone())]),
         Call::Rename { parent, name, new_parent, new_name, .. } => {

@@ -61,6 +61,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::Mknod { parent, name, mode, rdev } => namespace::mknod(cx, *parent, name, *mode, *rdev),
         Call::Mkdir { parent, name, mode } => namespace::mkdir(cx, *parent, name, *mode),
         Call::MkdirOn { parent, name, mode, mdt } => namespace::mkdir_on(cx, *parent, name, *mode, *mdt),
+        Call::RemoveEntry { parent, name } => namespace::remove_entry(cx, *parent, name),
         Call::Symlink { parent, name, target } => namespace::symlink(cx, *parent, name, target),
         Call::Unlink { parent, name } => namespace::unlink(cx, *parent, name, false),
         Call::Rmdir { parent, name } => namespace::unlink(cx, *parent, name, true),

@@ -238,11 +238,39 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     let reported = local_opens::reported(cx, parent, name, Step::Removal);
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let asked = NameRequest::now(w, parent, name);
-        let change = UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, reported };
+        let change = UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, reported, entry_only: false };
         Request::new(&op.change(None, Reint::Unlink(change)))
             .touching_name(&w.nodes, parent, name)
             .then_learn(move |w, rep, reply| removed(w, &asked, rep, reply.number))
     })?;
+    Ok(Answer::Done)
+}
+
+/// `RemoveEntry`. The kernel does not see that a name is removed, so it is told.
+pub(crate) fn remove_entry(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
+    let parent_fid = walk(cx, parent)?;
+    names::check(name)?;
+    writable(cx)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    if !cx.began(Step::Main) {
+        takes_part(cx, dest)?;
+    }
+    cx.changing(Step::Changing(0), parent);
+    hide(cx, &[parent])?;
+    metadata_write_back::before_cross_change(cx)?;
+    cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
+        let asked = NameRequest::now(w, parent, name);
+        let change =
+            UnlinkOp { parent: parent_fid, name: name.clone(), rmdir: false, reported: None, entry_only: true };
+        Request::new(&op.change(None, Reint::Unlink(change))).touching_name(&w.nodes, parent, name).then_learn(
+            move |w, rep, reply| {
+                let epochs = asked.epochs(w, rep, reply.number, None);
+                let version = version(w, rep, asked.parent);
+                w.nodes.changed_name(asked.parent, &asked.name, None, epochs, version);
+            },
+        )
+    })?;
+    forget_entry(cx.w, parent, name);
     Ok(Answer::Done)
 }
 

@@ -320,6 +320,7 @@ impl Values<'_> {
                 name: self.name(),
                 rmdir: self.bool(),
                 reported: self.bool().then(|| self.fid()),
+                entry_only: self.bool(),
             }),
             4 => Reint::Rename(RenameOp {
                 source_parent: self.fid(),
@@ -507,7 +508,13 @@ impl Values<'_> {
                 BatchReq { changes: changes.into(), returns_credits: false }.encode_to_vec()
             }
             Opcode::CrossSession => {
-                CrossSessionReq { mdt: self.rng.below(3) as u32, session: self.n(), instance: self.n() }.encode_to_vec()
+                let (mdt, session, instance) = (self.rng.below(3) as u32, self.n(), self.n());
+                CrossSessionReq { mdt, session, instance, losses: self.u(), known_losses: self.u() }.encode_to_vec()
+            }
+            Opcode::CrossOrphans => {
+                let attempts = (0..self.rng.below(5)).map(|_| self.attempt()).collect();
+                let losses = vec![TargetLosses { mdt: self.rng.below(3) as u32, losses: self.u() }];
+                CrossOrphansReq { losses, attempts }.encode_to_vec()
             }
             Opcode::CrossPrepare => CrossPrepareReq {
                 session: self.n(),
@@ -516,6 +523,8 @@ impl Values<'_> {
                 age_mdt: self.u(),
                 part: self.opt(|v| v.part()),
                 members: (0..self.rng.below(3)).map(|_| self.u()).collect(),
+                losses: vec![self.u()],
+                coordinator_losses: self.u(),
             }
             .encode_to_vec(),
             Opcode::CrossTell => {
@@ -647,6 +656,7 @@ impl Values<'_> {
                 start: self.n(),
                 replace: self.bool(),
                 replaced: self.n() as u32,
+                losses: self.u(),
             }
             .encode_to_vec(),
             Opcode::MgsSetParam if self.bool() => SetParamReq {
@@ -667,6 +677,7 @@ impl Values<'_> {
                 start: self.n(),
                 replace: self.bool(),
                 replaced: self.n() as u32,
+                losses: self.u(),
             }
             .encode_to_vec(),
             Opcode::MgsConfigGet => ConfigGetReq { fsname: self.text() }.encode_to_vec(),
@@ -683,6 +694,10 @@ impl Values<'_> {
                 osts: vec![0, self.u()],
             }
             .encode_to_vec(),
+            Opcode::MgsTargetLost => {
+                let target = format!("evil{}-MDT{:04x}", self.rng.below(100), self.rng.below(70_000));
+                TargetLostReq { target: if self.bool() { target } else { self.text() } }.encode_to_vec()
+            }
             Opcode::MgsSeqRange => SeqRangeReq {
                 target: self.text(),
                 allocated: vec![SequenceRange { start: self.n(), end: self.n(), mdt: self.u() }],

@@ -5,13 +5,17 @@ use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, cross, grants, tasks};
 use proto::msg::{ObjectRep, Resource, UnlinkOp};
 use proto::{Errno, Operation};
-use rules::access::EXECUTE;
+use rules::access::{Capability, EXECUTE, WRITE};
+use rules::mode::S_IFDIR;
 use rules::names;
-use target::{Cx, Reply, Stop};
+use target::{Cx, LogLevel, Reply, Stop};
 
 /// Executes an unlink or rmdir.
 pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp) -> Result<Reply, Stop> {
     let mut parent = Dir::find(cx, op.parent)?;
+    if op.entry_only {
+        return remove_entry(mdt, cx, change, op, parent);
+    }
     let removed = remove(mdt, cx, change, op, &mut parent)?;
     parent.write(cx);
     let reply = Reply::new(&ObjectRep {
@@ -23,6 +27,45 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp
     });
     mdt.removed(cx, &removed);
     Ok(reply)
+}
+
+/// Removes a name that leads to another metadata target, which takes no part: it is lost, or has no such object.
+fn remove_entry(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change<'_>,
+    op: &UnlinkOp,
+    mut dir: Dir,
+) -> Result<Reply, Stop> {
+    if !change.caller.capable(Capability::SysAdmin) {
+        return Err(Errno::EPERM.into());
+    }
+    let parent = &dir.node;
+    change.caller.need(&parent.inode, WRITE | EXECUTE)?;
+    names::check(&op.name)?;
+    if names::is_dot(&op.name) {
+        return Err(Errno::EINVAL.into());
+    }
+    let place = mdt.place_after(cx, &dir.pending, parent, &op.name)?;
+    let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
+    if entry.mdt.is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    let is_dir = cross::named(cx, entry).mode == S_IFDIR;
+    let tombstone = mdt.chain_continues(cx, &dir.pending, &place)?;
+    cx.note_version(0, parent.inode.version);
+    dir.claim(cx)?;
+    subjects::note(cx, &subjects::removed(op))?;
+
+    let line = format!("the name '{}' in {} is removed without its object", op.name.escape_ascii(), op.parent);
+    cx.log(LogLevel::Warn, line);
+    take_name(cx, &mut dir, (&place, tombstone), is_dir, change.now_ns);
+    dir.write(cx);
+    let parent_attr = Some(dir.node.inode.attr());
+    let locks = grants::grant(cx, &change.want, None, Some(op.parent));
+    mdt.entry_freed(place.key, tombstone);
+    cx.count(if is_dir { Operation::Rmdir } else { Operation::Unlink });
+    Ok(Reply::new(&ObjectRep { parent_attr, locks, ..ObjectRep::default() }))
 }
 
 /// A removed name. The caller passes it to [`Mdt::removed`].
@@ -64,19 +107,23 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     dir.claim(cx)?;
     child_is_free?;
 
-    let parent = &mut dir.node;
     subjects::note(cx, &subjects::removed(op))?;
     subjects::note_victim(cx, &child)?;
-    child.inode.links.remove(parent.fid(), &op.name);
+    child.inode.links.remove(dir.node.fid(), &op.name);
     // This may find a damaged record, and must come before the directory changes.
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
-    tree::remove_entry(cx, parent, &place, tombstone);
+    take_name(cx, dir, (&place, tombstone), is_dir, change.now_ns);
+    Ok(Removed { child, place, tombstone, gone })
+}
+
+/// Takes a name out of its directory.
+fn take_name(cx: &mut Cx<'_>, dir: &mut Dir, (place, tombstone): (&Place, bool), is_dir: bool, now_ns: i64) {
+    let parent = &mut dir.node;
+    tree::remove_entry(cx, parent, place, tombstone);
     if is_dir {
         tree::count_directories(cx, parent, -1);
     }
-    dir.entries_changed(change.now_ns);
-
-    Ok(Removed { child, place, tombstone, gone })
+    dir.entries_changed(now_ns);
 }
 
 /// What became of an object that lost a name.

@@ -8,7 +8,7 @@ fn create(fid: Fid, parent: Fid, name: &str, mode: u32) -> Reint {
 }
 
 fn remove(parent: Fid, name: &str, rmdir: bool) -> Reint {
-    Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, reported: None })
+    Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, reported: None, entry_only: false })
 }
 
 /// All locks that there are, under cookies from `first` on.

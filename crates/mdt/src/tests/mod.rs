@@ -161,7 +161,7 @@ impl World {
         name: &str,
         rmdir: bool,
     ) -> Result<Attr, Errno> {
-        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, reported: None });
+        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, reported: None, entry_only: false });
         self.reint_as(at, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
     }
 

@@ -521,8 +521,9 @@ fn who_removes_a_directory_hangs_on_those_who_emptied_it() {
         w.mknod(dir, "f");
     }
     w.mkdir(Fid::ROOT, "moved");
-    let rmdir =
-        |name: &str| Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: bytes(name), rmdir: true, reported: None });
+    let rmdir = |name: &str| {
+        Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: bytes(name), rmdir: true, reported: None, entry_only: false })
+    };
     let replace = Reint::Rename(RenameOp {
         source_parent: Fid::ROOT,
         source_name: bytes("moved"),

@@ -4,6 +4,9 @@
 //! `--writeconf`) adds it to the table. Later ones update its addresses and its instance, so that clients reconnect at once.
 //! The first target of a file system, of any kind, also adds the file system. The reply waits until the table is durable. A
 //! refusal has a message for the administrator who started the target.
+//!
+//! A metadata target that was declared lost for good ([`super::lost`]) is admitted again when it registers with the number
+//! of its losses: it then has dropped what it had of changes over several targets.
 
 use proto::msg::{Layout, RegisterRep, RegisterReq};
 use proto::{Errno, Nid, TargetKind, TargetName};
@@ -11,13 +14,15 @@ use schema::{FsRec, TargetRec};
 use target::{Cx, LogLevel, Reply, Request, Stop};
 
 use crate::Mgt;
-use crate::table::{FILE_SYSTEMS_MAX, FileSystem, NID_LEN_MAX, NIDS_MAX, TARGETS_MAX, Table};
+use crate::table::{FILE_SYSTEMS_MAX, FileSystem, NID_LEN_MAX, NIDS_MAX, TARGETS_MAX, Table, is_lost};
 
 /// Length of a store's identity, in bytes.
 const UUID_LEN: usize = 16;
 /// The most starts of a target between two registrations. A false claim of a higher count would make all later starts look like
 /// those of an older copy.
 const STARTS_BETWEEN: u64 = 1 << 20;
+/// The most losses between two registrations. A false claim of a higher count would leave none for the real ones.
+const LOSSES_BETWEEN: u32 = 1024;
 /// Greatest index of a target.
 const INDEX_MAX: u32 = 0xffff;
 
@@ -25,16 +30,18 @@ const INDEX_MAX: u32 = 0xffff;
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: RegisterReq = request.decode()?;
     let is_connected = cx.is_connected(&req.target);
-    let fsname = match check(&mgt.table, &req, is_connected) {
-        Ok(name) => name.fsname,
+    let TargetName { fsname, kind, .. } = match check(&mgt.table, &req, is_connected) {
+        Ok(name) => name,
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
             // A start that has ended in the meantime may be refused because a later one has registered: nothing to log.
             if cx.link().is_some_and(|link| mgt.registered.get(&req.target).is_none_or(|latest| link >= *latest)) {
                 cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
             }
-            let known_instance = if errno == Errno::ESTALE { known_instance(&mgt.table, &req.target) } else { 0 };
-            let body = RegisterRep { reason, known_instance, ..RegisterRep::default() };
+            let known = known(&mgt.table, &req.target);
+            let known_instance = known.filter(|_| errno == Errno::ESTALE).map_or(0, |known| known.instance);
+            let losses = known.filter(|_| errno == Errno::EPERM).map_or(0, |known| known.losses);
+            let body = RegisterRep { reason, known_instance, losses, ..RegisterRep::default() };
             return Ok(Reply { status: -errno.raw(), ..Reply::new(&body) });
         }
     };
@@ -51,14 +58,25 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         _ if req.replace && req.replaced == 0 => (count + 1, count + 1),
         _ => (req.replaced, count),
     };
-    let record =
-        TargetRec { uuid: req.target_uuid, nids: req.nids, instance: req.instance, start: req.start, replaced };
+    let admitted = if kind == TargetKind::Mdt { req.losses } else { 0 };
+    let record = TargetRec {
+        uuid: req.target_uuid,
+        nids: req.nids,
+        instance: req.instance,
+        start: req.start,
+        replaced,
+        losses: known.map_or(0, |known| known.losses).max(admitted),
+        admitted,
+    };
     if known == Some(&record) {
         return Ok(Reply::new(&RegisterRep { config_version: version, replaced, ..RegisterRep::default() }));
     }
     if let Some(lost) = known.filter(|_| !again) {
         let line = format!("'{}' takes the place of the target that was at {}", req.target, lost.nids.join(","));
         cx.log(LogLevel::Warn, line);
+    }
+    if known.is_some_and(is_lost) {
+        cx.log(LogLevel::Warn, format!("'{}', which was declared lost, is admitted again", req.target));
     }
 
     cx.put(&req.target, &record);
@@ -69,10 +87,10 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&RegisterRep { config_version, replaced, ..RegisterRep::default() }))
 }
 
-/// Whether the target is in the table.
-pub fn is_known(table: &Table, req: &RegisterReq) -> bool {
-    let name = req.target.parse::<TargetName>();
-    name.is_ok_and(|name| table.get(&name.fsname).is_some_and(|fs| fs.targets.contains_key(&req.target)))
+/// What the table has of a target.
+pub fn known<'a>(table: &'a Table, target: &str) -> Option<&'a TargetRec> {
+    let name: TargetName = target.parse().ok()?;
+    table.get(&name.fsname)?.targets.get(target)
 }
 
 /// Raises the version of a configuration that was just changed, and has it announced when the change is durable. The last step
@@ -97,6 +115,8 @@ pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
 /// | name known, an object target that replaces a lost one | accepted |
 /// | name known, same store, but a lower count of starts, or the same count for another start | `ESTALE`: an older copy |
 /// | name known, same store, but an impossibly high count of starts | `EINVAL` |
+/// | name known, same store, a metadata target that was declared lost more often than it was admitted | `EPERM` |
+/// | a metadata target with an impossibly high count of losses | `EINVAL` |
 /// | name known, same store | accepted |
 /// | name unknown, first registration | accepted |
 /// | name unknown, but the target has registered before | `ENOENT`: the wrong MGS, or one that was made again |
@@ -126,6 +146,7 @@ fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetN
     if let Some(nid) = req.nids.iter().find(|nid| nid.len() > NID_LEN_MAX || nid.parse::<Nid>().is_err()) {
         return invalid(format!("'{}' is not an address; expected HOST:PORT or unix:PATH", printable(nid)));
     }
+    let is_mdt = name.kind == TargetKind::Mdt;
     let none = FileSystem::default();
     let fs = table.get(&name.fsname).unwrap_or(&none);
     match fs.targets.get(&req.target) {
@@ -141,6 +162,21 @@ fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetN
                 "'{name}' counts {} starts, and {} when it registered last: more than {STARTS_BETWEEN} between the two cannot be; if its \
              store is right, make the configuration anew with 'adamant tune --writeconf' on all targets, the MGT too",
                 req.instance, known.instance
+            ))
+        }
+        Some(known) if known.uuid == req.target_uuid && is_mdt && req.losses < known.losses => Err((
+            Errno::EPERM,
+            format!(
+                "'{name}' was declared lost with 'lctl abort_recovery_mdt', and the other metadata targets settled without it the \
+                 changes over several targets that were under way; to admit it again, start it once with '-o abort_recov_mdt', \
+                 and check the file system with lfsck"
+            ),
+        )),
+        known if is_mdt && req.losses.saturating_sub(known.map_or(0, |known| known.losses)) > LOSSES_BETWEEN => {
+            let known = known.map_or(0, |known| known.losses);
+            invalid(format!(
+                "'{name}' counts {} losses, and this MGS {known}: more than {LOSSES_BETWEEN} that it does not know cannot be",
+                req.losses
             ))
         }
         Some(known) if known.uuid == req.target_uuid => Ok(name),
@@ -198,12 +234,7 @@ fn is_older(known: &TargetRec, req: &RegisterReq) -> bool {
     req.instance < known.instance || req.instance == known.instance && other_start
 }
 
-fn known_instance(table: &Table, target: &str) -> u64 {
-    let fs = target.rsplit_once('-').and_then(|(fsname, _)| table.get(fsname));
-    fs.and_then(|fs| fs.targets.get(target)).map_or(0, |known| known.instance)
-}
-
 /// Text from a peer, made safe for a message: short and without control characters.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
 }

@@ -1,5 +1,6 @@
 //! Stories about a management target.
 
+mod lost;
 mod world;
 
 use proto::msg::{Pool, RegisterReq, SeqRangeRep, SeqRangeReq, SequenceRange, SetPoolKind};

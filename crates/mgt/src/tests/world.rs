@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use prost::Message;
 use proto::msg::{
     Config, ConfigGetReq, Param, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq, SetPoolKind,
-    SetPoolRep, SetPoolReq,
+    SetPoolRep, SetPoolReq, TargetLostRep, TargetLostReq,
 };
 use proto::{Errno, Frame, Opcode};
 use rpc::client::{Outgoing, RequestId};
@@ -101,6 +101,33 @@ impl World {
         let rep: RegisterRep = frame.decode().unwrap();
         assert_eq!((frame.header.status, rep.reason.as_str()), (0, ""));
         rep.replaced
+    }
+
+    /// Registers a target that was declared lost: it is refused, with the number of its losses.
+    pub(super) fn is_refused(&mut self, node: usize, req: &RegisterReq) -> u32 {
+        let id = self.send(node, Opcode::MgsRegister, req);
+        let frame = self.answer(node, id);
+        let rep: RegisterRep = frame.decode().unwrap();
+        assert_eq!(Errno::from_status(frame.header.status), Err(Errno::EPERM));
+        for word in [&req.target, "lctl abort_recovery_mdt", "-o abort_recov_mdt", "lfsck"] {
+            assert!(rep.reason.contains(word), "{}", rep.reason);
+        }
+        rep.losses
+    }
+
+    /// Declares that a target is lost.
+    pub(super) fn declare_lost(&mut self, node: usize, target: &str) -> Result<(), (Errno, String)> {
+        let id = self.send(node, Opcode::MgsTargetLost, &TargetLostReq { target: target.into() });
+        let frame = self.answer(node, id);
+        let reason = frame.decode::<TargetLostRep>().unwrap_or_default().reason;
+        Errno::from_status(frame.header.status).map_err(|errno| (errno, reason))
+    }
+
+    /// How often a target of `fs` was declared lost, and whether it is lost.
+    pub(super) fn losses(&mut self, node: usize, target: &str) -> (u32, bool) {
+        let config = self.config(node, "fs").unwrap();
+        let entry = config.targets.iter().find(|entry| entry.target == target).unwrap();
+        (entry.losses, entry.is_lost)
     }
 
     pub(super) fn config(&mut self, node: usize, fsname: &str) -> Result<Config, Errno> {

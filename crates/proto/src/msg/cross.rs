@@ -37,6 +37,18 @@ pub struct CrossPart {
     pub answer: Option<CrossAnswer>,
 }
 
+impl CrossPart {
+    /// The objects that it changes, and the directories of names that it changes.
+    pub fn objects(&self) -> Vec<Fid> {
+        let object = |act: &CrossAct| match act.act.as_ref()? {
+            Act::Name(act) => Some(act.name.parent),
+            Act::Make(act) => Some(act.fid),
+            Act::Links(act) => Some(act.fid),
+        };
+        self.acts.iter().filter_map(object).collect()
+    }
+}
+
 /// A step of a part.
 #[derive(Clone, PartialEq, Message)]
 pub struct CrossAct {
@@ -282,11 +294,55 @@ pub struct CrossSessionReq {
     /// The random number of the coordinator's start.
     #[prost(fixed64, tag = "3")]
     pub instance: u64,
+    /// How often the coordinator was declared lost and then admitted again.
+    #[prost(uint32, tag = "4")]
+    pub losses: u32,
+    /// How often the participant was declared lost, as far as the coordinator has settled it.
+    #[prost(uint32, tag = "5")]
+    pub known_losses: u32,
 }
 
-/// Body of the reply to `CrossSession`: what the participant has durably of the coordinator's attempts.
+/// Body of the reply to `CrossSession`, also of an error reply. Errors: `EPERM` if the coordinator was declared lost and not
+/// admitted since, `EAGAIN` if the participant was, or if one of them has to settle a loss of the other first. What the participant has durably of the coordinator's attempts.
 #[derive(Clone, PartialEq, Message)]
 pub struct CrossSessionRep {
+    /// Attempts that it has prepared.
+    #[prost(message, repeated, tag = "1")]
+    pub prepared: Vec<CrossAttempt>,
+    /// Attempts that it has applied.
+    #[prost(message, repeated, tag = "2")]
+    pub done: Vec<CrossAttempt>,
+    /// How often it was declared lost and then admitted again.
+    #[prost(uint32, tag = "3")]
+    pub losses: u32,
+}
+
+/// Body of `CrossOrphans`, from one participant to another: what has it of these attempts? Their coordinator was declared lost.
+/// Errors: `EAGAIN` if the other one does not know a lost target yet.
+#[derive(Clone, PartialEq, Message)]
+pub struct CrossOrphansReq {
+    /// All losses that the participant has settled. The other one settles them, too, before it answers.
+    #[prost(message, repeated, tag = "1")]
+    pub losses: Vec<TargetLosses>,
+    /// The attempts.
+    #[prost(message, repeated, tag = "2")]
+    pub attempts: Vec<CrossAttempt>,
+}
+
+/// A metadata target that was declared lost.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct TargetLosses {
+    /// Its index.
+    #[prost(uint32, tag = "1")]
+    pub mdt: u32,
+    /// How often.
+    #[prost(uint32, tag = "2")]
+    pub losses: u32,
+}
+
+/// Body of the reply to `CrossOrphans`: what there is durably. Of attempts in neither list it has nothing, and never will.
+#[derive(Clone, PartialEq, Message)]
+pub struct CrossOrphansRep {
     /// Attempts that it has prepared.
     #[prost(message, repeated, tag = "1")]
     pub prepared: Vec<CrossAttempt>,
@@ -316,6 +372,12 @@ pub struct CrossPrepareReq {
     /// Indices of all participants.
     #[prost(uint32, repeated, tag = "6")]
     pub members: Vec<u32>,
+    /// How often each of them was declared lost, as the coordinator knows.
+    #[prost(uint32, repeated, tag = "7")]
+    pub losses: Vec<u32>,
+    /// How often the coordinator was declared lost and then admitted again.
+    #[prost(uint32, tag = "8")]
+    pub coordinator_losses: u32,
 }
 
 /// Body of the reply to `CrossPrepare`: the participant's vote. The part is prepared, durably, unless `busy`, `errno`

@@ -429,6 +429,11 @@ pub struct UnlinkOp {
     /// cache meanwhile. If the name leads to another object, the server first revokes this client's own lock on that.
     #[prost(message, optional, tag = "4")]
     pub reported: Option<Fid>,
+    /// Only the name is removed (`lfs rm_entry`): its object is on another metadata target, which takes no part. For those
+    /// who may administer the system. `EINVAL`: the object is on this target. Since version 0.3.0; earlier ones would remove
+    /// the object, too.
+    #[prost(bool, tag = "5")]
+    pub entry_only: bool,
 }
 
 /// See [`Reint::Rename`].

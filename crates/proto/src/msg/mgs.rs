@@ -5,7 +5,7 @@ use prost::{Enumeration, Message};
 /// Body of `MgsRegister`, sent by a target when it starts.
 ///
 /// Errors, each with a reason in the reply: `EADDRINUSE` if another store is registered under the name, `ESTALE` if the
-/// store is an older copy.
+/// store is an older copy, `EPERM` if the target was declared lost and has not been admitted since.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterReq {
     /// Full name of the target, such as `adamant-OST0001`.
@@ -33,6 +33,9 @@ pub struct RegisterReq {
     /// [`RegisterRep::replaced`] of an earlier reply. Since version 0.2.0.
     #[prost(uint32, tag = "141")]
     pub replaced: u32,
+    /// A metadata target: how often it was declared lost for good and then admitted again. Since version 0.3.0.
+    #[prost(uint32, tag = "160")]
+    pub losses: u32,
 }
 
 /// Body of the reply to `MgsRegister`, also of an error reply.
@@ -51,6 +54,26 @@ pub struct RegisterRep {
     /// then, including this one. Otherwise 0. Since version 0.2.0.
     #[prost(uint32, tag = "140")]
     pub replaced: u32,
+    /// With `EPERM`: how often the target was declared lost. Otherwise 0. Since version 0.3.0.
+    #[prost(uint32, tag = "160")]
+    pub losses: u32,
+}
+
+/// Body of `MgsTargetLost`: an administrator declares that a metadata target is lost for good. Since version 0.3.0.
+#[derive(Clone, PartialEq, Message)]
+pub struct TargetLostReq {
+    /// Full name of the target, such as `adamant-MDT0001`.
+    #[prost(string, tag = "1")]
+    pub target: String,
+}
+
+/// Body of the reply to `MgsTargetLost`, also of an error reply. Errors: `ENOENT` if there is no such target, `EINVAL` if it
+/// is not a metadata target, `EBUSY` if it is connected.
+#[derive(Clone, PartialEq, Message)]
+pub struct TargetLostRep {
+    /// Why it was refused and what to do, for a person.
+    #[prost(string, tag = "1")]
+    pub reason: String,
 }
 
 /// Body of `MgsConfigGet`. The MGS then notifies the requester of changes with `MgsConfigChanged` while the connection
@@ -74,6 +97,12 @@ pub struct TargetEntry {
     /// Number of times that it was started. A client that sees a new number reconnects at once.
     #[prost(uint64, tag = "3")]
     pub instance: u64,
+    /// How often it was declared lost for good. Since version 0.3.0.
+    #[prost(uint32, tag = "160")]
+    pub losses: u32,
+    /// It was declared lost and has not been admitted since. Since version 0.3.0.
+    #[prost(bool, tag = "161")]
+    pub is_lost: bool,
 }
 
 /// A persistent parameter.

@@ -36,6 +36,9 @@ declare! {
             /// Lists changes over several metadata targets whose outcome is not known here, each with the targets that it waits for.
             /// Only what needs the same names or objects waits for them
             ChangesInDoubt = text("changes_in_doubt").usually("empty").only(&[Component::Mdt]);
+            /// Lists changes that were under way with a metadata target when it was declared lost (`lctl abort_recovery_mdt`), each
+            /// with what is known of its objects. They may not fit together: check the file system
+            ChangesOfLost = text("changes_of_lost").usually("empty").only(&[Component::Mdt]);
             /// Identity of the target
             Uuid = text("uuid");
         }

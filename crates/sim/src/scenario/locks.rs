@@ -244,7 +244,7 @@ async fn removed(cx: RawContext) -> Outcome {
     let holds = locks(&remover, &inode(LockMode::Ex, 1)).await?;
     let waits = asks(&waiter, &inode(LockMode::Pr, 1));
     is_asked_for(&remover, &holds).await?;
-    let unlink = UnlinkOp { parent, name: name("f"), rmdir: false, reported: Some(fid) };
+    let unlink = UnlinkOp { parent, name: name("f"), rmdir: false, reported: Some(fid), entry_only: false };
     let change = ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(Reint::Unlink(unlink)) };
     let plain = remover.request(Opcode::MdsReint, &change);
     let reply = remover.call(Frame { header: Header { tag: Tag(1), ..plain.header }, ..plain }).await?;

@@ -134,7 +134,7 @@ fn settled() -> Vec<Act> {
 }
 
 fn remove(parent: Fid, name: &'static str, rmdir: bool) -> ReintReq {
-    let op = UnlinkOp { parent, name: Bytes::from_static(name.as_bytes()), rmdir, reported: None };
+    let op = UnlinkOp { parent, name: Bytes::from_static(name.as_bytes()), rmdir, reported: None, entry_only: false };
     ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(Reint::Unlink(op)) }
 }
 

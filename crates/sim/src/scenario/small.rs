@@ -146,7 +146,7 @@ fn create(fid: Fid, parent: Fid, at: &str, mode: u32) -> Reint {
 }
 
 fn remove(parent: Fid, at: &str, rmdir: bool) -> Reint {
-    Reint::Unlink(UnlinkOp { parent, name: name(at), rmdir, reported: None })
+    Reint::Unlink(UnlinkOp { parent, name: name(at), rmdir, reported: None, entry_only: false })
 }
 
 fn set(fid: Fid, valid: u32, op: SetattrOp) -> Reint {

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Attempt, Member};
+use super::{Attempt, Has, Member};
 
 /// Why an attempt has ended without effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -104,14 +104,6 @@ enum Phase {
         /// It is committed, but not carried out yet.
         decided: bool,
     },
-}
-
-/// What a participant has of an attempt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Has {
-    Prepared,
-    Done,
-    Nothing,
 }
 
 impl Coordinator {
@@ -266,6 +258,21 @@ impl Coordinator {
         self.entries.insert(attempt, Entry { members: members.to_vec(), phase });
     }
 
+    /// A participant is lost for good. It counts as one that had prepared what is in doubt, and that has applied and
+    /// forgotten what is committed. Its session has ended, so what it has not voted on was given up.
+    pub(crate) fn lost(&mut self, attempt: Attempt, member: Member) {
+        if let Some(Phase::Done { .. }) = self.phase(attempt) {
+            self.forgotten(member, attempt);
+            return;
+        }
+        let Some(Entry { members, phase }) = self.entries.get_mut(&attempt) else { return };
+        members.retain(|of| *of != member);
+        if let Phase::Staged { votes, .. } | Phase::InDoubt { votes, .. } = phase {
+            votes.remove(&member);
+        }
+        self.commit_if_ready(attempt);
+    }
+
     /// A client replays the change and proves that it was answered: it is committed, whatever participants have said so
     /// far. Returns whether it was in doubt; if so, [`Todo::Commit`] follows, for the second time if reports had ended
     /// the doubt but the commit is put off.
@@ -313,7 +320,8 @@ impl Coordinator {
         self.entries.get_mut(&attempt).map(|entry| &mut entry.phase)
     }
 
-    fn attempts_with(&self, member: Member) -> Vec<Attempt> {
+    /// The attempts in which this participant takes part.
+    pub(crate) fn attempts_with(&self, member: Member) -> Vec<Attempt> {
         let with = self.entries.iter().filter(|(_, entry)| entry.members.contains(&member));
         with.map(|(attempt, _)| *attempt).collect()
     }
@@ -481,6 +489,53 @@ mod tests {
                 coordinator.report(P, prepared, done);
                 assert_eq!(todos(&mut coordinator), wanted, "{phase}: prepared {prepared:?}, done {done:?}");
             }
+        }
+    }
+
+    /// In each phase: what is done at once when `P` is lost for good, whose session had ended before.
+    #[test]
+    fn a_lost_participant_counts_as_one_that_had_prepared() {
+        let forget_other = vec![Todo::Tell(OTHER, A, Outcome::Forget)];
+        let table = [
+            ("unknown", vec![]),
+            ("staged", vec![]),
+            ("committing", vec![]),
+            ("aborting", vec![]),
+            ("done", forget_other.clone()),
+            ("done after a restart", forget_other.clone()),
+            ("applied", vec![]),
+            ("in doubt", vec![Todo::Commit(A)]),
+        ];
+        for (phase, wanted) in table {
+            let mut coordinator = in_phase(phase);
+            coordinator.lost(A, P);
+            assert_eq!(todos(&mut coordinator), wanted, "{phase}");
+            assert!(!coordinator.waits_for(A).contains(&P), "{phase}");
+            if phase == "committing" {
+                coordinator.committed(A);
+                assert_eq!(todos(&mut coordinator), [Todo::Tell(OTHER, A, Outcome::Commit)]);
+                coordinator.done_durable(A);
+                coordinator.applied(OTHER, A);
+                assert_eq!(todos(&mut coordinator), forget_other);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_change_whose_participants_are_all_lost() {
+        for done in [false, true] {
+            let mut coordinator = Coordinator::default();
+            coordinator.load(A, &[P, OTHER], done);
+            coordinator.lost(A, P);
+            assert_eq!(todos(&mut coordinator), []);
+            coordinator.lost(A, OTHER);
+            if !done {
+                assert_eq!(todos(&mut coordinator), [Todo::Commit(A)]);
+                coordinator.committed(A);
+                coordinator.done_durable(A);
+            }
+            assert_eq!(todos(&mut coordinator), [Todo::DropDone(A)]);
+            assert!(coordinator.is_idle());
         }
     }
 

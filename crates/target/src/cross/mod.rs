@@ -8,9 +8,9 @@
 //! - [`coordinator`]: the attempts of this target's own changes;
 //! - [`participant`]: the attempts of other targets' changes that have a part here.
 //!
-//! They do no I/O, know no store and no clock. The machine (`run`, `peers`, `steps`) feeds them events, in the order in which they happen, and
-//! carries out what they ask for (`poll`). Records are the machine's: it writes and removes them, says when that is
-//! durable, and loads the tables from them at start.
+//! They do no I/O, know no store and no clock. The machine (`run`, `peers`, `steps`, `losses`) feeds them events, in the
+//! order in which they happen, and carries out what they ask for (`poll`). Records are the machine's: it writes and
+//! removes them, says when that is durable, and loads the tables from them at start.
 //!
 //! # Example
 //! ```text
@@ -39,6 +39,7 @@
 
 pub(crate) mod coordinator;
 pub(crate) mod keys;
+mod losses;
 pub(crate) mod participant;
 mod peers;
 pub(crate) mod run;
@@ -68,3 +69,14 @@ pub(crate) struct Age {
 
 /// Index of an MDT.
 pub(crate) type Member = u32;
+
+/// What a participant has, durably, of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Has {
+    /// It has prepared its part.
+    Prepared,
+    /// It has applied its part.
+    Done,
+    /// Neither.
+    Nothing,
+}

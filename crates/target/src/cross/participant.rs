@@ -11,10 +11,23 @@
 //! A coordinator may tell the same thing again, in a later session. An attempt that is not known here was never
 //! prepared or is durably gone, so that the answer is the same. What no coordinator says (abort after commit, commit
 //! after abort, forget before commit) is dropped.
+//!
+//! # A coordinator that is lost for good
+//! The participants that survive ask each other what they have of its attempts, and each decides for itself, as the
+//! coordinator would have:
+//!
+//! | here | the others | what follows |
+//! |---|---|---|
+//! | `Prepared` | one has nothing | aborted |
+//! | `Prepared` | all have it prepared or done | committed |
+//! | `Done`, durable | none has it prepared only | forgotten |
+//!
+//! Who has nothing never will have: the loss is durable there, and nothing is taken from the lost target any more. Done
+//! records stay until all have applied their parts, so nobody finds nothing there of what another one has committed.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Attempt, Member};
+use super::{Attempt, Has, Member};
 
 /// What the machine has to do for the participant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -42,6 +55,8 @@ pub(crate) enum Todo {
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(crate) struct Participant {
     phases: BTreeMap<Attempt, Phase>,
+    /// The attempts of lost coordinators, with what the other participants that survive have of them.
+    orphans: BTreeMap<Attempt, BTreeMap<Member, Option<Has>>>,
     todos: VecDeque<Todo>,
 }
 
@@ -108,6 +123,7 @@ impl Participant {
     pub(crate) fn done_durable(&mut self, attempt: Attempt) {
         if self.phase(attempt) == Some(Phase::Done { durable: false }) {
             self.go(attempt, Phase::Done { durable: true }, Todo::Applied(attempt));
+            self.decide(attempt);
         }
     }
 
@@ -115,6 +131,7 @@ impl Participant {
     pub(crate) fn prepared_gone(&mut self, attempt: Attempt) {
         if self.phase(attempt) == Some(Phase::Dropping) {
             self.phases.remove(&attempt);
+            self.orphans.remove(&attempt);
             self.todos.extend([Todo::Release(attempt), Todo::Gone(attempt)]);
         }
     }
@@ -123,6 +140,7 @@ impl Participant {
     pub(crate) fn done_gone(&mut self, attempt: Attempt) {
         if self.phase(attempt) == Some(Phase::Forgetting) {
             self.phases.remove(&attempt);
+            self.orphans.remove(&attempt);
             self.todos.push_back(Todo::Gone(attempt));
         }
     }
@@ -132,20 +150,106 @@ impl Participant {
         self.phases.insert(attempt, if done { Phase::Done { durable: true } } else { Phase::Prepared });
     }
 
+    /// The coordinator of the attempt is lost for good; that is durable, and so is all that came before. `others`: the
+    /// other participants that survive.
+    pub(crate) fn orphaned(&mut self, attempt: Attempt, others: impl IntoIterator<Item = Member>) {
+        self.orphans.insert(attempt, others.into_iter().map(|member| (member, None)).collect());
+        self.decide(attempt);
+    }
+
+    /// Another participant of an orphaned attempt says what it has of it.
+    pub(crate) fn other_has(&mut self, member: Member, attempt: Attempt, has: Has) {
+        let other = self.orphans.get_mut(&attempt).and_then(|others| others.get_mut(&member));
+        if let Some(known) = other {
+            *known = Some(has);
+            self.decide(attempt);
+        }
+    }
+
+    /// Another participant is lost, too. It counts as one that had prepared everything, and is not asked. Those that had the
+    /// attempt prepared are asked again: the lost one may have told them that it had nothing.
+    pub(crate) fn other_lost(&mut self, member: Member, attempt: Attempt) {
+        let Some(others) = self.orphans.get_mut(&attempt) else { return };
+        if others.remove(&member).is_none() {
+            return;
+        }
+        for has in others.values_mut().filter(|has| **has == Some(Has::Prepared)) {
+            *has = None;
+        }
+        self.decide(attempt);
+    }
+
+    /// What is to be asked: the attempts of each other participant, first those that hold keys here.
+    pub(crate) fn questions(&self) -> BTreeMap<Member, Vec<Attempt>> {
+        let mut questions: BTreeMap<Member, Vec<Attempt>> = BTreeMap::new();
+        let is_done = |attempt: &Attempt| matches!(self.phase(*attempt), Some(Phase::Done { .. }));
+        let (done, prepared): (Vec<_>, Vec<_>) = self.orphans.iter().partition(|(attempt, _)| is_done(attempt));
+        for (attempt, others) in prepared.into_iter().chain(done) {
+            let awaited = |has: &Option<Has>| match self.phase(*attempt) {
+                Some(Phase::Prepared) => has.is_none(),
+                Some(Phase::Done { .. }) => matches!(has, None | Some(Has::Prepared)),
+                _ => false,
+            };
+            for (member, _) in others.iter().filter(|(_, has)| awaited(has)) {
+                questions.entry(*member).or_default().push(*attempt);
+            }
+        }
+        questions
+    }
+
+    /// Whether an attempt of a lost coordinator is not settled.
+    pub(crate) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    /// The participants on which it depends whether an attempt of a lost coordinator is committed, as far as they have
+    /// not said so; `None` if its coordinator is not lost.
+    pub(crate) fn waits_for(&self, attempt: Attempt) -> Option<Vec<Member>> {
+        let others = self.orphans.get(&attempt)?;
+        Some(others.iter().filter(|(_, has)| has.is_none()).map(|(member, _)| *member).collect())
+    }
+
+    fn decide(&mut self, attempt: Attempt) {
+        let (Some(others), Some(phase)) = (self.orphans.get(&attempt), self.phase(attempt)) else { return };
+        let all = |right: fn(Has) -> bool| others.values().all(|has| has.is_some_and(right));
+        match phase {
+            Phase::Prepared if others.values().any(|has| *has == Some(Has::Nothing)) => self.abort(attempt),
+            Phase::Prepared if all(|_| true) => self.commit(attempt),
+            Phase::Done { durable: true } if all(|has| has != Has::Prepared) => self.forget(attempt),
+            _ => {}
+        }
+    }
+
     /// What this target has, durably, of a coordinator's attempts: prepared ones and done ones. To be asked when all
-    /// `Prepare`s of its earlier session have been dropped, and everything in memory is durable. A record counts until
-    /// its removal is known to be durable.
+    /// `Prepare`s of its earlier session have been dropped, and the prepared records that there were then are durable. A
+    /// record counts until its removal is known to be durable; what is applied, but not durably, counts as prepared. Attempts
+    /// from before a loss of the coordinator are not its any more: if it is admitted again, it has forgotten them.
     pub(crate) fn report(&self, coordinator: Member) -> (Vec<Attempt>, Vec<Attempt>) {
-        let from = Attempt { mdt: coordinator, instance: 0, serial: 0 };
-        let till = Attempt { mdt: coordinator, instance: u64::MAX, serial: u64::MAX };
         let (mut prepared, mut done) = (Vec::new(), Vec::new());
-        for (attempt, phase) in self.phases.range(from..=till) {
-            match phase {
-                Phase::Prepared | Phase::Applying | Phase::Dropping => prepared.push(*attempt),
-                Phase::Done { .. } | Phase::Forgetting => done.push(*attempt),
+        for attempt in self.attempts_of(coordinator).into_iter().filter(|attempt| !self.orphans.contains_key(attempt)) {
+            match self.phases[&attempt] {
+                Phase::Done { durable: true } | Phase::Forgetting => done.push(attempt),
+                Phase::Prepared | Phase::Applying | Phase::Dropping | Phase::Done { .. } => prepared.push(attempt),
             }
         }
         (prepared, done)
+    }
+
+    /// What another participant is told of an attempt whose coordinator is lost. One that is being dropped counts as gone:
+    /// if a crash brings it back, the other one has nothing, or a crash has brought it back there, too.
+    pub(crate) fn remains(&self, attempt: Attempt) -> Has {
+        match self.phase(attempt) {
+            Some(Phase::Prepared | Phase::Applying | Phase::Done { durable: false }) => Has::Prepared,
+            Some(Phase::Done { durable: true } | Phase::Forgetting) => Has::Done,
+            Some(Phase::Dropping) | None => Has::Nothing,
+        }
+    }
+
+    /// The attempts of a coordinator of which there is a record.
+    pub(crate) fn attempts_of(&self, coordinator: Member) -> Vec<Attempt> {
+        let from = Attempt { mdt: coordinator, instance: 0, serial: 0 };
+        let till = Attempt { mdt: coordinator, instance: u64::MAX, serial: u64::MAX };
+        self.phases.range(from..=till).map(|(attempt, _)| *attempt).collect()
     }
 
     /// Whether there is a record of the attempt, durable or not, or its removal is not durable yet.
@@ -160,7 +264,6 @@ impl Participant {
     }
 
     /// All attempts of which there is a record.
-    #[cfg(test)]
     pub(crate) fn attempts(&self) -> impl Iterator<Item = Attempt> + '_ {
         self.phases.keys().copied()
     }
@@ -230,16 +333,85 @@ mod tests {
         }
     }
 
+    /// What each of two other participants says of an attempt whose coordinator is lost, and what follows here.
+    #[test]
+    fn participants_decide_without_their_coordinator() {
+        use Has::{Done, Nothing, Prepared};
+        let way: [fn(&mut Participant, Attempt); 4] =
+            [Participant::prepared, Participant::commit, Participant::applied, Participant::done_durable];
+        let (apply, drop) = (Some(Todo::Apply(A)), Some(Todo::DropPrepared(A)));
+        let table = [
+            ("prepared", after(&way[..1]), [Prepared, Prepared], apply),
+            ("prepared", after(&way[..1]), [Prepared, Done], apply),
+            ("prepared", after(&way[..1]), [Prepared, Nothing], drop),
+            ("prepared", after(&way[..1]), [Nothing, Done], drop),
+            ("applying", after(&way[..2]), [Prepared, Prepared], None),
+            ("not durably done", after(&way[..3]), [Done, Done], None),
+            ("done", after(&way), [Done, Prepared], None),
+            ("done", after(&way), [Done, Done], Some(Todo::DropDone(A))),
+            ("done", after(&way), [Nothing, Done], Some(Todo::DropDone(A))),
+        ];
+        for (phase, mut participant, [first, second], wanted) in table {
+            participant.orphaned(A, [1, 2]);
+            participant.other_has(1, A, first);
+            participant.other_has(7, A, Nothing);
+            if wanted != drop {
+                assert_eq!(todos(&mut participant), [], "{phase}: the other one is to be heard");
+            }
+            participant.other_has(2, A, second);
+            assert_eq!(todos(&mut participant), Vec::from_iter(wanted), "{phase}: {first:?}, {second:?}");
+        }
+    }
+
+    #[test]
+    fn participants_ask_until_all_is_settled() {
+        let mut participant = after(&[Participant::prepared]);
+        participant.orphaned(A, [1, 2]);
+        assert_eq!(participant.report(A.mdt), (vec![], vec![]), "it has forgotten the attempt");
+        assert_eq!(participant.questions(), BTreeMap::from([(1, vec![A]), (2, vec![A])]));
+        assert_eq!(participant.waits_for(A), Some(vec![1, 2]));
+        participant.other_has(1, A, Has::Prepared);
+        assert_eq!(participant.questions(), BTreeMap::from([(2, vec![A])]));
+        participant.other_lost(2, A);
+        assert_eq!(todos(&mut participant), [], "the lost one may have told the other one that it had nothing");
+        assert_eq!(participant.questions(), BTreeMap::from([(1, vec![A])]));
+        participant.other_has(2, A, Has::Nothing);
+        participant.other_has(1, A, Has::Prepared);
+        assert_eq!(todos(&mut participant), [Todo::Apply(A)], "the lost one counts as prepared");
+        assert_eq!((participant.questions(), participant.remains(A)), (BTreeMap::new(), Has::Prepared));
+        participant.applied(A);
+        assert_eq!(participant.remains(A), Has::Prepared, "it is not durable");
+        participant.done_durable(A);
+        assert_eq!(participant.questions(), BTreeMap::from([(1, vec![A])]), "its done record is to be heard of");
+        assert_eq!(participant.remains(A), Has::Done);
+        participant.other_has(1, A, Has::Done);
+        participant.done_gone(A);
+        assert!(!participant.has_orphans() && !participant.has(A));
+    }
+
+    #[test]
+    fn alone_it_needs_to_ask_nobody() {
+        let mut participant = after(&[Participant::prepared]);
+        participant.orphaned(A, []);
+        participant.applied(A);
+        participant.done_durable(A);
+        assert_eq!(todos(&mut participant), [Todo::Apply(A), Todo::Applied(A), Todo::DropDone(A)]);
+    }
+
     #[test]
     fn a_record_is_reported_until_it_is_durably_gone() {
         let mut participant = after(&[Participant::prepared, Participant::prepared_durable, Participant::abort]);
+        assert_eq!(participant.remains(A), Has::Nothing, "it never will be applied");
         assert_eq!(participant.report(A.mdt), (vec![A], vec![]));
         assert!(participant.has(A) && !participant.is_prepared(A));
         assert_eq!(participant.report(A.mdt - 1), (vec![], vec![]), "of another coordinator");
         participant.prepared_gone(A);
         assert_eq!(todos(&mut participant), [Todo::Release(A), Todo::Gone(A)]);
         assert_eq!(participant.report(A.mdt), (vec![], vec![]));
-        participant.load(A, true);
+        participant.load(A, false);
+        [Participant::commit, Participant::applied].iter().for_each(|step| step(&mut participant, A));
+        assert_eq!(participant.report(A.mdt), (vec![A], vec![]), "what is applied is not durable");
+        participant.done_durable(A);
         participant.forget(A);
         assert_eq!(participant.report(A.mdt), (vec![], vec![A]));
     }

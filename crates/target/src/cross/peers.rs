@@ -10,7 +10,6 @@ use rpc::client::Outgoing;
 use super::coordinator::Why;
 use super::run::{Asked, CHANGES_MAX, Peer, Question, Session, Told, from_wire};
 use super::{Attempt, Member};
-use crate::api::LogLevel;
 use crate::commit::Then;
 use crate::machine::Machine;
 use crate::op::Op;
@@ -30,6 +29,7 @@ impl Machine {
             let upstream = self.connect_upstream(&name, &entry.nids);
             self.cross.peers.insert(index, Peer { upstream, away: Some(self.now), ..Peer::default() });
         }
+        self.look_for_losses();
     }
 
     /// A session has begun, or a configuration has arrived: what waits for a session, perhaps with a target that was not
@@ -44,7 +44,8 @@ impl Machine {
         let Some(peer) = self.cross.peers.get_mut(&mdt) else { return };
         peer.session += 1;
         peer.tell = CrossTellReq::default();
-        let body = CrossSessionReq { mdt: self.name.index.0, session: peer.session, instance: self.cross.instance };
+        let session = peer.session;
+        let Some(body) = self.session_request(mdt, session) else { return };
         self.ask_peer(mdt, Opcode::CrossSession, &body, Question::Session);
     }
 
@@ -73,6 +74,8 @@ impl Machine {
         if self.cross.peers.get(&mdt).is_none_or(|peer| peer.session != session) {
             return;
         }
+        let body = result.as_ref().ok().and_then(|frame| frame.decode::<CrossSessionRep>().ok());
+        let losses = body.filter(|_| matches!(what, Question::Session)).unwrap_or_default().losses;
         let result = result.and_then(|frame| Errno::from_status(frame.header.status).map(|()| frame));
         match (what, result) {
             (Question::Session, Ok(frame)) => {
@@ -83,10 +86,16 @@ impl Machine {
                     peer.away = None;
                 }
                 self.look_for_sessions();
+                self.ask_others();
             }
-            (Question::Session, Err(errno)) => {
-                let line = format!("MDT{mdt:04x} takes part in no changes over several metadata targets: {errno}");
-                self.log(LogLevel::Warn, line);
+            (Question::Session, Err(errno)) => self.session_refused(mdt, errno, losses),
+            (Question::Orphans(asked), result) => {
+                if let Some(peer) = self.cross.peers.get_mut(&mdt) {
+                    peer.questioned = None;
+                }
+                if let Some(rep) = result.ok().and_then(|frame| frame.decode().ok()) {
+                    self.orphans_answered(mdt, &asked, &rep);
+                }
             }
             (Question::Prepare(attempt), Ok(frame)) => {
                 let Ok(rep) = frame.decode::<CrossPrepareRep>() else {
@@ -109,8 +118,10 @@ impl Machine {
                     self.cross.coordinator.voted(mdt, attempt);
                 }
             }
-            (Question::Prepare(attempt), Err(Errno::ESTALE)) => {
-                self.cross.coordinator.refused(mdt, attempt, Why::GivenUp);
+            (Question::Prepare(_) | Question::Tell(_), Err(Errno::ESTALE)) => {
+                // It knows the session no more, because it believes this target lost.
+                self.peer_away(mdt);
+                self.session_later(mdt);
             }
             (Question::Prepare(attempt), Err(errno)) => {
                 self.cross.coordinator.refused(mdt, attempt, Why::Refused(errno.raw()));
@@ -141,6 +152,9 @@ impl Machine {
 
     /// The participant settles one outcome that it was told.
     pub(super) fn settled(&mut self, attempt: Attempt) {
+        if !self.cross.participant.has(attempt) {
+            self.cross.members.remove(&attempt);
+        }
         for id in self.cross.told_of.remove(&attempt).unwrap_or_default() {
             let Some(told) = self.cross.told.get_mut(&id) else { continue };
             told.open.remove(&attempt);
@@ -153,6 +167,11 @@ impl Machine {
     }
 
     pub(super) fn told(&mut self, handle: Handle, frame: &Frame) {
+        if !self.cross.sessions.values().any(|session| session.export == handle) {
+            // Of a lost target.
+            self.refuse(handle, &frame.header, Errno::ESTALE);
+            return;
+        }
         let Ok(tell) = frame.decode::<CrossTellReq>() else {
             self.refuse(handle, &frame.header, Errno::EPROTO);
             return;
@@ -190,8 +209,9 @@ impl Machine {
         }
     }
 
-    /// Ends the operations of `CrossPrepare`s that wait for something, without an answer.
-    fn drop_prepares(&mut self, of: impl Fn(Attempt) -> bool) {
+    /// Ends the operations of `CrossPrepare`s that wait for something, without an answer. Those that wait for room end when
+    /// they run: their session has ended then.
+    pub(super) fn drop_prepares(&mut self, of: impl Fn(Attempt) -> bool) {
         let waits = |op: &Op| op.prepares.is_some_and(&of);
         let mut old: Vec<u64> = self.ops.iter().filter(|(_, op)| waits(op)).map(|(id, _)| *id).collect();
         old.sort_unstable();
@@ -219,6 +239,10 @@ impl Machine {
         let old = self.cross.sessions.get(&asked.mdt);
         if old.is_some_and(|old| old.instance == asked.instance && old.number >= asked.session) {
             self.refuse(handle, &frame.header, Errno::ESTALE);
+            return;
+        }
+        if let Err(errno) = self.may_begin(&asked) {
+            self.refuse_session(handle, &frame.header, errno);
             return;
         }
         let session = Session { number: asked.session, instance: asked.instance, export: handle };

@@ -18,6 +18,7 @@ use store::{Key as StoreKey, Value};
 
 use super::coordinator::Coordinator;
 use super::keys::Keys;
+use super::losses::Losses;
 use super::participant::Participant;
 use super::{Age, Attempt, Member};
 use crate::commit::Then;
@@ -58,6 +59,8 @@ pub(super) struct Staged {
     pub(super) xid: Xid,
     /// The group of its record.
     pub(super) group: u64,
+    /// How often each participant had been declared lost when it was staged.
+    pub(super) losses: Vec<u32>,
     /// Objects as participants have described them.
     pub(super) objects: Vec<CrossObject>,
     /// Its execution has begun.
@@ -96,6 +99,10 @@ pub(super) struct Peer {
     pub(super) tell: CrossTellReq,
     /// Since when it has been away.
     pub(super) away: Option<Instant>,
+    /// The session will be tried again.
+    pub(super) again: bool,
+    /// The session in which a question about lost coordinators is open.
+    pub(super) questioned: Option<u64>,
 }
 
 /// What a request to another metadata target was for.
@@ -113,6 +120,8 @@ pub(super) enum Question {
     Session,
     Prepare(Attempt),
     Tell(CrossTellReq),
+    /// What there is of attempts of a lost coordinator.
+    Orphans(Vec<Attempt>),
 }
 
 /// The state of a request at the coordinator of its cross change.
@@ -148,6 +157,9 @@ pub(crate) struct Cross {
     pub(super) clock: u64,
     pub(super) staged: BTreeMap<Attempt, Staged>,
     pub(super) prepared: BTreeMap<Attempt, Prepared>,
+    /// The participants of all attempts that have a record of a participant, with how often each had been declared lost.
+    pub(super) members: BTreeMap<Attempt, Vec<(Member, u32)>>,
+    pub(super) losses: Losses,
     /// Attempts from before the restart, by the request that they belong to.
     pub(super) by_request: BTreeMap<(ClientUuid, Xid), Attempt>,
     /// Resent requests whose first execution is in doubt.
@@ -181,6 +193,11 @@ pub(super) fn to_wire(attempt: Attempt) -> CrossAttempt {
 
 pub(super) fn from_wire(attempt: &CrossAttempt) -> Attempt {
     Attempt { mdt: attempt.mdt, instance: attempt.instance, serial: attempt.serial }
+}
+
+/// The participants of an attempt, with how often each had been declared lost.
+pub(super) fn with_losses(members: &[Member], losses: &[u32]) -> Vec<(Member, u32)> {
+    members.iter().copied().zip(losses.iter().copied().chain(core::iter::repeat(0))).collect()
 }
 
 pub(super) fn key_of(participant: bool, attempt: Attempt) -> StoreKey {
@@ -367,15 +384,27 @@ impl Machine {
         // A coordinator that has restarted settles it when it serves.
         let session = self.cross.sessions.get(&attempt.mdt).filter(|session| session.instance == attempt.instance);
         let export = session.and_then(|session| self.exports.get(session.export));
-        self.cross.prepared.contains_key(&attempt) && export.is_none_or(|export| export.link.is_none())
+        let is_away = export.is_none_or(|export| export.link.is_none());
+        self.cross.prepared.contains_key(&attempt) && (is_away || self.cross.participant.waits_for(attempt).is_some())
     }
 
     /// Whether it has been in doubt for so long that nobody waits any more.
     fn is_long_in_doubt(&self, attempt: Attempt) -> bool {
+        let since = self.doubted_since(attempt);
+        self.is_in_doubt(attempt) && since.is_some_and(|since| self.now.since(since) >= PATIENCE)
+    }
+
+    /// Since when an attempt has been in doubt.
+    fn doubted_since(&self, attempt: Attempt) -> Option<Instant> {
         let is_own = attempt.mdt == self.name.index.0;
         let lost = self.cross.lost.get(&attempt.mdt).copied().filter(|_| !is_own);
-        let since = lost.max(self.cross.served);
-        self.is_in_doubt(attempt) && since.is_some_and(|since| self.now.since(since) >= PATIENCE)
+        lost.max(self.cross.served)
+    }
+
+    /// The same, for a person.
+    fn doubted_for(&self, attempt: Attempt) -> String {
+        let since = self.doubted_since(attempt);
+        since.map_or_else(String::new, |since| format!(" for {} s", self.now.since(since).as_secs()))
     }
 
     /// Whether a request waits for another target's answer that will not come soon: that target is away, or somebody there is
@@ -396,12 +425,12 @@ impl Machine {
 
     /// At start: takes over the records of cross changes. Their keys are held from now on.
     pub(crate) fn load_cross<S: Service>(&mut self, service: &S, records: Vec<(CrossKey, CrossRec)>) {
-        let cross = &mut self.cross;
         let mut random = SipHasher24::new_with_keys(self.options.seed, self.header.mount_count);
         random.write(b"cross");
         random.write(&self.header.uuid);
-        cross.instance = random.finish();
+        self.cross.instance = random.finish();
         for (key, record) in records {
+            let cross = &mut self.cross;
             let attempt = Attempt { mdt: key.mdt, instance: key.instance, serial: key.serial };
             let age = Age { clock: record.age, mdt: record.age_mdt };
             cross.clock = cross.clock.max(age.clock);
@@ -410,12 +439,16 @@ impl Machine {
             }
             if key.participant {
                 cross.participant.load(attempt, record.done);
+                cross.members.insert(attempt, with_losses(&record.members, &record.losses));
+                self.load_lost(attempt, true, &record);
                 if !record.done {
-                    cross.prepared.insert(attempt, Prepared { record, group: 0 });
+                    self.cross.prepared.insert(attempt, Prepared { record, group: 0 });
                 }
                 continue;
             }
             cross.coordinator.load(attempt, &record.members, record.done);
+            self.load_lost(attempt, false, &record);
+            let cross = &mut self.cross;
             if record.done {
                 continue;
             }
@@ -425,7 +458,7 @@ impl Machine {
             if let Some(client) = client {
                 cross.by_request.insert((client, xid), attempt);
             }
-            let (parts, members) = (record.parts, record.members);
+            let CrossRec { parts, members, losses, .. } = record;
             let staged = Staged {
                 op: None,
                 parts,
@@ -435,6 +468,7 @@ impl Machine {
                 tag,
                 xid,
                 group: 0,
+                losses,
                 objects: Vec::new(),
                 commits: false,
             };
@@ -522,7 +556,7 @@ impl Machine {
     }
 
     /// The attempt waits for no keys here any more, and was not prepared.
-    pub(super) fn unclaim(&mut self, attempt: Attempt) {
+    pub(crate) fn unclaim(&mut self, attempt: Attempt) {
         self.cross.waiting.remove(&attempt);
         if !self.cross.prepared.contains_key(&attempt) {
             self.cross.keys.release(attempt);
@@ -564,15 +598,19 @@ impl Machine {
 
     /// The changes in doubt, one a line: the attempt, for whom it waits, and what it is.
     pub(crate) fn changes_in_doubt(&self) -> String {
+        let list = |members: &[Member]| {
+            let names: Vec<String> = members.iter().map(|mdt| format!("MDT{mdt:04x}")).collect();
+            names.join(", ")
+        };
         let mut lines = Vec::new();
         for attempt in self.cross.coordinator.attempts().filter(|attempt| self.cross.coordinator.is_in_doubt(*attempt))
         {
-            let members: Vec<String> =
-                self.cross.coordinator.waits_for(attempt).iter().map(|mdt| format!("MDT{mdt:04x}")).collect();
-            lines.push(format!("{attempt}: staged, waits for {}", members.join(", ")));
+            let members = list(&self.cross.coordinator.waits_for(attempt));
+            lines.push(format!("{attempt}: staged, waits for {members}{}", self.doubted_for(attempt)));
         }
-        for attempt in self.cross.prepared.keys().filter(|attempt| self.is_in_doubt(**attempt)) {
-            lines.push(format!("{attempt}: prepared, waits for MDT{:04x}", attempt.mdt));
+        for attempt in self.cross.prepared.keys().copied().filter(|attempt| self.is_in_doubt(*attempt)) {
+            let members = list(&self.cross.participant.waits_for(attempt).unwrap_or_else(|| vec![attempt.mdt]));
+            lines.push(format!("{attempt}: prepared, waits for {members}{}", self.doubted_for(attempt)));
         }
         lines.join("\n")
     }
@@ -583,10 +621,12 @@ impl Machine {
             Then::CrossReport(handle, asked, mdt) => {
                 let (prepared, done) = self.cross.participant.report(mdt);
                 let list = |attempts: Vec<Attempt>| attempts.into_iter().map(to_wire).collect();
-                let body = CrossSessionRep { prepared: list(prepared), done: list(done) };
+                let body = CrossSessionRep { prepared: list(prepared), done: list(done), losses: self.header.losses };
                 let header = reply_header(&asked);
                 self.send_reply(handle, Frame { header, body: body.encode_to_vec().into(), ..Frame::default() });
             }
+            Then::Lost(mdt, losses) => self.settle_loss(mdt, losses),
+            Then::OrphansAsked(handle, asked, attempts) => self.answer_orphans(handle, &asked, &attempts),
             Then::Staged(attempt) => self.cross.coordinator.staged_durable(attempt),
             Then::StagedGone(attempt) => self.cross.coordinator.staged_gone(attempt),
             Then::Committed(attempt) => self.cross.coordinator.done_durable(attempt),
@@ -646,6 +686,8 @@ impl Staged {
             client: self.client.map(ClientUuid::to_bytes).unwrap_or_default(),
             tag: self.tag.0.into(),
             xid: self.xid.0,
+            losses: self.losses.clone(),
+            coordinator_losses: 0,
         }
     }
 }

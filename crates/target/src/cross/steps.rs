@@ -13,7 +13,7 @@ use super::keys::{Taken, Woken};
 use super::participant;
 use super::run::{
     BUSY_MAX, CHANGES_MAX, Change, LOOK_PATIENCE, PATIENCE, Peer, Prepared, Question, Staged, from_wire, key_of,
-    to_wire,
+    to_wire, with_losses,
 };
 use super::{Age, Attempt, Member};
 use crate::boot::Stage;
@@ -43,6 +43,7 @@ impl<S: Service> Target<S> {
         match opcode {
             Opcode::CrossSession => self.m.session_begins(handle, &frame),
             Opcode::CrossTell => self.m.told(handle, &frame),
+            Opcode::CrossOrphans => self.m.orphans_asked(handle, &frame),
             _ => self.execute(handle, frame, Replay::No),
         }
     }
@@ -100,6 +101,8 @@ impl<S: Service> Target<S> {
                     age_mdt: staged.age.mdt,
                     part: staged.parts.iter().find(|part| part.mdt == mdt).cloned(),
                     members: staged.members.clone(),
+                    losses: staged.losses.clone(),
+                    coordinator_losses: m.header.losses,
                 };
                 m.ask_peer(mdt, Opcode::CrossPrepare, &body, Question::Prepare(attempt));
             }
@@ -267,6 +270,7 @@ impl<S: Service> Target<S> {
             tag: op.asked.tag,
             xid: op.asked.xid,
             group: 0,
+            losses: members.iter().map(|mdt| m.cross.losses.heard(*mdt)).collect(),
             objects: Vec::new(),
             commits: false,
         };
@@ -299,6 +303,11 @@ impl<S: Service> Target<S> {
         }
         if members.iter().all(|mdt| m.cross.coordinator.stands(*mdt)) {
             return Some(op);
+        }
+        if members.iter().any(|mdt| m.is_lost(*mdt)) {
+            stdx::mark!("cross.needs_lost");
+            self.failed(op, Errno::ENXIO);
+            return None;
         }
         stdx::mark!("cross.no_session");
         let long = |peer: &Peer| peer.away.is_some_and(|since| m.now.since(since) >= PATIENCE);
@@ -465,10 +474,18 @@ pub(crate) fn prepare_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, request
         return Err(Errno::ESTALE.into());
     }
     if cx.m.cross.aborted.remove(&attempt) {
-        return Err(Errno::ESTALE.into());
+        return Err(Errno::EALREADY.into());
     }
     if cx.m.cross.participant.has(attempt) {
         return Err(Errno::EALREADY.into());
+    }
+    let members = with_losses(&asked.members, &asked.losses);
+    if members.iter().any(|(mdt, losses)| *losses < cx.m.cross.losses.heard(*mdt)) {
+        // The coordinator will hear of it, too.
+        stdx::mark!("cross.prepare_before_loss");
+        let at = cx.m.now + BUSY_MAX / 4;
+        cx.m.add_timer(at, Timer::Free(attempt));
+        return Ok(Reply::new(&CrossPrepareRep { busy: true, ..CrossPrepareRep::default() }));
     }
     cx.op.prepares = Some(attempt);
     cx.op.exempt = true;
@@ -500,8 +517,16 @@ pub(crate) fn prepare_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, request
         }
         Err(Stop::Wait) => return Err(Stop::Wait),
     };
-    let record =
-        CrossRec { age: age.clock, age_mdt: age.mdt, members: asked.members, parts: vec![part], ..CrossRec::default() };
+    cx.m.cross.members.insert(attempt, members);
+    let record = CrossRec {
+        age: age.clock,
+        age_mdt: age.mdt,
+        members: asked.members,
+        parts: vec![part],
+        losses: asked.losses,
+        coordinator_losses: asked.coordinator_losses,
+        ..CrossRec::default()
+    };
     cx.put::<CrossRec>(&CrossKey::new(true, &asked.attempt), &record);
     cx.needs_feature(format_features::REMOTE_DIR);
     cx.m.out.hold = true;

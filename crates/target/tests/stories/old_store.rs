@@ -1,12 +1,12 @@
 //! A store that is an older copy of what the target had.
 
 use prost::Message;
-use proto::msg::{ConnectRep, ConnectReq, RegisterRep, RegisterReq};
+use proto::msg::{Config, ConnectRep, ConnectReq, RegisterRep, RegisterReq, TargetEntry};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, Transno, Xid};
 
 use super::ledger::{Ask, Ledger, SETTLED};
 use super::story::{Story, engine, options};
-use target::{ConnId, Event, Options, Peer};
+use target::{ConnId, Event, Options, Peer, StopReason};
 
 fn with_mgs() -> Options {
     Options { mgs: vec![Nid::Unix("mgs".into())], ..options() }
@@ -142,4 +142,20 @@ fn damage_that_was_found_is_told_once_and_shown() {
     assert_eq!((told, s.param("mdt.*.store_damage")), (2, "page 7 is damaged\npage 9 is damaged\n".into()));
     (0..1000).for_each(|n| s.event(Event::DamageFound(format!("page {n} is damaged"))));
     assert_eq!(s.param("mdt.*.store_damage").lines().count(), 100);
+}
+
+/// It ran on where the MGS did not see it, and an administrator believed it gone.
+#[test]
+fn a_target_that_hears_that_it_was_declared_lost_stops() {
+    let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), with_mgs());
+    assert!(s.serving);
+    let conn = s.take_connect();
+    let register = s.reply(conn.0);
+    s.say(conn, &register, 0, Handle(5), RegisterRep::default().encode_to_vec().into());
+    let get = s.reply(conn.0);
+    let own = TargetEntry { target: "fs-MDT0000".into(), losses: 1, is_lost: true, ..TargetEntry::default() };
+    let config = Config { version: 1, fsname: "fs".into(), targets: vec![own], ..Config::default() };
+    s.say(conn, &get, 0, Handle(5), config.encode_to_vec().into());
+    let why = s.why_stopped();
+    assert!(matches!(why, StopReason::Lost { .. }) && why.to_string().contains("'-o abort_recov_mdt'"), "{why}");
 }

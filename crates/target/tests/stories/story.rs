@@ -981,7 +981,12 @@ fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
     let config = Config {
         version: 1,
         fsname: "fs".into(),
-        targets: vec![TargetEntry { target: "fs-MDT0001".into(), nids: vec!["unix:mdt1".into()], instance: 1 }],
+        targets: vec![TargetEntry {
+            target: "fs-MDT0001".into(),
+            nids: vec!["unix:mdt1".into()],
+            instance: 1,
+            ..TargetEntry::default()
+        }],
         params: [("at_min", "9"), ("obdfilter.*.recovery_time_soft", "11")]
             .map(|(path, value)| Param { path: path.into(), value: value.into() })
             .into(),

@@ -110,6 +110,10 @@ pub struct Cluster {
     pub slow_media: bool,
     /// Those of this server alone wait.
     pub slow_server: Option<usize>,
+    /// A target may stop by itself: that is logged, and the test kills it.
+    pub may_stop: bool,
+    /// Targets start with `abort_recov_mdt` while this is set.
+    pub admits_lost: bool,
     /// Around whatever data files in memory do but read.
     pub at_media: fn(&mut dyn FnMut()),
     rng: Rng,
@@ -156,6 +160,8 @@ impl Cluster {
             listed: Vec::new(),
             slow_media: false,
             slow_server: None,
+            may_stop: false,
+            admits_lost: false,
             at_media: |work| work(),
             rng: Rng::new(7),
         };
@@ -224,6 +230,11 @@ impl Cluster {
         engine
     }
 
+    /// Whether a target serves.
+    pub fn is_serving(&self, at: usize) -> bool {
+        self.servers[at].serving
+    }
+
     pub fn server(&self, name: &str) -> usize {
         self.servers.iter().position(|server| server.name == name).unwrap()
     }
@@ -236,6 +247,7 @@ impl Cluster {
 
     fn start_quietly(&mut self, at: usize) {
         let now = self.now;
+        let abort_recovery_mdt = self.admits_lost;
         let server = &mut self.servers[at];
         let (name, nid) = (server.name.clone(), server.nid.clone());
         server.host.start(now, wall(now), |last, starts| {
@@ -244,6 +256,7 @@ impl Cluster {
                 nids: vec![nid],
                 mgs: vec!["unix:MGS".parse().unwrap()],
                 seed: starts * 100 + at as u64,
+                abort_recovery_mdt,
                 ..target::Options::default()
             };
             if name == "MGS" {

@@ -54,13 +54,22 @@ impl Cluster {
 
     /// The same for a client that has exports at several targets.
     pub fn raw_export_of(&mut self, target: &str, client: ClientUuid) -> RawExport {
+        self.raw_session(target, client, target == "MGS")
+    }
+
+    /// A session as servers have them.
+    pub fn raw_peer(&mut self, target: &str) -> RawExport {
+        self.raw_session(target, ClientUuid(2 << 64 | self.raws.len() as u128), true)
+    }
+
+    fn raw_session(&mut self, target: &str, client: ClientUuid, lightweight: bool) -> RawExport {
         let raw = self.raw(self.server(target));
         let connect = ConnectReq {
             client_uuid: client.to_bytes(),
             target: target.into(),
             features: features::SUPPORTED,
             version: PROTOCOL_VERSION,
-            lightweight: target == "MGS",
+            lightweight,
             ..ConnectReq::default()
         };
         let mut export = RawExport { raw, handle: Handle(0), xid: Xid(0) };

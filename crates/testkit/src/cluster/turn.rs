@@ -222,6 +222,10 @@ impl Cluster {
             }
             target::Effect::Serving { .. } => self.servers[at].serving = true,
             target::Effect::Log(level, line) => self.log.push(format!("{} {level:?}: {line}", self.servers[at].name)),
+            target::Effect::Stop { reason: Some(reason) } if self.may_stop => {
+                self.servers[at].serving = false;
+                self.log.push(format!("{} stops: {reason}", self.servers[at].name));
+            }
             target::Effect::Stop { reason } => {
                 panic!("{} stops: {reason:?}; log: {:#?}", self.servers[at].name, self.log)
             }

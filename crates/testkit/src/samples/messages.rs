@@ -256,7 +256,7 @@ fn link() -> LinkOp {
 }
 
 fn unlink() -> UnlinkOp {
-    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true, reported: Some(fid(3)) }
+    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true, reported: Some(fid(3)), entry_only: true }
 }
 
 fn rename() -> RenameOp {
@@ -312,7 +312,13 @@ fn object(n: u32) -> ObjectId {
 }
 
 fn target_entry() -> TargetEntry {
-    TargetEntry { target: "target".into(), nids: vec!["nid a".into(), "nid b".into()], instance: big(1) }
+    TargetEntry {
+        target: "target".into(),
+        nids: vec!["nid a".into(), "nid b".into()],
+        instance: big(1),
+        losses: 2,
+        is_lost: true,
+    }
 }
 
 fn sequence_range() -> SequenceRange {
@@ -422,15 +428,18 @@ samples! {
         named: Some(named_object(1)),
         object: Some(seen_object()),
     };
-    "CrossSessionReq" = CrossSessionReq { mdt: 1, session: big(2), instance: big(3) };
-    "CrossSessionRep" = CrossSessionRep { prepared: vec![cross_attempt(1)], done: vec![cross_attempt(4)] };
+    "CrossSessionReq" = CrossSessionReq { mdt: 1, session: big(2), instance: big(3), losses: 4, known_losses: 5 };
+    "CrossSessionRep" = CrossSessionRep { prepared: vec![cross_attempt(1)], done: vec![cross_attempt(4)], losses: 7 };
+    "CrossOrphansReq" = CrossOrphansReq { losses: vec![TargetLosses { mdt: 1, losses: 2 }], attempts: vec![cross_attempt(3)] };
+    "TargetLosses" = TargetLosses { mdt: 1, losses: 2 };
+    "CrossOrphansRep" = CrossOrphansRep { prepared: vec![cross_attempt(1)], done: vec![cross_attempt(4)] };
     "CrossPrepareReq" = CrossPrepareReq {
         session: big(1),
         attempt: cross_attempt(2),
         age: big(5),
         age_mdt: 6,
         part: Some(cross_part()),
-        members: vec![7, 8],
+        members: vec![7, 8], losses: vec![7, 8], coordinator_losses: 9,
     };
     "CrossPrepareRep" = CrossPrepareRep { busy: true, errno: 39, objects: vec![cross_object()], changed: true };
     "CrossObject" = cross_object();
@@ -547,8 +556,17 @@ samples! {
         start: big(2),
         replace: true,
         replaced: 300,
+        losses: 4,
     };
-    "RegisterRep" = RegisterRep { config_version: big(1), reason: "reason".into(), known_instance: big(2), replaced: 300 };
+    "RegisterRep" = RegisterRep {
+        config_version: big(1),
+        reason: "reason".into(),
+        known_instance: big(2),
+        replaced: 300,
+        losses: 3,
+    };
+    "TargetLostReq" = TargetLostReq { target: "target".into() };
+    "TargetLostRep" = TargetLostRep { reason: "reason".into() };
     "ConfigGetReq" = ConfigGetReq { fsname: "fsname".into() };
     "TargetEntry" = target_entry();
     "Param" = param();

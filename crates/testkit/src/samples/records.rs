@@ -105,7 +105,13 @@ fn slot(n: u64) -> SlotRec {
 fn config() -> Config {
     Config {
         version: big(1),
-        targets: vec![TargetEntry { target: "target".into(), nids: vec!["nid".into()], instance: big(2) }],
+        targets: vec![TargetEntry {
+            target: "target".into(),
+            nids: vec!["nid".into()],
+            instance: big(2),
+            losses: 3,
+            is_lost: true,
+        }],
         params: vec![Param { path: "path".into(), value: "value".into() }],
         fsname: "fsname".into(),
         pools: vec![Pool { name: "pool".into(), osts: vec![1, 300] }],
@@ -140,6 +146,7 @@ pub fn for_each(v: &mut impl Visitor) {
             newer_count: big(8),
             replaces: true,
             replaced: 10,
+            losses: 11,
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });
@@ -193,7 +200,15 @@ pub fn for_each(v: &mut impl Visitor) {
             client: bytes("sixteen bytes..."),
             tag: 6,
             xid: big(7),
+            losses: vec![8, 9],
+            coordinator_losses: 10,
         },
+    );
+    v.record("LossRec", 1, LossRec { losses: 2 });
+    v.record(
+        "LeftRec",
+        CrossKey { participant: true, mdt: 1, instance: big(2), serial: big(3) },
+        LeftRec { lost: 1, losses: 2, done: true, part: Some(CrossPart { mdt: 3, ..CrossPart::default() }) },
     );
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));
@@ -238,6 +253,8 @@ pub fn for_each(v: &mut impl Visitor) {
             instance: big(1),
             start: big(2),
             replaced: 3,
+            losses: 4,
+            admitted: 5,
         },
     );
     v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });

@@ -119,7 +119,13 @@ impl Frames {
                 let fid = self.kit.new_fid(at);
                 Reint::Open(OpenOp { parent: Some(Fid::ROOT), name: named, fid, ..OpenOp::default() })
             }
-            "unlink" => Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: named, rmdir: false, reported: None }),
+            "unlink" => Reint::Unlink(UnlinkOp {
+                parent: Fid::ROOT,
+                name: named,
+                rmdir: false,
+                reported: None,
+                entry_only: false,
+            }),
             _ => {
                 let fid = *self.fids.get(name).ok_or("no such file")?;
                 Reint::Setattr(SetattrOp { fid, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() })

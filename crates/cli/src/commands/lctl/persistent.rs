@@ -22,7 +22,7 @@ pub(super) fn mgs_here() -> anyhow::Result<Vec<Nid>> {
     let places: Vec<Nid> =
         devices.filter(|device| device.kind == "mgs").filter_map(|device| device.place.parse().ok()).collect();
     if places.is_empty() {
-        bail!("no MGS is served on this node; persistent parameters and pools are there");
+        bail!("no MGS is served on this node; persistent parameters, pools and the list of lost targets are there");
     }
     Ok(places)
 }

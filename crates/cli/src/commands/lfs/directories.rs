@@ -76,13 +76,43 @@ pub(super) fn make(wish: &Make) -> anyhow::Result<bool> {
     Ok(fine)
 }
 
+/// Runs `lfs rm_entry`. The paths themselves are not looked up, which could wait for a target that is lost. Returns whether all
+/// names could be removed.
+pub(super) fn remove_entries(paths: &[PathBuf]) -> bool {
+    let mut fine = true;
+    for path in paths {
+        if let Err(error) = remove_entry(path) {
+            eprintln!("{error:#}");
+            fine = false;
+        }
+    }
+    fine
+}
+
+fn remove_entry(path: &Path) -> anyhow::Result<()> {
+    // EINVAL
+    let name = path.file_name().ok_or_else(|| explain(path, &io::Error::from_raw_os_error(22)))?;
+    let removed = ioctl::ask(directory_above(path), Verb::RemoveEntry, name.as_bytes());
+    removed.map(drop).map_err(|error| match error.raw_os_error() {
+        // EINVAL
+        Some(22) => anyhow!("'{}': not a name of an object on another metadata target; use rm", path.display()),
+        // EOPNOTSUPP
+        Some(95) => anyhow!("'{}': the metadata target is of an older version", path.display()),
+        _ => explain(path, &error),
+    })
+}
+
+fn directory_above(path: &Path) -> &Path {
+    match path.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    }
+}
+
 fn make_on(path: &Path, place: Place, mode: u32, umask: u32) -> anyhow::Result<()> {
     // EEXIST, as for `.` and `..`
     let name = path.file_name().ok_or_else(|| explain(path, &io::Error::from_raw_os_error(17)))?;
-    let above = match path.parent() {
-        Some(above) if !above.as_os_str().is_empty() => above,
-        _ => Path::new("."),
-    };
+    let above = directory_above(path);
     let mdt = match place {
         Place::On(index) => index,
         Place::Any => emptiest(&spaces(above)?).ok_or_else(|| anyhow!("no metadata target answers; see: lfs mdts"))?,
@@ -96,6 +126,8 @@ fn make_on(path: &Path, place: Place, mode: u32, umask: u32) -> anyhow::Result<(
     ioctl::ask(above, Verb::MkdirOn, &new.input()).map(drop).map_err(|error| match error.raw_os_error() {
         // ENODEV
         Some(19) => anyhow!("'{}': there is no MDT{mdt:04x} in this file system; see: lfs mdts", path.display()),
+        // ENXIO
+        Some(6) => anyhow!("'{}': MDT{mdt:04x} was declared lost; see: lfs mdts", path.display()),
         // EOPNOTSUPP
         Some(95) => anyhow!(
             "'{}': a metadata target is of an older version, in which a directory is on the target of the one above",

@@ -73,6 +73,13 @@ pub(crate) enum Command {
     /// Make directories, on a metadata target of your choice; example: lfs mkdir -i 1 /mnt/dir
     #[command(alias = "setdirstripe")]
     Mkdir(directories::Make),
+    /// Remove names that lead to a lost metadata target, and nothing else; example: lfs rm_entry /mnt/dir
+    #[command(name = "rm_entry")]
+    RmEntry {
+        /// Names to remove
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
     /// Print the metadata target of directories; example: lfs getdirstripe -m /mnt/dir
     Getdirstripe(directories::Get),
     /// List the pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
@@ -249,7 +256,7 @@ pub(crate) fn lacks_option(verb: &str, option: &str) -> bool {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 29] = [
+const LACKING: [&str; 28] = [
     "changelog",
     "changelog_clear",
     "data_version",
@@ -274,7 +281,6 @@ const LACKING: [&str; 29] = [
     "project",
     "quota",
     "quotacheck",
-    "rm_entry",
     "rmfid",
     "setquota",
     "som_sync",
@@ -315,6 +321,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
         Command::Mkdir(wish) => {
             return Ok(if directories::make(&wish)? { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        Command::RmEntry { paths } => {
+            return Ok(if directories::remove_entries(&paths) { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
         Command::Getdirstripe(get) => directories::get(&get)?,
         Command::Migrate(wish) => return migrate::run(&wish),

@@ -229,7 +229,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     let directory = after.fid;
     put_name(cx.w, parent, name, None, &after, leased.version, cx.op.wall_ns);
     locks::destroyed(cx.w, dest, fid);
-    let op = UnlinkOp { parent: directory, name: name.clone(), rmdir, reported: Some(fid) };
+    let op = UnlinkOp { parent: directory, name: name.clone(), rmdir, reported: Some(fid), entry_only: false };
     let what = What::Unlink { ino, parent, name: name.clone() };
     done(cx, (dest, leased.version), ino, WantLocks::default(), Reint::Unlink(op), what);
     name_removed(cx.w, parent, name, &attr, true);

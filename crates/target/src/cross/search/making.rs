@@ -3,9 +3,9 @@
 use super::*;
 
 /// A step that is being made.
-struct Making<'a> {
-    scenario: &'a Scenario,
-    world: World,
+pub(super) struct Making<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) world: World,
     wrong: Option<&'static str>,
 }
 
@@ -47,18 +47,22 @@ impl Making<'_> {
                 self.world.breaks += 1;
                 self.end_session(link, lost);
             }
+            Step::Lose(member) => self.lose(member),
+            Step::Hear(member) => self.hear(member),
+            Step::Ask(from, to) => self.ask(from, to),
+            Step::Refuse(change) => self.world.clients[change] = Client::Refused,
         }
     }
 
-    fn at(&mut self, member: Member) -> &mut Target {
+    pub(super) fn at(&mut self, member: Member) -> &mut Target {
         self.world.targets[member as usize].change()
     }
 
-    fn link(&mut self, link: usize) -> &mut Link {
+    pub(super) fn link(&mut self, link: usize) -> &mut Link {
         self.world.links[link].change()
     }
 
-    fn is_flawed(&self, flaw: Flaw) -> bool {
+    pub(super) fn is_flawed(&self, flaw: Flaw) -> bool {
         self.scenario.flaw == flaw
     }
 
@@ -236,7 +240,8 @@ impl Making<'_> {
 
     fn apply(&mut self, member: Member, attempt: Attempt) {
         let change = change_of(attempt);
-        if matches!(self.world.clients[change], Client::Refused | Client::MayAsk | Client::Left) {
+        let refused = matches!(self.world.clients[change], Client::Refused | Client::MayAsk | Client::Left);
+        if refused && !self.world.is_lost(attempt.mdt) {
             self.wrong("applied, but the client was told that nothing was done");
         }
         let target = self.at(member);
@@ -268,7 +273,7 @@ impl Making<'_> {
     // --- a target ---
 
     /// Does what the tables ask for. In recovery nothing is done but replays.
-    fn run(&mut self, member: Member) {
+    pub(super) fn run(&mut self, member: Member) {
         loop {
             let target = self.at(member);
             if target.recovers {
@@ -295,7 +300,7 @@ impl Making<'_> {
         }
     }
 
-    fn flush(&mut self, member: Member) {
+    pub(super) fn flush(&mut self, member: Member) {
         let alone = self.is_flawed(Flaw::ForgetsAlone);
         let scenario = self.scenario;
         let target = self.at(member);
@@ -350,8 +355,14 @@ impl Making<'_> {
         }
         let old = self.at(member);
         let disk = old.disk.clone();
-        let mut new =
-            Target { starts: old.starts + 1, recovers: true, memory: disk.clone(), disk, ..Target::default() };
+        let mut new = Target {
+            starts: old.starts + 1,
+            recovers: true,
+            memory: disk.clone(),
+            disk,
+            heard: old.heard,
+            ..Target::default()
+        };
         for (attempt, record) in &new.disk.records {
             let change = &scenario.changes[change_of(*attempt)];
             if matches!(record, Record::Staged | Record::Prepared) {
@@ -365,12 +376,18 @@ impl Making<'_> {
             }
         }
         *old = new;
+        if self.world.at(member).heard {
+            self.settle(member);
+        }
         self.run(member);
     }
 
     // --- messages ---
 
     fn send_forth(&mut self, from: Member, to: Member, message: Message) {
+        if self.world.is_lost(to) {
+            return;
+        }
         let link = self.world.link(from, to);
         if self.world.links[link].session == Session::Stands {
             self.link(link).forth.push_back(message);
@@ -379,6 +396,9 @@ impl Making<'_> {
 
     /// What belongs to an earlier session is dropped by the coordinator.
     fn send_back(&mut self, from: Member, to: Member, message: Message) {
+        if self.world.is_lost(to) {
+            return;
+        }
         let link = self.world.link(to, from);
         if self.world.links[link].shared {
             self.link(link).back.push_back(message);
@@ -394,7 +414,7 @@ impl Making<'_> {
         link.forth.truncate(if lost { 0 } else { begins.unwrap_or(usize::MAX) });
     }
 
-    fn end_session(&mut self, at: usize, lost: Lost) {
+    pub(super) fn end_session(&mut self, at: usize, lost: Lost) {
         self.break_link(at, lost);
         let (from, to) = (self.world.links[at].from, self.world.links[at].to);
         let scenario = self.scenario;
@@ -480,7 +500,7 @@ impl Target {
     }
 
     /// `Prepare` does not wait any longer, and what it met is not of interest.
-    fn drop_prepare(&mut self, attempt: Attempt) {
+    pub(super) fn drop_prepare(&mut self, attempt: Attempt) {
         if self.parked.remove(&attempt) {
             self.keys.release(attempt);
         }

@@ -10,17 +10,20 @@
 //! Numbers of attempts that nobody mentions any more are taken again, so that the number of states is finite. States
 //! are told apart by 64-bit hashes, so one may be missed, with a chance of one in ten million for two million states.
 //!
+//! At most one target is lost for good. The others hear of that one after the other, each when all that it has is durable.
+//! What a client was told that asked the lost target does not count, except for success.
+//!
 //! A [`Flaw`] is a rule that the world breaks, by feeding the tables an event early: the search has to find each.
 
+mod loss;
 mod making;
+mod scenarios;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::rc::Rc;
-
-use proto::Fid;
 
 use super::coordinator::{self, Coordinator, Outcome, Why};
 use super::keys::{Key, Keys, Mode, Taken, Woken};
@@ -57,6 +60,10 @@ enum Flaw {
     ReportsEarly,
     /// A younger attempt waits for an older one instead of being told busy.
     NeverDies,
+    /// A lost target counts as one that had nothing.
+    LostHadNothing,
+    /// A participant answers questions about a lost coordinator's attempts before it has heard of the loss.
+    AnswersEarly,
 }
 
 struct Scenario {
@@ -67,6 +74,8 @@ struct Scenario {
     breaks: u8,
     /// Attempts that coordinators give up without need, at most.
     give_ups: u8,
+    /// Whether a target may be lost for good.
+    loses: bool,
     flaw: Flaw,
 }
 
@@ -106,6 +115,8 @@ struct World {
     crashes: u8,
     breaks: u8,
     give_ups: u8,
+    /// The target that is lost for good.
+    lost: Option<Member>,
 }
 
 /// Something that worlds share until it changes, with its hash.
@@ -167,6 +178,8 @@ struct Target {
     interests: BTreeSet<Attempt>,
     /// Coordinators that wait for a report.
     owes: BTreeSet<Member>,
+    /// It has heard of the loss, durably.
+    heard: bool,
 }
 
 #[derive(Clone, Hash, Default, PartialEq, Eq)]
@@ -277,6 +290,14 @@ enum Step {
     Crash(Member, Lost),
     /// A coordinator's connection breaks. What it has sent may be lost.
     Break(usize, Lost),
+    /// A target is lost for good. What it has sent may still arrive where nobody has heard of it.
+    Lose(Member),
+    /// A target hears of the loss.
+    Hear(Member),
+    /// A participant asks another one about the attempts of the lost coordinator.
+    Ask(Member, Member),
+    /// The request needs the lost target.
+    Refuse(usize),
 }
 
 type Lost = bool;
@@ -284,7 +305,7 @@ type Lost = bool;
 impl Step {
     /// Whether it happens without a fault, sooner or later, and not by choice.
     fn is_certain(self) -> bool {
-        !matches!(self, Step::Crash(..) | Step::Break(..) | Step::GiveUp(_) | Step::Leave(_))
+        !matches!(self, Step::Crash(..) | Step::Break(..) | Step::GiveUp(_) | Step::Leave(_) | Step::Lose(_))
     }
 }
 
@@ -318,6 +339,7 @@ impl World {
             crashes: 0,
             breaks: 0,
             give_ups: 0,
+            lost: None,
         }
     }
 
@@ -359,8 +381,11 @@ impl World {
 
     /// All that can happen next.
     fn steps(&self, scenario: &Scenario) -> Vec<Step> {
-        let mut steps = Vec::new();
+        let mut steps = self.loss_steps(scenario);
         for (change, client) in self.clients.iter().enumerate() {
+            if self.is_lost(scenario.changes[change].coordinator()) {
+                continue;
+            }
             let at = self.at(scenario.changes[change].coordinator());
             let is_done = at.memory.done.contains_key(&change);
             match client {
@@ -374,7 +399,7 @@ impl World {
                 steps.push(Step::Leave(change));
             }
         }
-        for (member, target) in (0..).zip(&self.targets) {
+        for (member, target) in (0..).zip(&self.targets).filter(|(member, _)| !self.is_lost(*member)) {
             if target.memory != target.disk || !target.pending.is_empty() {
                 steps.push(Step::Flush(member));
             }
@@ -386,11 +411,14 @@ impl World {
             }
         }
         for (at, link) in self.links.iter().enumerate() {
-            if !link.forth.is_empty() {
+            if !link.forth.is_empty() && !self.is_lost(link.to) {
                 steps.push(Step::Forth(at));
             }
-            if !link.back.is_empty() {
+            if !link.back.is_empty() && !self.is_lost(link.from) {
                 steps.push(Step::Back(at));
+            }
+            if self.is_lost(link.from) || self.is_lost(link.to) {
+                continue;
             }
             if link.session == Session::Ended {
                 steps.push(Step::Open(at));
@@ -439,7 +467,10 @@ impl World {
                 if may_come_back && !is_done && target.keys.keys_of(*attempt).is_empty() {
                     return Some("keys are released, but a crash brings the record back");
                 }
-                if *record == Record::Applied && !self.at(attempt.mdt).memory.records.contains_key(attempt) {
+                if *record == Record::Applied
+                    && !self.is_lost(attempt.mdt)
+                    && !self.at(attempt.mdt).memory.records.contains_key(attempt)
+                {
                     return Some("a participant has a done record, and the coordinator has none");
                 }
             }
@@ -448,7 +479,8 @@ impl World {
     }
 
     fn wrong_change(&self, scenario: &Scenario, change: usize, client: Client) -> Option<&'static str> {
-        let members = || scenario.changes[change].parts.iter().map(|part| self.at(part.member));
+        let survives = |part: &&Part| !self.is_lost(part.member);
+        let members = || scenario.changes[change].parts.iter().filter(survives).map(|part| self.at(part.member));
         let mut by = members().filter_map(|target| target.memory.done.get(&change));
         if let Some(first) = by.next()
             && by.any(|other| other != first)
@@ -484,8 +516,15 @@ impl World {
             }
         }
         for (change, client) in self.clients.iter().enumerate() {
-            let parts = &scenario.changes[change].parts;
+            let parts: Vec<&Part> =
+                scenario.changes[change].parts.iter().filter(|part| !self.is_lost(part.member)).collect();
             let applied = parts.iter().filter(|part| self.at(part.member).memory.done.contains_key(&change)).count();
+            if self.is_lost(scenario.changes[change].coordinator()) && !matches!(client, Client::Succeeded(_)) {
+                if applied != 0 && applied != parts.len() {
+                    return Some("a change of the lost target is torn");
+                }
+                continue;
+            }
             match client {
                 Client::Succeeded(_) if applied == parts.len() => {}
                 Client::Refused | Client::Left if applied == 0 => {}
@@ -581,7 +620,7 @@ fn search(scenario: &Scenario) -> Found {
                     next.push((to, new));
                 }
             }
-            let choice = world.clients.contains(&Client::MayAsk);
+            let choice = world.may_ask(scenario);
             if rests && !choice {
                 states.rests.push(from);
                 wrong = wrong.or(world.wrong_at_rest(scenario).map(|what| (what, from)));
@@ -618,154 +657,4 @@ fn breaks(name: &str, scenario: &Scenario, wanted: &str) {
     let steps = steps.unwrap_or_default().len();
     println!("{name}, {:?}: {what:?}, after {steps} steps, {} states", scenario.flaw, found.states);
     assert_eq!(what, Some(wanted), "{:?}", scenario.flaw);
-}
-
-// --- scenarios ---
-
-fn key(oid: u32) -> Key {
-    Key { fid: Fid::new(Fid::SEQ_FIRST, oid), sub: 0 }
-}
-
-/// A part that needs one key for itself.
-fn part(member: Member, oid: u32) -> Part {
-    Part { member, keys: vec![(key(oid), Mode::Exclusive)], refuses: false }
-}
-
-fn shared(part: Part) -> Part {
-    Part { keys: part.keys.into_iter().map(|(key, _)| (key, Mode::Shared)).collect(), ..part }
-}
-
-fn refuses(part: Part) -> Part {
-    Part { refuses: true, ..part }
-}
-
-/// Changes, each by its parts; the coordinator's part comes first, and the oldest change.
-fn scenario(changes: Vec<Vec<Part>>) -> Scenario {
-    let mut members = BTreeSet::new();
-    let mut change = |(clock, parts): (u64, Vec<Part>)| {
-        members.extend(parts.iter().map(|part| part.member));
-        Change { age: Age { clock, mdt: parts[0].member }, parts }
-    };
-    let changes = (1..).zip(changes).map(&mut change).collect();
-    Scenario { targets: members.len(), changes, crashes: 0, breaks: 0, give_ups: 0, flaw: Flaw::None }
-}
-
-impl Scenario {
-    fn faults(self, crashes: u8, breaks: u8, give_ups: u8) -> Scenario {
-        Scenario { crashes, breaks, give_ups, ..self }
-    }
-
-    fn with(self, flaw: Flaw) -> Scenario {
-        Scenario { flaw, ..self }
-    }
-}
-
-/// One change over two targets.
-fn two() -> Scenario {
-    scenario(vec![vec![part(0, 1), part(1, 2)]])
-}
-
-/// One change over three targets.
-fn three() -> Scenario {
-    scenario(vec![vec![part(0, 1), part(1, 2), part(2, 3)]])
-}
-
-/// Two changes that want the same keys, each coordinated where the other one has its participant.
-fn opposed() -> Scenario {
-    scenario(vec![vec![part(0, 1), part(1, 2)], vec![part(1, 2), part(0, 1)]])
-}
-
-/// Two changes of one coordinator that meet at their participant, where one only shares what the other one changes.
-fn meeting() -> Scenario {
-    scenario(vec![vec![part(0, 1), part(1, 3)], vec![part(0, 2), shared(part(1, 3))]])
-}
-
-/// Two changes of different coordinators that meet at their participant.
-fn crowded() -> Scenario {
-    scenario(vec![vec![part(0, 1), part(1, 3)], vec![part(2, 2), part(1, 3)]])
-}
-
-/// A change that one of its participants refuses.
-fn refused() -> Scenario {
-    scenario(vec![vec![part(0, 1), part(1, 2), refuses(part(2, 3))]])
-}
-
-#[test]
-fn one_change_over_two_targets() {
-    holds("two", &two().faults(2, 1, 1));
-}
-
-#[test]
-fn two_opposed_changes() {
-    holds("opposed", &opposed().faults(1, 0, 0));
-    holds("opposed", &opposed().faults(0, 2, 0));
-}
-
-#[test]
-fn two_changes_that_meet_at_a_participant() {
-    holds("meeting", &meeting().faults(1, 0, 0));
-    holds("crowded", &crowded().faults(1, 0, 0));
-}
-
-#[test]
-fn a_change_that_is_refused() {
-    holds("refused", &refused().faults(1, 0, 1));
-}
-
-#[test]
-fn one_change_over_three_targets() {
-    holds("three", &three().faults(1, 0, 1));
-}
-
-#[test]
-#[ignore = "takes minutes: make soak runs it"]
-fn one_change_over_two_targets_with_more_faults() {
-    holds("two", &two().faults(3, 2, 2));
-}
-
-#[test]
-#[ignore = "takes minutes: make soak runs it"]
-fn two_opposed_changes_with_more_faults() {
-    holds("opposed", &opposed().faults(1, 0, 1));
-    holds("opposed", &opposed().faults(1, 1, 0));
-    holds("opposed", &opposed().faults(2, 0, 0));
-}
-
-#[test]
-#[ignore = "takes minutes: make soak runs it"]
-fn two_changes_that_meet_with_more_faults() {
-    holds("meeting", &meeting().faults(1, 1, 1));
-    holds("crowded", &crowded().faults(1, 1, 0));
-}
-
-#[test]
-#[ignore = "takes minutes: make soak runs it"]
-fn a_change_that_is_refused_with_more_faults() {
-    holds("refused", &refused().faults(2, 1, 1));
-}
-
-#[test]
-#[ignore = "takes minutes: make soak runs it"]
-fn one_change_over_three_targets_with_more_faults() {
-    holds("three", &three().faults(2, 0, 1));
-    holds("three", &three().faults(1, 1, 1));
-}
-
-/// Each flaw breaks what it must.
-#[test]
-fn flaws_are_found() {
-    let not_durable = "a change that was answered is not durable";
-    let comes_back = "keys are released, but a crash brings the record back";
-    let not_all = "a done record is removed, but not all parts are durable";
-    let no_record = "a participant has a done record, and the coordinator has none";
-    breaks("two", &two().with(Flaw::CommitsEarly), not_durable);
-    breaks("two", &two().with(Flaw::VotesEarly), not_durable);
-    breaks("two", &two().faults(0, 0, 1).with(Flaw::EndsEarly), comes_back);
-    breaks("two", &two().faults(0, 0, 1).with(Flaw::ReleasesEarly), comes_back);
-    breaks("two", &two().with(Flaw::ForgetsEarly), not_all);
-    breaks("two", &two().with(Flaw::GoneEarly), no_record);
-    breaks("two", &two().faults(2, 0, 0).with(Flaw::ReportsEarly), not_durable);
-    breaks("three", &three().with(Flaw::ForgetsAlone), not_all);
-    breaks("opposed", &opposed().faults(0, 1, 0).with(Flaw::KeepsPrepares), "records are left");
-    breaks("opposed", &opposed().with(Flaw::NeverDies), "records are left");
 }

@@ -98,9 +98,10 @@ const WORLDS: &[World] = &[
     World {
         name: "canary-full",
         what: "writes that a full disk refuses are acknowledged: processes that read must notice",
+        // With fewer processes most seeds read nothing back that a full disk has refused.
         plan: || Plan {
-            processes: 4,
-            calls: 160,
+            processes: 16,
+            calls: 320,
             file_max: 400 << 10,
             disk_faults: DiskFaults {
                 fill_every: Some(Duration::from_millis(20)),

@@ -413,7 +413,7 @@ fn mortal(seed: u64) -> Plan {
 pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
     let alone = |fine| Outcome { fine, done: 1 };
     if let Some(name) = &settings.scenario {
-        return alone(scenario(name, say));
+        return alone(scenario(name, settings.seed, say));
     }
     if let Some(seed) = settings.seed {
         return alone(one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say));
@@ -505,7 +505,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
     Outcome { fine: true, done }
 }
 
-fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
+fn scenario(name: &str, seed: Option<u64>, say: &mut dyn FnMut(String)) -> bool {
     let stories = || scenario::stories().filter(|story| name == "all" || story.name == name);
     if name == "list" {
         for (name, what) in WORLDS.iter().map(|w| (w.name, w.what)).chain(scenario::stories().map(|s| (s.name, s.what)))
@@ -517,7 +517,12 @@ fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
     }
     let again = format!("--scenario {name}");
     if let Some(world) = WORLDS.iter().find(|world| world.name == name) {
-        return one((world.plan)(), world.canary, &again, say);
+        let plan = (world.plan)();
+        let (seed, again) = match seed {
+            Some(seed) => (seed, format!("{again} --seed {seed}")),
+            None => (plan.seed, again),
+        };
+        return one(Plan { seed, ..plan }, world.canary, &again, say);
     }
     if stories().next().is_none() {
         say(format!("there is no scenario '{name}'; see: adamant sim --scenario list"));

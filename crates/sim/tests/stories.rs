@@ -300,8 +300,12 @@ fn scenario(name: &str) -> sim::Settings {
     sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1, jobs: 1, coverage: false }
 }
 
+/// Seeds in which a planted fault must be noticed once.
+const SEEDS: u64 = 12;
+
 #[test]
 fn no_oracle_is_blind() {
+    let mut blind = Vec::new();
     for (name, says) in [
         ("canary-names", "did not happen one after another"),
         ("canary-append", "did not happen one after another"),
@@ -328,8 +332,16 @@ fn no_oracle_is_blind() {
         ("canary-ranges", "did not happen one after another"),
         ("canary-told", "can leave (told: {})"),
     ] {
-        let mut lines = Vec::new();
-        assert!(!sim::run(&scenario(name), &mut |line| lines.push(line), &mut || false).fine, "{name} passed");
-        assert!(lines.iter().any(|line| line.contains(says)), "{name}: {:?}", lines.iter().rev().take(3));
+        // Whether a run meets the fault, and which oracle says so first, is left to chance.
+        let notices = |seed: u64| {
+            let mut lines = Vec::new();
+            let settings = sim::Settings { seed: Some(seed), ..scenario(name) };
+            let fine = sim::run(&settings, &mut |line| lines.push(line), &mut || false).fine;
+            !fine && lines.iter().any(|line| line.contains(says))
+        };
+        if !(1..=SEEDS).any(notices) {
+            blind.push(name);
+        }
     }
+    assert!(blind.is_empty(), "{blind:#?}");
 }

@@ -12,7 +12,7 @@ use crate::output::{self, say};
 /// Example: adamant sim --runs 1000
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Run this seed only
+    /// Run this seed only; with a scenario that is a world, that world with this seed
     #[arg(long)]
     pub seed: Option<u64>,
     /// Number of seeds

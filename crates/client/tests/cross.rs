@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::msg::{
     BatchRep, BatchReq, CancelReq, CreateOp, CrossAttempt, CrossOrphansRep, CrossOrphansReq, CrossPart,
-    CrossPrepareRep, CrossPrepareReq, CrossSessionReq, GetattrReq, LinkOp, LookupReq, ObjectRep, Reint, ReintReq,
-    RenameOp, SeqAllocRep, SeqAllocReq, TargetLosses, TargetLostReq, UnlinkOp, WantLocks,
+    CrossPrepareRep, CrossPrepareReq, CrossSessionReq, CrossTellReq, GetattrReq, LinkOp, LookupReq, ObjectRep, Reint,
+    ReintReq, RenameOp, SeqAllocRep, SeqAllocReq, TargetLosses, TargetLostReq, UnlinkOp, WantLocks,
 };
 use proto::{ClientUuid, Errno, Fid, Frame, Opcode};
 use stdx::marks;
@@ -624,8 +624,10 @@ fn a_lost_target_is_refused_until_it_is_admitted() {
     assert_eq!(a.create(&mut c, (0, 1), Fid::ROOT, "e", DIR).1, 0, "{:#?}", c.log);
     // It is admitted once and for all.
     c.admits_lost = false;
+    c.pass(Duration::from_secs(10));
     c.kill(mdt1);
     c.start(mdt1);
+    assert_eq!(doubts(&c, "fs-MDT0001"), 0, "its records are gone");
     let mut a = Raw::new(&mut c, 80);
     assert_eq!(a.create(&mut c, (0, 1), Fid::ROOT, "g", DIR).1, 0, "{:#?}", c.log);
 }
@@ -667,7 +669,11 @@ fn participants_do_what_all_have_prepared_when_their_coordinator_is_lost() {
     c.slow_server = None;
     c.pass(Duration::from_secs(1));
     assert_eq!((doubts(&c, "fs-MDT0000"), doubts(&c, "fs-MDT0002")), (1, 1));
+    c.slow_server = Some(c.server("fs-MDT0000"));
     declare_lost(&mut c, "fs-MDT0001");
+    assert_eq!(doubts(&c, "fs-MDT0000"), 1, "the loss is not durable there");
+    c.slow_server = None;
+    c.pass(Duration::from_secs(3));
     assert_eq!((doubts(&c, "fs-MDT0000"), doubts(&c, "fs-MDT0002")), (0, 0), "{:#?}", c.log);
     for server in ["fs-MDT0000", "fs-MDT0002"] {
         assert!(left(&c, server).contains("participant, under way when MDT0001 was lost"), "{}", left(&c, server));
@@ -690,6 +696,9 @@ fn participants_give_up_what_one_has_not_prepared_when_their_coordinator_is_lost
     assert_eq!(doubts(&c, "fs-MDT0000"), 1, "the other one has not said what it has");
     let waits = c.server_params("fs-MDT0000", "mdt.*.changes_in_doubt")[0].1.clone();
     assert!(waits.contains("prepared, waits for MDT0002 for "), "{waits}");
+    let mdt0 = c.server("fs-MDT0000");
+    c.kill(mdt0);
+    c.start(mdt0);
     c.start(mdts[1]);
     let mut a = Raw::at(&mut c, 78, &["fs-MDT0000", "fs-MDT0002"]);
     c.pass(Duration::from_secs(3));
@@ -761,4 +770,11 @@ fn what_a_target_says_of_losses_is_not_taken_blindly() {
     let knows = CrossPrepareReq { losses: vec![0, 1], attempt: CrossAttempt { serial: 2, ..attempt }, ..prepare };
     let answer = c.raw_call(&mut peer, Opcode::CrossPrepare, &knows);
     assert_eq!(answer.decode::<CrossPrepareRep>().unwrap(), CrossPrepareRep::default());
+
+    // From when it is lost itself, nothing that it says counts.
+    declare_lost(&mut c, "fs-MDT0001");
+    let late = CrossPrepareReq { attempt: CrossAttempt { serial: 3, ..attempt }, ..knows };
+    assert_eq!(c.raw_try(&mut peer, Opcode::CrossPrepare, &late).header.status, -Errno::ESTALE.raw());
+    let tell = CrossTellReq { abort: vec![CrossAttempt { serial: 2, ..attempt }], ..CrossTellReq::default() };
+    assert_eq!(c.raw_try(&mut peer, Opcode::CrossTell, &tell).header.status, -Errno::ESTALE.raw());
 }

@@ -4,11 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use host::admin::Device;
-use host::ask;
 use proto::msg::{TargetLostRep, TargetLostReq};
-use proto::{Errno, Opcode, TargetKind, TargetName};
+use proto::{Opcode, TargetKind, TargetName};
 
-use super::persistent::mgs_here;
+use super::persistent::{self, mgs_here};
 use crate::misuse::misuse;
 use crate::output::say;
 
@@ -32,29 +31,14 @@ pub(super) fn declare(wanted: Option<&str>, devices: impl FnOnce() -> Vec<Device
     };
     let name = named(wanted, &devices())?;
     let request = TargetLostReq { target: name.to_string() };
-    for nid in &mgs_here()? {
-        let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsTargetLost, &request)?;
-        let reason = answer.decode::<TargetLostRep>().map(|rep| rep.reason).unwrap_or_default();
-        match Errno::from_status(answer.header.status) {
-            Ok(()) => {
-                say!(
-                    "{name}: declared lost; the other metadata targets settle without it what was under way; \
-                     to admit it again, start it once with '-o abort_recov_mdt'"
-                );
-                return Ok(ExitCode::SUCCESS);
-            }
-            // Another MGS has this file system.
-            Err(Errno::ENOENT) if reason.is_empty() => {}
-            Err(Errno::EOPNOTSUPP) => {
-                bail!(
-                    "the MGS at {nid} is of an older version, which cannot declare a metadata target lost; upgrade it"
-                )
-            }
-            Err(errno) if reason.is_empty() => bail!("the MGS at {nid} refuses: {errno}"),
-            Err(errno) => bail!("{reason} ({errno})"),
-        }
-    }
-    bail!("the MGS here knows no file system '{}'", name.fsname)
+    let older = ", which cannot declare a metadata target lost; upgrade it";
+    let asked = (Opcode::MgsTargetLost, &request);
+    persistent::change(&mgs_here()?, &name.fsname, asked, |rep: TargetLostRep| rep.reason, older)?;
+    say!(
+        "{name}: declared lost; the other metadata targets settle without it what was under way; \
+         to admit it again, start it once with '-o abort_recov_mdt'"
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

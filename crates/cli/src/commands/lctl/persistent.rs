@@ -3,6 +3,7 @@
 
 use anyhow::{anyhow, bail};
 use host::ask;
+use prost::Message;
 use proto::msg::{Config, ConfigGetReq, Param, SetParamReq};
 use proto::params::{self, Named};
 use proto::{Errno, Nid, Opcode};
@@ -25,6 +26,30 @@ pub(super) fn mgs_here() -> anyhow::Result<Vec<Nid>> {
         bail!("no MGS is served on this node; persistent parameters, pools and the list of lost targets are there");
     }
     Ok(places)
+}
+
+/// Asks that MGS of `places` which has the file system for a change. `reason`: that of a refusal, for a person; `older`: why an
+/// MGS of an older version cannot do it.
+pub(super) fn change<R: Message + Default>(
+    places: &[Nid],
+    fsname: &str,
+    (opcode, request): (Opcode, &impl Message),
+    reason: fn(R) -> String,
+    older: &str,
+) -> anyhow::Result<()> {
+    for nid in places {
+        let answer = ask::ask(std::slice::from_ref(nid), "MGS", opcode, request)?;
+        let reason = answer.decode::<R>().map(reason).unwrap_or_default();
+        match Errno::from_status(answer.header.status) {
+            Ok(()) => return Ok(()),
+            // Another MGS has this file system.
+            Err(Errno::ENOENT) if reason.is_empty() => {}
+            Err(Errno::EOPNOTSUPP) => bail!("the MGS at {nid} is of an older version{older}"),
+            Err(errno) if reason.is_empty() => bail!("the MGS at {nid} refuses: {errno}"),
+            Err(errno) => bail!("{reason} ({errno})"),
+        }
+    }
+    bail!("the MGS here knows no file system '{fsname}'")
 }
 
 /// The file systems that the MGSes of this node know.

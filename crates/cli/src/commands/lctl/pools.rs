@@ -5,12 +5,11 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use host::ask;
 use proto::msg::{Pool, SetPoolKind, SetPoolRep, SetPoolReq};
-use proto::{Errno, Opcode, TargetIndex, TargetKind, TargetName};
+use proto::{Opcode, TargetIndex, TargetKind, TargetName};
 
 use super::params::collect;
-use super::persistent::mgs_here;
+use super::persistent::{self, mgs_here};
 use crate::audience::Audience;
 use crate::output::say;
 
@@ -91,31 +90,19 @@ pub(super) fn change(kind: SetPoolKind, name: &Name, targets: &[String]) -> anyh
         osts.extend(indexes(fsname, text)?);
     }
     let request = SetPoolReq { fsname: fsname.clone(), kind: kind as i32, pool: pool.clone(), osts: osts.clone() };
-    for nid in &places {
-        let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsSetPool, &request);
-        let answer = answer?;
-        let reason = answer.decode::<SetPoolRep>().map(|rep| rep.reason).unwrap_or_default();
-        match Errno::from_status(answer.header.status) {
-            Ok(()) => {}
-            // Another MGS has this file system.
-            Err(Errno::ENOENT) if reason.is_empty() => continue,
-            Err(Errno::EOPNOTSUPP) => bail!("the MGS at {nid} is of an older version and knows no pools"),
-            Err(errno) if reason.is_empty() => bail!("the MGS at {nid} refuses: {errno}"),
-            Err(errno) => bail!("{reason} ({errno})"),
+    let asked = (Opcode::MgsSetPool, &request);
+    persistent::change(&places, fsname, asked, |rep: SetPoolRep| rep.reason, " and knows no pools")?;
+    let names: Vec<String> = osts.iter().map(|&ost| target(fsname, ost)).collect();
+    match kind {
+        SetPoolKind::New => say!("Pool {fsname}.{pool} created"),
+        SetPoolKind::Add => names.iter().for_each(|ost| say!("OST {ost}_UUID added to pool {fsname}.{pool}")),
+        SetPoolKind::Remove => {
+            names.iter().for_each(|ost| say!("OST {ost}_UUID removed from pool {fsname}.{pool}"));
         }
-        let names: Vec<String> = osts.iter().map(|&ost| target(fsname, ost)).collect();
-        match kind {
-            SetPoolKind::New => say!("Pool {fsname}.{pool} created"),
-            SetPoolKind::Add => names.iter().for_each(|ost| say!("OST {ost}_UUID added to pool {fsname}.{pool}")),
-            SetPoolKind::Remove => {
-                names.iter().for_each(|ost| say!("OST {ost}_UUID removed from pool {fsname}.{pool}"));
-            }
-            SetPoolKind::Destroy => say!("Pool {fsname}.{pool} destroyed"),
-        }
-        follow(kind, name, &names);
-        return Ok(ExitCode::SUCCESS);
+        SetPoolKind::Destroy => say!("Pool {fsname}.{pool} destroyed"),
     }
-    bail!("the MGS here knows no file system '{fsname}'")
+    follow(kind, name, &names);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Waits until the servers and mounts of this node that know the pools of the file system follow the change.

@@ -62,31 +62,29 @@ pub(super) fn make(wish: &Make) -> anyhow::Result<bool> {
     let umask = if wish.mode.is_some() { Mode::empty() } else { umask };
     rustix::process::umask(umask);
     let mode = wish.mode.unwrap_or(0o777);
-    let mut fine = true;
-    for path in &wish.paths {
-        let made = match wish.index {
-            None => rustix::fs::mkdir(path, Mode::from_raw_mode(mode)).map_err(|error| explain(path, &error.into())),
-            Some(place) => make_on(path, place, mode, umask.as_raw_mode()),
-        };
-        if let Err(error) = made {
-            eprintln!("{error:#}");
-            fine = false;
-        }
-    }
-    Ok(fine)
+    let make = |path: &Path| match wish.index {
+        None => rustix::fs::mkdir(path, Mode::from_raw_mode(mode)).map_err(|error| explain(path, &error.into())),
+        Some(place) => make_on(path, place, mode, umask.as_raw_mode()),
+    };
+    Ok(each(&wish.paths, make))
 }
 
-/// Runs `lfs rm_entry`. The paths themselves are not looked up, which could wait for a target that is lost. Returns whether all
-/// names could be removed.
-pub(super) fn remove_entries(paths: &[PathBuf]) -> bool {
+/// Does something with each path, and prints what fails. Returns whether nothing failed.
+fn each(paths: &[PathBuf], act: impl Fn(&Path) -> anyhow::Result<()>) -> bool {
     let mut fine = true;
     for path in paths {
-        if let Err(error) = remove_entry(path) {
+        if let Err(error) = act(path) {
             eprintln!("{error:#}");
             fine = false;
         }
     }
     fine
+}
+
+/// Runs `lfs rm_entry`. The paths themselves are not looked up, which could wait for a target that is lost. Returns whether all
+/// names could be removed.
+pub(super) fn remove_entries(paths: &[PathBuf]) -> bool {
+    each(paths, remove_entry)
 }
 
 fn remove_entry(path: &Path) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 //! - [`host`]: the driver of one target. On it stand three worlds, each in one thread: [`peers`], a target and peers played by
 //!   hand, frame by frame; [`sessions`], a target and real ends of sessions (`rpc::client::Import`); and [`cluster`], all targets
 //!   with real clients.
-//! - [`mutate`]: bytes that were right once, for fuzzers. [`memory`]: an allocator that counts.
+//! - [`mutate`]: bytes that were right once, for fuzzers. [`names`]: names with one hash. [`memory`]: an allocator that counts.
 //! - [`golden`]: texts that are compared with a file. [`samples`]: a filled-in value of every message and every record.
 //!   [`declared`]: what the sources say of them, and the chapters of the guide that are written from that.
 //!
@@ -24,6 +24,7 @@ pub mod golden;
 pub mod host;
 pub mod memory;
 pub mod mutate;
+pub mod names;
 pub mod peers;
 pub mod samples;
 pub mod sessions;

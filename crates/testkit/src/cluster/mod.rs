@@ -290,6 +290,12 @@ impl Cluster {
         self.stop(at, Host::kill_and_lose);
     }
 
+    /// The same, and every change that was on its way to the disk is kept.
+    pub fn kill_and_keep(&mut self, at: usize) {
+        while self.servers[at].host.media_turn(self.now) {}
+        self.kill(at);
+    }
+
     fn stop(&mut self, at: usize, how: impl FnOnce(&mut Host<Box<dyn Machine>>)) {
         let server = &mut self.servers[at];
         server.serving = false;
@@ -473,6 +479,15 @@ impl Cluster {
             let lost = to_client == to_clients && opcodes.contains(&frame.header.opcode);
             if lost { Vec::new() } else { vec![frame] }
         }));
+    }
+
+    /// Cuts every connection between two servers.
+    pub fn cut_servers(&mut self, one: usize, other: usize) {
+        let is_between = |(end, to): &(&End, &End)| end.0 == Who::Server(one) && to.0 == Who::Server(other);
+        let ends: Vec<End> = self.links.iter().filter(is_between).map(|(end, _)| *end).collect();
+        for end in ends {
+            self.break_link(end);
+        }
     }
 
     /// Answers to changes that are on their way to a client do not arrive.

@@ -4,9 +4,10 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use proto::connect::{PROTOCOL_VERSION, features};
+use proto::frame::flags;
 use proto::msg::ConnectReq;
 use proto::opcode::SlotClass;
-use proto::{ClientUuid, Frame, Handle, Header, Opcode, Tag, Xid};
+use proto::{ClientUuid, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
 
 use super::{Cluster, Who};
 
@@ -96,13 +97,38 @@ impl Cluster {
     pub fn raw_try(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message) -> Frame {
         self.raw_ask(export, opcode, body);
         self.pass(Duration::from_secs(1));
+        self.raw_answer(export).expect("an answer")
+    }
+
+    /// The answer to the last request, if it has come.
+    pub fn raw_answer(&mut self, export: &RawExport) -> Option<Frame> {
         let inbox = &mut self.raws[export.raw].inbox;
-        let answer = inbox.iter().position(|frame| frame.header.xid == export.xid).expect("an answer");
-        inbox.remove(answer)
+        let is_answer = |frame: &Frame| frame.header.has(flags::REPLY) && frame.header.xid == export.xid;
+        inbox.iter().position(is_answer).map(|at| inbox.remove(at))
     }
 
     /// A request whose answer is not awaited.
     pub fn raw_ask(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message) {
+        self.raw_ask_with(export, opcode, body, Header::default());
+    }
+
+    /// A replay: the client says that this was answered with this transno, and with these versions.
+    pub fn raw_replay(
+        &mut self,
+        export: &mut RawExport,
+        (opcode, body): (Opcode, &impl prost::Message),
+        transno: Transno,
+        pre_versions: [u64; 4],
+    ) {
+        self.raw_ask_with(
+            export,
+            opcode,
+            body,
+            Header { flags: flags::REPLAY, transno, pre_versions, ..Header::default() },
+        );
+    }
+
+    fn raw_ask_with(&mut self, export: &mut RawExport, opcode: Opcode, body: &impl prost::Message, more: Header) {
         export.xid = Xid(export.xid.0 + 1);
         let header = Header {
             opcode: opcode as u16,
@@ -111,7 +137,7 @@ impl Cluster {
             xid: export.xid,
             export: export.handle,
             tag: Tag(u16::from(opcode.traits().slot != SlotClass::None)),
-            ..Header::default()
+            ..more
         };
         self.raw_send(export.raw, Frame::new(header, body, Bytes::new()));
     }

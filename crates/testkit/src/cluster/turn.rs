@@ -10,6 +10,9 @@ use target::Peer;
 
 use super::{Cluster, End, Who, wall};
 
+/// Most turns without a rest: more are a loop.
+const TURNS_MAX: u32 = 300_000;
+
 impl Cluster {
     /// One thing that can happen without time: a random one. Connections keep their order.
     pub fn one_step(&mut self, rng: &mut Rng) {
@@ -92,6 +95,7 @@ impl Cluster {
         loop {
             // Messages take time, too: who waits for a moment may send many until it comes.
             turns += 1;
+            assert!(turns < TURNS_MAX, "it never comes to rest; log: {:#?}", self.log);
             if turns.is_multiple_of(10_000) {
                 self.time_is(self.now + Duration::from_millis(1));
             }

@@ -1,87 +1,19 @@
 //! Changes with parts on several metadata targets, request by request.
 
+mod raw;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use proto::msg::{
-    BatchRep, BatchReq, CancelReq, CreateOp, CrossAttempt, CrossOrphansRep, CrossOrphansReq, CrossPart,
-    CrossPrepareRep, CrossPrepareReq, CrossSessionReq, CrossTellReq, GetattrReq, LinkOp, LookupReq, ObjectRep, Reint,
-    ReintReq, RenameOp, SeqAllocRep, SeqAllocReq, TargetLosses, TargetLostReq, UnlinkOp, WantLocks,
+    BatchRep, BatchReq, CreateOp, CrossAttempt, CrossOrphansRep, CrossOrphansReq, CrossPart, CrossPrepareRep,
+    CrossPrepareReq, CrossSessionReq, CrossTellReq, GetattrReq, LookupReq, ObjectRep, Reint, ReintReq, RenameOp,
+    TargetLosses, UnlinkOp, WantLocks,
 };
-use proto::{ClientUuid, Errno, Fid, Frame, Opcode};
+use proto::{ClientUuid, Errno, Fid, Opcode};
+use raw::{DIR, FILE, Raw, cluster, declare_lost, doubts, removing, rename_over_three, renaming, three, unanswered};
 use stdx::marks;
-use testkit::cluster::{Cluster, RawExport, cred};
-
-const DIR: u32 = 0o040_755;
-const FILE: u32 = 0o100_644;
-
-/// A client whose requests are written here, at metadata targets.
-struct Raw {
-    mdts: Vec<RawExport>,
-    seqs: Vec<u64>,
-    next: u32,
-}
-
-fn cluster() -> (Cluster, usize) {
-    let mut c = Cluster::new(1);
-    let mdt1 = c.add_server("fs-MDT0001");
-    c.start(mdt1);
-    c.pass(Duration::from_secs(2));
-    (c, mdt1)
-}
-
-impl Raw {
-    fn new(c: &mut Cluster, client: u128) -> Raw {
-        Raw::at(c, client, &["fs-MDT0000", "fs-MDT0001"])
-    }
-
-    fn at(c: &mut Cluster, client: u128, targets: &[&str]) -> Raw {
-        let mut mdts: Vec<_> = targets.iter().map(|name| c.raw_export_of(name, ClientUuid(client))).collect();
-        let mut grant = |mdt: &mut RawExport| {
-            let answer = c.raw_call(mdt, Opcode::SeqAlloc, &SeqAllocReq {});
-            answer.decode::<SeqAllocRep>().unwrap().seq
-        };
-        let seqs = mdts.iter_mut().map(&mut grant).collect();
-        Raw { mdts, seqs, next: 1 }
-    }
-
-    fn fid(&mut self, mdt: usize) -> Fid {
-        self.next += 1;
-        Fid::new(self.seqs[mdt], self.next)
-    }
-
-    fn reint(&mut self, c: &mut Cluster, mdt: usize, op: Reint) -> Frame {
-        let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op: Some(op), ..ReintReq::default() };
-        c.raw_try(&mut self.mdts[mdt], Opcode::MdsReint, &body)
-    }
-
-    /// Makes an object on `on` with a name on `at`.
-    fn create(&mut self, c: &mut Cluster, (at, on): (usize, usize), parent: Fid, name: &str, mode: u32) -> (Fid, i32) {
-        let fid = self.fid(on);
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        let mdt = (at != on).then_some(on as u32);
-        let op = CreateOp { parent, name, fid, mode, mdt, ..CreateOp::default() };
-        (fid, self.reint(c, at, Reint::Create(op)).header.status)
-    }
-
-    fn rmdir(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> i32 {
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        self.reint(c, at, Reint::Unlink(UnlinkOp { parent, name, rmdir: true, reported: None, entry_only: false }))
-            .header
-            .status
-    }
-
-    fn lookup(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> ObjectRep {
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        let body = LookupReq { parent, name, want: None, cred: Some(cred(0)) };
-        c.raw_call(&mut self.mdts[at], Opcode::MdsLookup, &body).decode().unwrap()
-    }
-
-    fn getattr(&mut self, c: &mut Cluster, at: usize, fid: Fid) -> Result<ObjectRep, i32> {
-        let answer = c.raw_try(&mut self.mdts[at], Opcode::MdsGetattr, &GetattrReq { fid, ..GetattrReq::default() });
-        if answer.header.status == 0 { Ok(answer.decode().unwrap()) } else { Err(answer.header.status) }
-    }
-}
+use testkit::cluster::{Cluster, cred};
 
 #[test]
 fn a_directory_is_made_and_removed_on_another_target() {
@@ -112,31 +44,6 @@ fn a_directory_is_made_and_removed_on_another_target() {
     assert_eq!(a.rmdir(&mut c, 0, Fid::ROOT, "d"), 0, "{:#?}", c.log);
     assert_eq!(a.getattr(&mut c, 1, dir).map(drop), Err(-Errno::ESTALE.raw()));
     assert_eq!(a.lookup(&mut c, 0, Fid::ROOT, "d").parent_attr.unwrap().nlink, 2);
-}
-
-impl Raw {
-    /// Asks for a directory on the second target, and does not wait.
-    fn ask(&mut self, c: &mut Cluster, name: &str) -> Fid {
-        let fid = self.fid(1);
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        let op = CreateOp { parent: Fid::ROOT, name, fid, mode: DIR, mdt: Some(1), ..CreateOp::default() };
-        let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op: Some(Reint::Create(op)), ..ReintReq::default() };
-        c.raw_ask(&mut self.mdts[0], Opcode::MdsReint, &body);
-        fid
-    }
-}
-
-/// A client has asked for a directory `d` on the second target, whose record does not become durable.
-fn unanswered(c: &mut Cluster, mdt1: usize) -> (Raw, Fid) {
-    let mut a = Raw::new(c, 77);
-    c.slow_server = Some(mdt1);
-    let dir = a.ask(c, "d");
-    c.pass(Duration::from_millis(50));
-    (a, dir)
-}
-
-fn doubts(c: &Cluster, server: &str) -> usize {
-    c.server_params(server, "mdt.*.changes_in_doubt")[0].1.lines().count()
 }
 
 #[test]
@@ -224,47 +131,13 @@ fn a_participant_whose_locks_do_not_come_back_is_busy() {
     let mut a = Raw::new(&mut c, 77);
     let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
     let mut b = Raw::new(&mut c, 78);
-    let want = Some(WantLocks { object_cookie: 9, ..WantLocks::default() });
-    let found = c.raw_call(&mut b.mdts[1], Opcode::MdsGetattr, &GetattrReq { fid: dir, want, ..GetattrReq::default() });
-    assert_eq!(found.decode::<ObjectRep>().unwrap().locks.len(), 1);
-    let op =
-        UnlinkOp { parent: Fid::ROOT, name: Bytes::from_static(b"d"), rmdir: true, reported: None, entry_only: false };
-    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op: Some(Reint::Unlink(op)), ..ReintReq::default() };
-    c.raw_ask(&mut a.mdts[0], Opcode::MdsReint, &body);
+    b.lock(&mut c, 1, dir);
+    a.ask_for(&mut c, 0, 0, removing(Fid::ROOT, "d", true));
     c.pass(Duration::from_secs(5));
     assert!(marks::count("cross.busy") > 0 && marks::count("cross.busy_with_locks") > 0);
     let mut other = Raw::new(&mut c, 79);
     assert_eq!(other.create(&mut c, (0, 1), Fid::ROOT, "e", DIR).1, 0);
     assert_eq!(other.create(&mut c, (1, 1), dir, "f", FILE).1, 0, "nothing is held meanwhile");
-}
-
-impl Raw {
-    fn link(&mut self, c: &mut Cluster, at: usize, fid: Fid, (parent, name): (Fid, &str), kind: u32) -> i32 {
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        self.reint(c, at, Reint::Link(LinkOp { fid, parent, name, kind })).header.status
-    }
-
-    fn rename(&mut self, c: &mut Cluster, at: usize, op: RenameOp) -> i32 {
-        self.reint(c, at, Reint::Rename(op)).header.status
-    }
-
-    fn unlink(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> ObjectRep {
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        let op = UnlinkOp { parent, name, rmdir: false, reported: None, entry_only: false };
-        self.reint(c, at, Reint::Unlink(op)).decode().unwrap()
-    }
-
-    /// The object that a name leads to, with its target.
-    fn leads_to(&mut self, c: &mut Cluster, at: usize, parent: Fid, name: &str) -> Option<(Fid, u32)> {
-        let rep = self.lookup(c, at, parent, name);
-        let there = rep.elsewhere.map(|of| (of.fid, of.mdt));
-        there.or(rep.attr.map(|attr| (attr.fid, at as u32)))
-    }
-}
-
-fn renaming((source_parent, from): (Fid, &str), (target_parent, to): (Fid, &str), flags: u32) -> RenameOp {
-    let (source_name, target_name) = (Bytes::copy_from_slice(from.as_bytes()), Bytes::copy_from_slice(to.as_bytes()));
-    RenameOp { source_parent, source_name, target_parent, target_name, flags, ..RenameOp::default() }
 }
 
 #[test]
@@ -341,17 +214,11 @@ fn a_change_looks_again_if_its_participant_finds_something_else() {
     let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
     let (file, _) = a.create(&mut c, (0, 0), Fid::ROOT, "f", FILE);
     let mut b = Raw::new(&mut c, 78);
-    let want = Some(WantLocks { object_cookie: 9, ..WantLocks::default() });
-    let asked = GetattrReq { fid: file, want, ..GetattrReq::default() };
-    let held: ObjectRep = c.raw_call(&mut b.mdts[0], Opcode::MdsGetattr, &asked).decode().unwrap();
-    let op = Some(Reint::Rename(renaming((Fid::ROOT, "f"), (dir, "g"), 0)));
-    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
-    c.raw_ask(&mut a.mdts[0], Opcode::MdsReint, &body);
-    c.pass(Duration::from_millis(20));
+    let held = b.lock(&mut c, 0, file);
+    a.ask_for(&mut c, 0, 0, Reint::Rename(renaming((Fid::ROOT, "f"), (dir, "g"), 0)));
     let (other, status) = b.create(&mut c, (1, 1), dir, "g", FILE);
     assert_eq!(status, 0);
-    let cancel = CancelReq { handles: vec![held.locks[0].handle], waiting_cookies: Vec::new() };
-    c.raw_call(&mut b.mdts[0], Opcode::LdlmCancel, &cancel);
+    b.give_back(&mut c, 0, held);
     c.pass(Duration::from_secs(2));
     assert!(marks::count("cross.changed") > 0);
     assert_eq!(b.leads_to(&mut c, 1, dir, "g"), Some((file, 0)));
@@ -370,10 +237,7 @@ fn an_attempt_that_waited_in_vain_is_in_nobodys_way() {
     }
     c.slow_server = Some(mdt1);
     let mut ask = |c: &mut Cluster, by: usize, mdt: usize, op: RenameOp| {
-        let op = Some(Reint::Rename(op));
-        let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
-        c.raw_ask(&mut raws[by].mdts[mdt], Opcode::MdsReint, &body);
-        c.pass(Duration::from_millis(20));
+        raws[by].ask_for(c, mdt, 0, Reint::Rename(op));
     };
     // The first holds a name that the second waits for; the third is younger and takes the other name of the second.
     ask(&mut c, 0, 1, renaming((dir, "c"), (Fid::ROOT, "n"), 0));
@@ -425,9 +289,7 @@ fn looks_that_wait_for_a_lock_do_not_pile_up() {
     let asked = GetattrReq { fid: dir, want, ..GetattrReq::default() };
     let held: ObjectRep = c.raw_call(&mut b.mdts[1], Opcode::MdsGetattr, &asked).decode().unwrap();
     assert_eq!(held.locks.len(), 1);
-    let op = Some(Reint::Rename(renaming((Fid::ROOT, "f"), (dir, "g"), 0)));
-    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
-    c.raw_ask(&mut a.mdts[0], Opcode::MdsReint, &body);
+    a.ask_for(&mut c, 0, 0, Reint::Rename(renaming((Fid::ROOT, "f"), (dir, "g"), 0)));
     c.pass(Duration::from_secs(3));
     assert!(marks::count("cross.look_waits") > 0);
     let mut other = Raw::new(&mut c, 79);
@@ -522,13 +384,6 @@ fn a_directory_on_a_target_that_nobody_knows_is_refused() {
 }
 
 // --- a target that is lost for good ---
-
-/// An administrator declares a target lost.
-fn declare_lost(c: &mut Cluster, target: &str) {
-    let mut mgs = c.raw_export("MGS");
-    c.raw_call(&mut mgs, Opcode::MgsTargetLost, &TargetLostReq { target: target.to_owned() });
-    c.pass(Duration::from_secs(3));
-}
 
 impl Raw {
     /// Removes a name in the root, and leaves its object alone.
@@ -630,34 +485,6 @@ fn a_lost_target_is_refused_until_it_is_admitted() {
     assert_eq!(doubts(&c, "fs-MDT0001"), 0, "its records are gone");
     let mut a = Raw::new(&mut c, 80);
     assert_eq!(a.create(&mut c, (0, 1), Fid::ROOT, "g", DIR).1, 0, "{:#?}", c.log);
-}
-
-/// A file on the third target is renamed from the second, which coordinates, to the first. Returns the file.
-fn rename_over_three(c: &mut Cluster, [mdt1, mdt2]: [usize; 2], slow: usize) -> Fid {
-    let mut a = Raw::at(c, 77, &["fs-MDT0000", "fs-MDT0001", "fs-MDT0002"]);
-    let (dir, _) = a.create(c, (0, 1), Fid::ROOT, "d", DIR);
-    let (far, _) = a.create(c, (0, 2), Fid::ROOT, "far", DIR);
-    let (file, _) = a.create(c, (2, 2), far, "f", FILE);
-    assert_eq!(a.link(c, 1, file, (dir, "f"), FILE & 0o170_000), 0);
-    c.pass(Duration::from_secs(3));
-    c.slow_server = Some(slow);
-    let op = Some(Reint::Rename(renaming((dir, "f"), (Fid::ROOT, "g"), 0)));
-    let body = ReintReq { cred: Some(cred(0)), now_ns: 7, op, ..ReintReq::default() };
-    c.raw_ask(&mut a.mdts[1], Opcode::MdsReint, &body);
-    c.pass(Duration::from_millis(50));
-    assert!(slow == mdt1 || slow == mdt2);
-    file
-}
-
-fn three() -> (Cluster, [usize; 2]) {
-    let mut c = Cluster::new(1);
-    let mdts = ["fs-MDT0001", "fs-MDT0002"].map(|name| {
-        let server = c.add_server(name);
-        c.start(server);
-        server
-    });
-    c.pass(Duration::from_secs(3));
-    (c, mdts)
 }
 
 /// The coordinator is lost. Both participants have the change prepared: it may have been answered, and they do it.

@@ -78,6 +78,7 @@ fn known(active: u32) -> u32 {
 fn tell(number: u32) {
     if let Ok(path) = std::env::var("ADAMANT_MUTANTS_REACHED") {
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the file of places");
-        writeln!(file, "{number}").expect("the file of places takes a line");
+        // At once: other threads write, too.
+        file.write_all(format!("{number}\n").as_bytes()).expect("the file of places takes a line");
     }
 }

@@ -3,8 +3,9 @@
 use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
 use proto::Fid;
+use rules::names::is_dot_lustre;
 use schema::entry::CHAIN_MAX;
-use schema::{Entry, Header, Inode, LinkEa, first_cookie, second_cookie};
+use schema::{Entry, Header, Inode, Link, LinkEa, first_cookie, second_cookie};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
@@ -110,6 +111,11 @@ fn lookup<'m>(mdt: &'m Mdt<'_>, mdts: &'m [Mdt<'_>], fid: Fid) -> Option<(Option
     on(mdt).or_else(|| mdts.iter().find_map(on))
 }
 
+/// Whether this is the name of `.lustre`, which has no entry in the root.
+fn is_hidden(fid: Fid, link: &Link) -> bool {
+    fid == Fid::DOT_LUSTRE && is_dot_lustre(link.parent, &link.name)
+}
+
 /// Checks that each name in a linkEA has its entry.
 fn check_links(inode: &Inode, listings: &BTreeMap<Fid, Listing>, found: &mut Found) {
     let fid = inode.fid;
@@ -118,7 +124,7 @@ fn check_links(inode: &Inode, listings: &BTreeMap<Fid, Listing>, found: &mut Fou
         // An orphan directory keeps its last linkEA, so that its `..` is valid.
         let was_removed = inode.nlink == 0 && inode.is_dir();
         let there = listings.get(&link.parent).and_then(|listing| listing.names.get(&link.name[..]));
-        if !was_removed && there != Some(&fid) {
+        if !was_removed && there != Some(&fid) && !is_hidden(fid, link) {
             found.push(Inconsistency::LinkStale { fid, dir: link.parent, name: text(&link.name) });
         }
     }
@@ -141,9 +147,10 @@ fn check_dir(inode: &Inode, listing: &Listing, names: u64, found: &mut Found) {
     if u64::from(inode.nlink) != counted {
         found.push(Inconsistency::WrongLinks { fid, stored: inode.nlink, counted });
     }
-    let wanted = u64::from(fid != Fid::ROOT && !removed);
+    let named = u64::from(fid != Fid::ROOT && !removed);
+    let entries = if fid == Fid::DOT_LUSTRE { 0 } else { named };
     let links = inode.links.links.len();
-    if names != wanted || (links as u64 != wanted && !removed) {
+    if names != entries || (links as u64 != named && !removed) {
         found.push(Inconsistency::DirectoryNames { fid, names, links });
     }
     let counts =

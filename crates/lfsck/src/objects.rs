@@ -19,6 +19,12 @@ pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
     if has_root && mdt.object(Fid::ROOT).is_none_or(|(_, root)| !root.is_dir()) {
         found.push(Inconsistency::Missing { what: "root directory" });
     }
+    // Version 0.3.0 makes them when it starts.
+    let dot_lustre = [Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID, Fid::LOST_FOUND];
+    let made = dot_lustre.iter().filter(|fid| mdt.object(**fid).is_some_and(|(_, inode)| inode.is_dir())).count();
+    if made != 0 && made != dot_lustre.len() {
+        found.push(Inconsistency::Missing { what: "directory of .lustre" });
+    }
     index(mdt, found);
     numbers(mdt, found);
     sequences(mdt, found);
@@ -104,7 +110,7 @@ fn numbers(mdt: &Mdt<'_>, found: &mut Found) {
 fn sequences(mdt: &Mdt<'_>, found: &mut Found) {
     let grants: BTreeMap<u64, SeqGrant> = decode::<SeqGrant>(mdt.records, found).into_iter().collect();
     let left = single::<MdtState>(mdt.records).map(|state| state.sequences).unwrap_or_default();
-    for inode in mdt.inodes.values().filter(|inode| inode.fid != Fid::ROOT) {
+    for inode in mdt.inodes.values().filter(|inode| !inode.fid.is_built_in()) {
         let fid = inode.fid;
         let used = match grants.get(&fid.seq) {
             Some(grant) => grant.is_used(fid.oid),

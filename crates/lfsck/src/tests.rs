@@ -5,7 +5,7 @@ use bytes::Bytes;
 use proto::msg::Layout;
 use proto::{ClientUuid, StripeIndex};
 use rules::mode::{S_IFDIR, S_IFREG};
-use schema::inode::ROOT_INO;
+use schema::inode::{DOT_LUSTRE_FID_INO, DOT_LUSTRE_INO, LOST_FOUND_INO, ROOT_INO};
 use schema::mdt::SeqRange;
 use schema::*;
 use store::Value;
@@ -144,6 +144,62 @@ fn breaks(what: &str, damage: impl FnOnce(&mut World)) {
     damage(&mut world);
     let found: Vec<String> = world.check().iter().map(ToString::to_string).collect();
     assert!(found.iter().any(|line| line.contains(what)), "expected '{what}', found {found:#?}");
+}
+
+/// Adds `.lustre`, as MDT0000 makes it: the root has no entry for it.
+fn add_dot_lustre(world: &mut World) {
+    let name = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let dir = |fid, nlink, entries, links| Inode {
+        fid,
+        mode: S_IFDIR | 0o555,
+        nlink,
+        dir: DirState { entries, ..DirState::default() },
+        links,
+        ..Inode::default()
+    };
+    let inodes = [
+        (DOT_LUSTRE_INO, dir(Fid::DOT_LUSTRE, 4, 2, LinkEa::one(Fid::ROOT, name(".lustre")))),
+        (DOT_LUSTRE_FID_INO, dir(Fid::DOT_LUSTRE_FID, 2, 0, LinkEa::one(Fid::DOT_LUSTRE, name("fid")))),
+        (LOST_FOUND_INO, dir(Fid::LOST_FOUND, 2, 0, LinkEa::one(Fid::DOT_LUSTRE, name("lost+found")))),
+    ];
+    for (ino, inode) in inodes {
+        world.put::<Oi>(inode.fid, Oi { ino });
+        world.put::<Inode>(ino, inode);
+    }
+    let entries = [("fid", Fid::DOT_LUSTRE_FID, DOT_LUSTRE_FID_INO), ("lost+found", Fid::LOST_FOUND, LOST_FOUND_INO)];
+    for (name, fid, ino) in entries {
+        world.put::<Entry>(entry_key(DOT_LUSTRE_INO, name.as_bytes()), entry(name, fid, 4, ino));
+    }
+}
+
+/// Before version 0.3.0 no store had `.lustre`.
+#[test]
+fn dot_lustre_is_there_as_a_whole_or_not_at_all() {
+    let mut world = world();
+    add_dot_lustre(&mut world);
+    assert_eq!(world.check(), []);
+    let breaks = |what, damage: fn(&mut World)| {
+        breaks(what, |world| {
+            add_dot_lustre(world);
+            damage(world);
+        });
+    };
+    breaks("there is no directory of .lustre", |w| {
+        w.delete::<Oi>(Fid::LOST_FOUND);
+        w.delete::<Inode>(LOST_FOUND_INO);
+    });
+    breaks("directory [0x200000002:0x2:0x0] has 0 names and 1 in its linkEA", |w| {
+        w.delete::<Entry>(entry_key(DOT_LUSTRE_INO, b"fid"));
+    });
+    breaks("[0x200000002:0x1:0x0] counts 1 entries, there are 2", |w| {
+        w.change::<Inode>(DOT_LUSTRE_INO, |inode| inode.dir.entries = 1);
+    });
+    breaks("directory [0x200000002:0x1:0x0] has 1 names and 1 in its linkEA", |w| {
+        w.put::<Entry>(entry_key(ROOT_INO, b".lustre"), entry(".lustre", Fid::DOT_LUSTRE, 4, DOT_LUSTRE_INO));
+    });
+    breaks("directory [0x200000002:0x1:0x0] does not hang on the root", |w| {
+        w.change::<Inode>(DOT_LUSTRE_INO, |inode| inode.links = LinkEa::default());
+    });
 }
 
 #[test]

@@ -156,20 +156,28 @@ impl Mdt {
 
     fn reint(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
         let reint: ReintReq = cx.body(request)?;
-        let change = Change::new(&reint);
-        match reint.op.as_ref().ok_or(Errno::EPROTO)? {
-            Reint::Setattr(op) => ops::setattr::setattr(self, cx, &change, op),
+        let op = reint.op.as_ref().ok_or(Errno::EPROTO)?;
+        ops::dot_lustre::check(cx, op)?;
+        self.change(cx, request, &Change::new(&reint), op).map_err(|stop| match stop {
+            Stop::Errno(errno) => Stop::Errno(ops::dot_lustre::error(op, errno)),
+            Stop::Wait => Stop::Wait,
+        })
+    }
+
+    fn change(&mut self, cx: &mut Cx<'_>, request: &Request, change: &Change<'_>, op: &Reint) -> Result<Reply, Stop> {
+        match op {
+            Reint::Setattr(op) => ops::setattr::setattr(self, cx, change, op),
             Reint::Create(op) if let Some(on) = op.mdt.filter(|mdt| *mdt != cx.name().index.0) => {
-                cross::mkdir(self, cx, &change, op, on)
+                cross::mkdir(self, cx, change, op, on)
             }
-            Reint::Create(op) => ops::create::create(self, cx, &change, op, layouts::answered(cx, request)?),
-            Reint::Link(op) => ops::link::link(self, cx, &change, op),
-            Reint::Unlink(op) => ops::unlink::unlink(self, cx, &change, op),
-            Reint::Rename(op) => ops::rename::rename(self, cx, &change, op),
-            Reint::Open(op) => ops::open::open(self, cx, &change, op),
-            Reint::Setxattr(op) => ops::setxattr::setxattr(cx, &change, op),
+            Reint::Create(op) => ops::create::create(self, cx, change, op, layouts::answered(cx, request)?),
+            Reint::Link(op) => ops::link::link(self, cx, change, op),
+            Reint::Unlink(op) => ops::unlink::unlink(self, cx, change, op),
+            Reint::Rename(op) => ops::rename::rename(self, cx, change, op),
+            Reint::Open(op) => ops::open::open(self, cx, change, op),
+            Reint::Setxattr(op) => ops::setxattr::setxattr(cx, change, op),
             Reint::Setlayout(op) => {
-                ops::setlayout::setlayout(self, cx, &change, op, layouts::first_answer(cx, request)?)
+                ops::setlayout::setlayout(self, cx, change, op, layouts::first_answer(cx, request)?)
             }
         }
     }
@@ -186,7 +194,8 @@ impl Service for Mdt {
             ops::seq_alloc::drop_ranges(cx)?;
         }
         moves::start(self, cx)?;
-        tasks::check_root(cx)
+        tasks::check_root(cx)?;
+        ops::dot_lustre::make(self, cx)
     }
 
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {

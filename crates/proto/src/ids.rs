@@ -193,6 +193,12 @@ impl Fid {
     pub const NONE: Fid = Fid { seq: 0, oid: 0, ver: 0 };
     /// The root directory of every file system.
     pub const ROOT: Fid = Fid { seq: 0x2_0000_0007, oid: 1, ver: 0 };
+    /// The directory `.lustre`, which lookups in the root find and listings of the root do not show.
+    pub const DOT_LUSTRE: Fid = Fid { seq: 0x2_0000_0002, oid: 1, ver: 0 };
+    /// The directory `.lustre/fid`, in which every object has its FID as a name.
+    pub const DOT_LUSTRE_FID: Fid = Fid { seq: 0x2_0000_0002, oid: 2, ver: 0 };
+    /// The directory `.lustre/lost+found`.
+    pub const LOST_FOUND: Fid = Fid { seq: 0x2_0000_0002, oid: 3, ver: 0 };
     /// First sequence that the MGT allocates.
     pub const SEQ_FIRST: u64 = 0x2_0000_0400;
     /// Last sequence.
@@ -218,8 +224,14 @@ impl Fid {
         (Fid::SEQ_FIRST..=Fid::SEQ_LAST).contains(&self.seq) && (1..=Fid::OID_MAX).contains(&self.oid) && self.ver == 0
     }
 
-    /// The inode number that programs see: for normal FIDs a fixed one-to-one mapping (40 bits of sequence, 17 of
-    /// object), 1 for the root. Never 0.
+    /// Whether it is one of the objects that every file system has, and that clients do not make: the root, and `.lustre`
+    /// with its directories. All are on MDT0000.
+    pub fn is_built_in(&self) -> bool {
+        [Fid::ROOT, Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID, Fid::LOST_FOUND].contains(self)
+    }
+
+    /// The inode number that programs see: a fixed one-to-one mapping (40 bits of sequence, 17 of object), except that
+    /// the root has 1. Never 0, and less than 2^57.
     pub fn ino(&self) -> u64 {
         if *self == Fid::ROOT {
             return 1;
@@ -233,7 +245,7 @@ impl Fid {
             return Some(Fid::ROOT);
         }
         let fid = Fid::new(ino >> 17, (ino & 0x1_ffff) as u32);
-        fid.is_normal().then_some(fid)
+        (fid.is_normal() || fid.is_built_in() && fid != Fid::ROOT).then_some(fid)
     }
 
     /// Encodes it as a store key: 16 bytes that sort in the order of FIDs.
@@ -303,12 +315,17 @@ mod tests {
 
     #[test]
     fn inode_numbers_and_keys_are_one_to_one() {
-        for fid in [Fid::ROOT, Fid::new(Fid::SEQ_FIRST, 1), Fid::new(Fid::SEQ_LAST, Fid::OID_MAX)] {
+        let built_in = [Fid::ROOT, Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID, Fid::LOST_FOUND];
+        let normal = [Fid::new(Fid::SEQ_FIRST, 1), Fid::new(Fid::SEQ_LAST, Fid::OID_MAX)];
+        for fid in built_in.into_iter().chain(normal) {
+            assert!(fid.is_built_in() != fid.is_normal() && fid.ino() < 1 << 57);
             assert_eq!(Fid::from_ino(fid.ino()), Some(fid));
             assert_eq!(Fid::from_key(&fid.to_key()), Some(fid));
         }
         assert_eq!(Fid::from_ino(0), None);
         assert_eq!(Fid::from_ino(2), None);
+        assert_eq!(Fid::from_ino(Fid::new(Fid::ROOT.seq, 1).seq << 17 | 1), None, "the root has one number");
+        assert_eq!(Fid::from_ino(Fid::LOST_FOUND.ino() + 1), None);
     }
 
     #[test]

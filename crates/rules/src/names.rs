@@ -2,8 +2,11 @@
 
 use crate::access::{Caller, EXECUTE, WRITE};
 use crate::object::Object;
-use proto::Errno;
 use proto::connect::{LINK_MAX, NAME_MAX};
+use proto::{Errno, Fid};
+
+/// The name by which lookups in the root find [`Fid::DOT_LUSTRE`].
+pub const DOT_LUSTRE: &[u8] = b".lustre";
 
 /// Checks a name: `ENAMETOOLONG`, `ENOENT` if it is empty, `EINVAL` if it has a byte that names cannot have.
 pub fn check(name: &[u8]) -> Result<(), Errno> {
@@ -18,6 +21,16 @@ pub fn check(name: &[u8]) -> Result<(), Errno> {
 /// Whether the name is `.` or `..`, which only a lookup accepts.
 pub fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
+}
+
+/// Whether this is `.lustre` in the root, which has no entry there: it is found and not listed.
+pub fn is_dot_lustre(parent: Fid, name: &[u8]) -> bool {
+    parent == Fid::ROOT && name == DOT_LUSTRE
+}
+
+/// Whether nobody may change the names in this directory or its attributes: `.lustre` and `.lustre/fid`.
+pub fn is_fixed(dir: Fid) -> bool {
+    dir == Fid::DOT_LUSTRE || dir == Fid::DOT_LUSTRE_FID
 }
 
 /// The error for a removal of `.` or `..`.

@@ -19,6 +19,12 @@ pub const REGION_BITS: u32 = 20;
 
 /// Local inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
+/// The local inode numbers of `.lustre`, `.lustre/fid` and `.lustre/lost+found`. No directory has the region of these numbers.
+pub const DOT_LUSTRE_INO: u64 = 2;
+/// See [`DOT_LUSTRE_INO`].
+pub const DOT_LUSTRE_FID_INO: u64 = 3;
+/// See [`DOT_LUSTRE_INO`].
+pub const LOST_FOUND_INO: u64 = 4;
 
 /// An object of the namespace, as it is in memory. The encoding on the medium is more compact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

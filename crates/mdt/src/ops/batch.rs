@@ -12,7 +12,7 @@
 use crate::known::Pending;
 use crate::ops::create::{Made, Named, New};
 use crate::ops::unlink::Removed;
-use crate::ops::{Change, create, setattr, unlink};
+use crate::ops::{Change, create, dot_lustre, setattr, unlink};
 use crate::tree::{self, Dir, Node};
 use crate::{Mdt, grants, layouts};
 use proto::msg::OfJob;
@@ -191,7 +191,9 @@ fn one(
     pending: &mut Pending,
 ) -> Result<Done, Stop> {
     let change = Change::new(request);
-    match request.op.as_ref().ok_or(Errno::EPROTO)? {
+    let op = request.op.as_ref().ok_or(Errno::EPROTO)?;
+    dot_lustre::check(cx, op)?;
+    match op {
         Reint::Create(op) => {
             let (dir, resident) = (enter(cx, dir, pending, op.parent)?, change.want.data_cookie != 0);
             let new = New { layout, ..New::of(op, resident) };

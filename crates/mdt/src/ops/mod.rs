@@ -7,6 +7,7 @@ pub mod batch;
 pub mod close;
 pub mod create;
 pub mod data;
+pub mod dot_lustre;
 pub mod fid2path;
 pub mod getattr;
 pub mod link;

@@ -3,6 +3,7 @@
 mod batch;
 mod chains;
 mod data;
+mod dot_lustre;
 mod hostile;
 mod names;
 mod random;

@@ -154,7 +154,7 @@ fn attr(ino: u64, mode: u32) -> Attr {
 }
 
 fn entry(attr: Attr) -> Entry {
-    Entry { attr, entry_valid: LONG, attr_valid: LONG }
+    Entry { node: attr.ino, attr, entry_valid: LONG, attr_valid: LONG }
 }
 
 /// The errno of an error of a local file.

@@ -11,6 +11,15 @@ use proto::msg::{Cred, Layout};
 use proto::{Errno, Fid, Frame, Nid};
 use smallvec::SmallVec;
 
+/// In the number of a node: an alias, by which the kernel knows a directory that was reached by its FID. An alias is a node
+/// of its own to the kernel, and is the same directory to programs.
+pub const ALIAS: u64 = 1 << 62;
+
+/// The number that programs see of a node.
+pub fn object_number(node: u64) -> u64 {
+    node & !ALIAS
+}
+
 /// A connection that the machine requested.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
@@ -284,7 +293,7 @@ pub enum Invalidation {
 /// Attributes as a program sees them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
-    /// Inode number.
+    /// The node: its inode number, or an alias ([`ALIAS`]).
     pub ino: u64,
     /// Type and permissions.
     pub mode: u32,

@@ -207,9 +207,14 @@ impl Client {
         self.w.schedule.tick(self.w.now);
     }
 
-    fn call(&mut self, id: CallId, cred: Cred, call: Call) {
+    fn call(&mut self, id: CallId, cred: Cred, mut call: Call) {
         if self.w.unmounting || self.w.failed {
             self.w.effect(Effect::Answer { id, result: Err(Errno::ESHUTDOWN) });
+            return;
+        }
+        let by_alias = ops::alias::resolve(&mut call);
+        if by_alias && matches!(call, Call::Forget { .. }) {
+            self.w.effect(Effect::Answer { id, result: Ok(Answer::Done) });
             return;
         }
         if *self.last_cred != cred {
@@ -217,6 +222,9 @@ impl Client {
         }
         let cred = self.last_cred.clone();
         let op = self.begin(Some(id), cred, Work::Call(call));
+        if let Some(state) = self.state(op).filter(|_| by_alias) {
+            state.by_alias = true;
+        }
         self.attempt(op);
         let slot = &self.slots[op.slot as usize];
         if slot.generation == op.generation {
@@ -263,6 +271,7 @@ impl Client {
             return;
         }
         let Some(mut running) = slot.running.take() else { return };
+        self.w.by_alias = running.state.by_alias;
         let mut cx = Cx { w: &mut self.w, op: &mut running.state };
         let result = match &running.work {
             Work::Call(call) => ops::call(&mut cx, call),
@@ -288,6 +297,11 @@ impl Client {
         if let Work::Call(call) = &running.work {
             self.w.calls_running -= 1;
             kernel::ended(&mut self.w, id, call, &result);
+            if let Ok(answer) = &mut result
+                && running.state.by_alias
+            {
+                ops::alias::ended(&mut self.w, call, answer);
+            }
             self.w.stats.ended(self.w.now, call, &result, running.state.started);
             if running.state.abandoned {
                 self.abandoned -= 1;

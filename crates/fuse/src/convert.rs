@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::api::{SetTime, Stat};
+use client::api::{SetTime, Stat, object_number};
 use fusewire::{Attr, Entry, TimeChange};
 
 /// How long the kernel may cache what a lock covers: in effect forever.
@@ -16,7 +16,7 @@ pub(crate) fn validity(covered: bool) -> Duration {
 /// Attributes for the kernel.
 pub(crate) fn attributes(stat: &Stat) -> Attr {
     Attr {
-        ino: stat.ino,
+        ino: object_number(stat.ino),
         size: stat.size,
         blocks: stat.blocks,
         atime_ns: stat.atime_ns,
@@ -33,7 +33,7 @@ pub(crate) fn attributes(stat: &Stat) -> Attr {
 
 /// A name's node for the kernel.
 pub(crate) fn entry(stat: &Stat, entry_valid: Duration, attr_valid: Duration) -> Entry {
-    Entry { attr: attributes(stat), entry_valid, attr_valid }
+    Entry { node: stat.ino, attr: attributes(stat), entry_valid, attr_valid }
 }
 
 /// `st_rdev` to the kernel's 32-bit encoding.

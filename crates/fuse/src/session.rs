@@ -392,11 +392,14 @@ impl Adapter {
             for listed in entries {
                 let dot = &*listed.name == b"." || &*listed.name == b"..";
                 let unknown = || Stat { ino: listed.ino, mode: listed.kind << 12, ..Stat::default() };
+                // Without attributes no reference is counted, so the kernel gets no node.
+                let counted = !dot && listed.stat.is_some();
                 let stat = listed.stat.unwrap_or_else(unknown);
                 let valid = validity(!dot && stat.cacheable && stat.entry_cacheable);
                 let shown: Entry = entry(&Stat { ino: listed.ino, ..stat }, valid, valid);
+                let shown = Entry { node: if counted { shown.node } else { 0 }, ..shown };
                 let full = !unsent.is_empty() || !listing.add_plus(&shown, listed.offset, &listed.name);
-                if full && !dot {
+                if full && counted {
                     unsent.push(listed.ino);
                 }
             }

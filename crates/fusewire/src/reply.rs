@@ -67,7 +67,9 @@ impl Attr {
 /// A name's node, and how long the kernel may cache it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The node's attributes, including its number.
+    /// The node; 0 in a listing: the kernel looks the name up if it needs the node.
+    pub node: u64,
+    /// The node's attributes.
     pub attr: Attr,
     /// How long the kernel may cache the name.
     pub entry_valid: Duration,
@@ -78,7 +80,7 @@ pub struct Entry {
 impl Entry {
     fn record(&self) -> abi::EntryOut {
         abi::EntryOut {
-            nodeid: self.attr.ino,
+            nodeid: self.node,
             generation: 0,
             entry_valid: self.entry_valid.as_secs(),
             attr_valid: self.attr_valid.as_secs(),

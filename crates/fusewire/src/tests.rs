@@ -116,7 +116,7 @@ fn read<T: FromBytes + Immutable>(bytes: &[u8]) -> T {
 #[test]
 fn answers_have_the_kernels_form() {
     let attr = Attr { ino: 3, size: 10, mtime_ns: -1, mode: libc::S_IFREG | 0o644, nlink: 1, ..Attr::default() };
-    let entry = Entry { attr, entry_valid: Duration::from_millis(1500), attr_valid: Duration::ZERO };
+    let entry = Entry { node: attr.ino, attr, entry_valid: Duration::from_millis(1500), attr_valid: Duration::ZERO };
     let (unique, errno, bytes) = answered(|reply| reply.entry(&entry));
     let record: abi::EntryOut = read(&bytes);
     assert_eq!((unique, errno, record.nodeid, record.entry_valid, record.entry_valid_ns), (9, 0, 3, 1, 500_000_000));
@@ -163,7 +163,7 @@ impl Flat {
     }
 
     fn entry(&self, ino: u64, size: u64) -> Entry {
-        Entry { attr: self.attr(ino, size), entry_valid: Duration::ZERO, attr_valid: Duration::ZERO }
+        Entry { node: ino, attr: self.attr(ino, size), entry_valid: Duration::ZERO, attr_valid: Duration::ZERO }
     }
 }
 

@@ -90,6 +90,8 @@ pub(crate) struct OpenFile {
     pub stream: Option<Box<Stream>>,
     /// and what follows them.
     pub next: Option<Next>,
+    /// It was opened through an alias: the kernel gets no nodes with its entries.
+    pub by_alias: bool,
 }
 
 impl OpenFile {
@@ -107,6 +109,7 @@ impl OpenFile {
             lease: 0,
             stream: None,
             next: None,
+            by_alias: false,
         }
     }
 

@@ -233,6 +233,8 @@ pub(crate) struct OpState {
     pub interrupted: bool,
     /// Requests with an effect that were sent, so that their replies must be processed.
     pub changes: u32,
+    /// The call names a directory by an alias ([`crate::ops::alias`]).
+    pub(crate) by_alias: bool,
     /// The program is gone; the operation goes on without it.
     pub abandoned: bool,
     /// A peer waits for it: its requests must not queue behind ordinary changes.
@@ -259,6 +261,7 @@ impl OpState {
             started,
             interrupted: false,
             changes: 0,
+            by_alias: false,
             abandoned: false,
             urgent: false,
             turn: 0,

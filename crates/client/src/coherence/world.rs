@@ -74,6 +74,8 @@ pub(crate) struct World {
     pub(crate) sequences: BTreeMap<Dest, Sequences>,
     /// The metadata targets of FID sequences.
     pub(crate) fld: Fld,
+    /// The present attempt is of a call through an alias ([`crate::ops::alias`]).
+    pub(crate) by_alias: bool,
     /// The mount is complete: programs can make calls.
     pub mounted: bool,
     /// The mount failed for good; nothing is retried.
@@ -141,6 +143,7 @@ impl World {
             closes: closes::none(),
             sequences: BTreeMap::new(),
             fld: Fld::default(),
+            by_alias: false,
             mounted: false,
             failed: false,
             abandoned_records: Vec::new(),

@@ -58,7 +58,7 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     cx.w.nodes.hold(ino, Hold::Open);
     cx.w.nodes.hold(ino, Hold::Handle);
     let mut file = OpenFile::new(fid, o::DIRECTORY, cred, dest, Open::Directory);
-    (file.error_mark, file.stream) = (error_mark, stream);
+    (file.error_mark, file.stream, file.by_alias) = (error_mark, stream, cx.w.by_alias);
     let fh = cx.w.files.insert(file);
     Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
 }
@@ -162,7 +162,7 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
 
 fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: bool) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
-    let ino = file.ino;
+    let (ino, by_alias) = (file.ino, file.by_alias);
     if offset == 0 && cx.op.is_fresh() {
         // From the start: pieces of an earlier listing are outdated, unless opendir has just read them.
         let changes = changes_of(cx.w, ino);
@@ -235,6 +235,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
     for (entry, sure) in entries.iter_mut().zip(filler.sure) {
         if plus
             && sure
+            && !by_alias
             && let Some(stat) = stat_cached(cx.w, entry.ino)
         {
             entry.stat = Some(referenced(cx.w, stat, ino, &entry.name));

@@ -77,7 +77,7 @@ pub(super) fn release_all(cx: &mut Cx<'_>, left: &Disowned) {
 }
 
 /// Names that a call adds or removes.
-fn names(call: &Call) -> SmallVec<[(u64, Bytes); 2]> {
+pub(super) fn names(call: &Call) -> SmallVec<[(u64, Bytes); 2]> {
     match call {
         Call::Create { parent, name, .. }
         | Call::Mknod { parent, name, .. }

@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use proto::msg::{Attr, DirName, LookupReq, NameState, ObjectRep, bits};
 use proto::{Errno, Fid, Opcode};
+use rules::mode::{S_IFDIR, S_IFMT};
 use rules::names;
 
-use super::{stat, stat_cached, stat_of_name, walk};
+use super::{alias, stat, stat_cached, stat_of_name, walk};
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::base::Step;
 use crate::cache::names::KnownName;
@@ -19,6 +20,9 @@ const LOOKUPS_MAX: u64 = 32;
 
 /// `Lookup`.
 pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
+    if let Some(answer) = super::dot_lustre::lookup(cx, parent, name)? {
+        return Ok(answer);
+    }
     let stat = find(cx, parent, name)?;
     Ok(Answer::Entry(found(cx.w, stat, parent, name)))
 }
@@ -34,8 +38,12 @@ pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Sta
     referenced(w, Stat { entry_cacheable, ..stat }, parent, name)
 }
 
-/// Counts a reference of the kernel to the node of the answer, under this name.
+/// Counts a reference of the kernel to the node of the answer, under this name. Through an alias it gets no reference to
+/// the node of a directory.
 pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
+    if w.by_alias && stat.mode & S_IFMT == S_IFDIR {
+        return alias::shown(stat);
+    }
     w.nodes.referenced(stat.ino);
     if let Some(node) = w.nodes.get_mut(stat.ino) {
         node.kernel.looked_up();
@@ -48,7 +56,7 @@ pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -
             w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
         }
     }
-    stat
+    if w.by_alias { alias::shown(stat) } else { stat }
 }
 
 /// Attributes of the object that a name leads to; the errors of `lookup`.

@@ -1,6 +1,7 @@
 //! The operations, one file per group of calls.
 
 pub(crate) mod ahead;
+pub(crate) mod alias;
 mod attr;
 mod background;
 pub(crate) mod config;
@@ -8,6 +9,7 @@ pub(crate) mod data;
 pub(crate) mod devices;
 mod dir;
 mod disown;
+mod dot_lustre;
 mod info;
 mod io;
 mod lookup;
@@ -47,6 +49,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
     if let Some(errno) = lost::take_unreported(cx, call) {
         return Err(errno.into());
     }
+    dot_lustre::check(cx.w, call)?;
     match call {
         Call::Lookup { parent, name } => lookup::lookup(cx, *parent, name),
         Call::Forget { ino, count } => {
@@ -140,7 +143,9 @@ pub(crate) fn task_failed(w: &mut World, task: &Task, errno: Errno) {
 /// changed at all.
 pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
     let asked = cx.memo(Step::NamedOf) == Some(ino);
-    if (asked || cx.op.is_fresh() && may_have_moved(cx, ino)) && !stale::still_named(cx, ino)? {
+    // An alias leads to its object by the FID.
+    let may_have_moved = !cx.w.by_alias && cx.op.is_fresh() && may_have_moved(cx, ino);
+    if (asked || may_have_moved) && !stale::still_named(cx, ino)? {
         stdx::mark!("stale_node");
         return Err(Errno::ESTALE.into());
     }

@@ -59,7 +59,7 @@ fn next_version(cx: &mut Cx<'_>, dest: Dest) -> Run<u64> {
 fn directory(cx: &mut Cx<'_>, ino: u64) -> Run<Option<LeasedDir>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let (fid, dest) = (node.fid, cx.w.mdt_of(node.fid));
-    if !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_whole(node) || !is_plain(node) {
+    if cx.w.by_alias || !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_whole(node) || !is_plain(node) {
         return Ok(None);
     }
     let Some(lease) = lease(cx.w, dest, fid) else { return Ok(None) };
@@ -82,7 +82,8 @@ fn is_plain(node: &Node) -> bool {
 fn object(cx: &mut Cx<'_>, ino: u64) -> Run<Option<(Dest, u64)>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let dest = cx.w.mdt_of(node.fid);
-    if !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_plain(node) || !is_private(cx.w, node) {
+    let usable = !cx.w.by_alias && allowed(cx.w, dest);
+    if !usable || !is_quiet(cx, node) || !is_plain(node) || !is_private(cx.w, node) {
         return Ok(None);
     }
     let version = next_version(cx, dest)?;

@@ -300,3 +300,100 @@ fn a_lost_metadata_target_is_declared_and_admitted_again() {
     fs::rename(mount.join("again/file"), mount.join("on2/file")).unwrap();
     assert_eq!(fs::read_to_string(cluster.mount(1).join("on2/file")).unwrap(), "text");
 }
+
+/// `.lustre`: sanity 154A, 154B, 154a, 154b, 154e. Programs that work in a directory by its path notice nothing of others that
+/// reach it by its FID.
+#[test]
+fn objects_are_opened_by_their_fids() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("objects by their FIDs", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    cluster.add(Which::Mdt(1));
+    for mount in 0..2 {
+        wait_for("the mount uses both metadata targets", || mdts(&cluster, mount).len() == 2);
+    }
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let far = mount.join("far");
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
+    fs::create_dir_all(far.join("sub/deep")).unwrap();
+    fs::write(far.join("file"), "text").unwrap();
+    fs::write(mount.join("near"), "near").unwrap();
+    let fid = |path: &std::path::Path| adamant(["lfs", "path2fid"]).arg(path).ok().trim().to_owned();
+    let (dir_fid, file_fid, near_fid) = (fid(&far), fid(&far.join("file")), fid(&mount.join("near")));
+    let names = |path: &std::path::Path| {
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    let shell = |text: &str| e2e::command("sh").args(["-c", text]).run();
+    let eperm = Some(rustix::io::Errno::PERM.raw_os_error());
+
+    for root in [&mount, &other] {
+        assert_eq!(names(root), ["far", "near"]);
+        assert_eq!(names(&root.join(".lustre")), ["fid", "lost+found"]);
+        assert!(names(&root.join(".lustre/fid")).is_empty());
+        let by_fid = root.join(".lustre/fid");
+        assert_eq!(fs::read_to_string(by_fid.join(&near_fid)).unwrap(), "near");
+        assert_eq!(fs::read_to_string(by_fid.join(&file_fid)).unwrap(), "text");
+        assert_eq!(names(&by_fid.join(&dir_fid)), ["file", "sub"]);
+        assert_eq!(fs::read_to_string(by_fid.join(&dir_fid).join("file")).unwrap(), "text");
+        for (path, same) in [(by_fid.join(&dir_fid), root.join("far")), (by_fid.join(&near_fid), root.join("near"))] {
+            assert_eq!(fid(&path), fid(&same));
+            let inode = |path| std::os::unix::fs::MetadataExt::ino(&fs::symlink_metadata(path).unwrap());
+            assert_eq!(inode(&path), inode(&same));
+        }
+        let absent = fs::metadata(by_fid.join("[0x200000400:0x1ff00:0x0]")).unwrap_err();
+        assert_eq!(absent.kind(), std::io::ErrorKind::NotFound);
+    }
+    // A program is at work in the directory, by its path.
+    let busy = shell(&format!(
+        "cd {far}/sub && ls {mount}/.lustre/fid/'{dir_fid}'/sub >/dev/null && ls {mount}/.lustre/fid/'{sub}' >/dev/null && \
+         find {mount}/.lustre/fid/'{dir_fid}' >/dev/null && /bin/pwd && cat ../file && cd deep && /bin/pwd && cd ../.. && ls",
+        far = far.display(),
+        mount = mount.display(),
+        sub = fid(&far.join("sub")),
+    ));
+    assert_eq!(busy.ok(), format!("{0}/sub\ntext{0}/sub/deep\nfile\nsub\n", far.display()));
+
+    // Nothing there is made, removed or renamed, by whatever mount.
+    let by_fid = mount.join(".lustre/fid");
+    for refused in [
+        fs::remove_file(by_fid.join(&near_fid)),
+        fs::rename(by_fid.join(&near_fid), mount.join("x")),
+        fs::rename(mount.join("near"), by_fid.join("x")),
+        fs::rename(mount.join("near"), mount.join(".lustre/x")),
+        fs::write(by_fid.join("new"), "x"),
+        fs::create_dir(mount.join(".lustre/new")),
+        fs::remove_dir(mount.join(".lustre")),
+        fs::remove_dir(mount.join(".lustre/lost+found")),
+        fs::rename(mount.join(".lustre"), mount.join("x")),
+        fs::set_permissions(mount.join(".lustre"), std::os::unix::fs::PermissionsExt::from_mode(0o777)),
+    ] {
+        assert_eq!(refused.unwrap_err().raw_os_error(), eperm);
+    }
+    assert_eq!(fs::create_dir(mount.join(".lustre")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    fs::hard_link(by_fid.join(&near_fid), mount.join("link")).unwrap();
+    assert_eq!(fs::read_to_string(other.join("link")).unwrap(), "near");
+
+    // What is done in the directory is done, and the path shows it.
+    fs::write(by_fid.join(&dir_fid).join("by fid"), "more").unwrap();
+    fs::create_dir(by_fid.join(&dir_fid).join("made")).unwrap();
+    fs::rename(by_fid.join(&dir_fid).join("sub"), by_fid.join(&dir_fid).join("renamed")).unwrap();
+    assert_eq!(names(&far), ["by fid", "file", "made", "renamed"]);
+    assert_eq!(names(&other.join("far")), ["by fid", "file", "made", "renamed"]);
+    wait_for("the kernel has dropped the name", || !far.join("sub").exists());
+    // Its path changes, and its FID does not.
+    fs::rename(&far, mount.join("moved")).unwrap();
+    assert_eq!(fs::read_to_string(by_fid.join(&dir_fid).join("by fid")).unwrap(), "more");
+    assert_eq!(adamant(["lfs", "fid2path"]).arg(&mount).arg(&dir_fid).ok(), "/moved\n");
+    assert_eq!(adamant(["lfs", "fid2path"]).arg(&mount).arg(fid(&mount.join(".lustre/fid"))).ok(), "/.lustre/fid\n");
+    fs::remove_dir_all(mount.join("moved")).unwrap();
+    let gone = fs::metadata(by_fid.join(&dir_fid)).unwrap_err();
+    assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
+    // The root by its FID, and no walk enters `.lustre` by itself.
+    assert_eq!(names(&by_fid.join("[0x200000007:0x1:0x0]")), ["link", "near"]);
+    assert_eq!(shell(&format!("find {} | wc -l", mount.display())).ok().trim(), "3");
+}

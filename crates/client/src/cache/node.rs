@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use stdx::{Index, Instant, Slab};
 
-use crate::api::KernelNode;
+use crate::api::{KernelNode, object_number};
 use crate::cache::data::state::NodeData;
 use crate::cache::doubt::InDoubt;
 use crate::cache::failures::Failures;
@@ -290,7 +290,7 @@ impl Nodes {
             && let Some((parent, name)) = node.kernel.names().first()
         {
             names.push(String::from_utf8_lossy(name).replace(char::is_control, "?"));
-            at = *parent;
+            at = object_number(*parent);
         }
         match (names.is_empty(), self.get(ino)) {
             _ if ino == ROOT => "/".to_owned(),

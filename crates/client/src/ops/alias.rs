@@ -12,10 +12,11 @@
 //! ```
 //!
 //! The machine translates at its border: the number of an alias becomes that of the directory before a call begins
-//! ([`resolve`]), and answers of such a call hand out aliases ([`shown`]). The client keeps no state for an alias and
+//! ([`resolve`]), and answers of such a call hand out aliases ([`referenced`]). The client keeps no state for an alias and
 //! counts no references to it. The kernel does not relate what happens in an alias to the directory's own node, so it is
 //! told which names have changed ([`ended`]), and such changes are not made in the caches.
 
+use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
 use super::disown;
@@ -85,8 +86,24 @@ fn nodes(call: &mut Call) -> SmallVec<[&mut u64; 2]> {
     }
 }
 
-/// What the kernel gets to see of an object that was reached through an alias: it keeps neither name nor attributes.
-pub(crate) fn shown(stat: Stat) -> Stat {
+/// Counts a reference of the kernel to the answer's node, under this name in an alias or in `.lustre/fid`: to that of a file.
+/// The kernel has an entry for the name, though it never uses that without asking, and must drop it before it can forget
+/// the file.
+pub(super) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
+    if stat.mode & S_IFMT != S_IFDIR {
+        w.nodes.referenced(stat.ino);
+        if let Some(node) = w.nodes.get_mut(stat.ino) {
+            node.kernel.looked_up();
+            if let Some((parent, name)) = node.kernel.name(parent, name) {
+                w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
+            }
+        }
+    }
+    shown(stat)
+}
+
+/// What the kernel gets to see of an object that was reached in this way: it keeps neither name nor attributes.
+fn shown(stat: Stat) -> Stat {
     let alias = if stat.mode & S_IFMT == S_IFDIR { ALIAS } else { 0 };
     Stat { ino: stat.ino | alias, cacheable: false, entry_cacheable: false, ..stat }
 }
@@ -104,7 +121,6 @@ pub(crate) fn ended(w: &mut World, call: &Call, answer: &mut Answer) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use proto::Fid;
 
     #[test]

@@ -12,11 +12,10 @@ use bytes::Bytes;
 use proto::{Errno, Fid};
 use rules::Caller;
 use rules::access::Capability;
-use rules::mode::{S_IFDIR, S_IFMT};
 use rules::names::{self, is_dot_lustre, is_fixed};
 
 use super::{alias, attributes, stat_of_name, walk};
-use crate::api::{Answer, Call, Effect, Invalidation, Stat};
+use crate::api::{ALIAS, Answer, Call, Stat};
 use crate::cache::names::KnownName;
 use crate::cache::node::ROOT;
 use crate::coherence::cx::{Cx, Run, Stop};
@@ -35,8 +34,10 @@ pub(super) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Option<A
         Err(Stop::Errno(Errno::ESTALE)) => return Err(Errno::ENOENT.into()),
         found => found?,
     };
+    let alias = if cx.w.by_alias { ALIAS } else { 0 };
     Ok(Some(Answer::Entry(match by_fid {
-        true => opened(cx.w, stat, name),
+        // The kernel asks each time, for the next program may not open by FID.
+        true => alias::referenced(cx.w, stat, parent | alias, name),
         false => super::lookup::found(cx.w, stat, parent, name),
     })))
 }
@@ -55,21 +56,6 @@ fn find(cx: &mut Cx<'_>, fid: Fid) -> Run<Stat> {
     attributes(cx, fid.ino(), true)?;
     let stat = stat_of_name(cx, fid.ino())?;
     if stat.nlink == 0 { Err(Errno::ENOENT.into()) } else { Ok(stat) }
-}
-
-/// What the kernel gets for a name in `.lustre/fid`. It asks each time, for the next program may not open by FID.
-fn opened(w: &mut World, stat: Stat, name: &Bytes) -> Stat {
-    if stat.mode & S_IFMT != S_IFDIR {
-        w.nodes.referenced(stat.ino);
-        if let Some(node) = w.nodes.get_mut(stat.ino) {
-            node.kernel.looked_up();
-            // The kernel has an entry all the same, which it must drop before it can forget the file.
-            if let Some((parent, name)) = node.kernel.name(Fid::DOT_LUSTRE_FID.ino(), name) {
-                w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
-            }
-        }
-    }
-    alias::shown(stat)
 }
 
 /// Refuses changes of names and attributes that are the same in every file system, with `EPERM`.

@@ -3,11 +3,10 @@
 use bytes::Bytes;
 use proto::msg::{Attr, DirName, LookupReq, NameState, ObjectRep, bits};
 use proto::{Errno, Fid, Opcode};
-use rules::mode::{S_IFDIR, S_IFMT};
 use rules::names;
 
 use super::{alias, stat, stat_cached, stat_of_name, walk};
-use crate::api::{Answer, Effect, Invalidation, Stat};
+use crate::api::{ALIAS, Answer, Effect, Invalidation, Stat};
 use crate::base::Step;
 use crate::cache::names::KnownName;
 use crate::coherence::cx::{Cx, Run, Stop};
@@ -38,11 +37,10 @@ pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Sta
     referenced(w, Stat { entry_cacheable, ..stat }, parent, name)
 }
 
-/// Counts a reference of the kernel to the node of the answer, under this name. Through an alias it gets no reference to
-/// the node of a directory.
+/// Counts a reference of the kernel to the node of the answer, under this name.
 pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
-    if w.by_alias && stat.mode & S_IFMT == S_IFDIR {
-        return alias::shown(stat);
+    if w.by_alias {
+        return alias::referenced(w, stat, parent | ALIAS, name);
     }
     w.nodes.referenced(stat.ino);
     if let Some(node) = w.nodes.get_mut(stat.ino) {
@@ -56,7 +54,7 @@ pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -
             w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
         }
     }
-    if w.by_alias { alias::shown(stat) } else { stat }
+    stat
 }
 
 /// Attributes of the object that a name leads to; the errors of `lookup`.

@@ -87,8 +87,8 @@ impl Process {
         let stderr = if until.is_some() { Stdio::piped() } else { Stdio::from(file.try_clone()?) };
         // In a process group of its own, because Ctrl-C on the terminal is for the benchmark, which stops its processes in
         // order.
-        let mut child = Command::new(program).arg0("adamant").args(words).process_group(0).stderr(stderr).spawn()?;
-        guardian::watch_process(&child);
+        let mut child =
+            guardian::spawn(Command::new(program).arg0("adamant").args(words).process_group(0).stderr(stderr))?;
         let Some(until) = until else { return Ok(child) };
         let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
         let mut last = String::new();
@@ -188,7 +188,7 @@ impl Cluster {
     /// What could not be started.
     pub fn serve(program: &Path, scratch: &Path, osts: u32) -> anyhow::Result<Cluster> {
         let run = |words: &[&str]| -> anyhow::Result<()> {
-            let output = Command::new(program).arg0("adamant").args(words).output()?;
+            let output = guardian::mark(Command::new(program).arg0("adamant").args(words)).output()?;
             if !output.status.success() {
                 bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
             }

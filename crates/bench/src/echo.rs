@@ -113,14 +113,9 @@ impl EchoServer {
     /// # Errors
     /// It cannot be started.
     pub fn start() -> anyhow::Result<EchoServer> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg0("adamant")
-            .args(["bench", "echo-server"])
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the echo server")?;
-        guardian::watch_process(&child);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg0("adamant").args(["bench", "echo-server"]).process_group(0).stdout(Stdio::piped());
+        let mut child = guardian::spawn(&mut command).context("cannot start the echo server")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
         let port = line.trim().parse().context("the echo server does not say its port")?;

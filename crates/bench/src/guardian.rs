@@ -6,6 +6,9 @@
 //! and removes the directories. After a run that has cleaned up, nothing is left to do. Without [`Guardian::start`] (unit
 //! tests), [`watch`] does nothing.
 //!
+//! A run can be killed between the start of a process and its report. So each process also has the number of the run in its
+//! environment, by which the guardian finds those that it does not know.
+//!
 //! A run serves the do-nothing file system itself. If it is killed while one of its threads waits there for an answer, that
 //! thread waits for ever, and so the pipe stays open: the guardian sees that the run is being killed and ends the mount.
 
@@ -59,9 +62,22 @@ pub fn watch(ward: &Ward) {
     }
 }
 
-/// Reports a child, which the caller does at once after starting it.
-pub fn watch_process(child: &Child) {
+/// Starts a process and reports it.
+///
+/// # Errors
+/// It cannot be started.
+pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let child = mark(command).spawn()?;
     watch(&Ward::Process(child.id()));
+    Ok(child)
+}
+
+/// The variable with the number of the run that started a process.
+const RUN: &str = "ADAMANT_BENCH_RUN";
+
+/// Lets the guardian find a process that is not reported, because the run waits for it at once.
+pub fn mark(command: &mut Command) -> &mut Command {
+    command.env(RUN, std::process::id().to_string())
 }
 
 /// The guardian of this process.
@@ -120,6 +136,14 @@ pub fn guard(input: impl BufRead + Send + 'static, run: Option<u32>) {
         };
         wards.push((ward, handle));
     }
+    if let Some(run) = run
+        && wards.iter().any(|(ward, _)| matches!(ward, Ward::Folder(folder) if folder.exists()))
+    {
+        // A process has its environment only a moment after it has closed the pipe.
+        std::thread::sleep(LOOK);
+        let is_known = |id| wards.iter().any(|(ward, _)| *ward == Ward::Process(id));
+        started_by(run).into_iter().filter(|id| !is_known(*id)).filter_map(open).for_each(|stray| end(&stray));
+    }
     for (ward, handle) in wards.iter().rev() {
         match ward {
             Ward::Process(_) => handle.iter().for_each(end),
@@ -141,6 +165,17 @@ fn is_being_killed(process: u32) -> bool {
         let bits = pending.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
         bits & (1 << (Signal::KILL.as_raw() - 1)) != 0
     })
+}
+
+/// The processes with the mark of a run.
+fn started_by(run: u32) -> Vec<u32> {
+    let mark = format!("{RUN}={run}");
+    let has_mark = |process: &std::fs::DirEntry| {
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter(has_mark);
+    processes.filter_map(|process| process.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn open(id: u32) -> Option<OwnedFd> {

@@ -203,15 +203,10 @@ impl Pool {
         let (sender, answers) = mpsc::channel();
         let mut pool = Pool { workers: Vec::new(), answers };
         for index in 0..count {
-            let mut child = Command::new(std::env::current_exe()?)
-                .arg0("adamant")
-                .args(["bench", "worker"])
-                .process_group(0)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .context("cannot start a worker")?;
-            guardian::watch_process(&child);
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg0("adamant").args(["bench", "worker"]).process_group(0);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = guardian::spawn(&mut command).context("cannot start a worker")?;
             let (input, output) = (child.stdin.take().context("no input")?, child.stdout.take().context("no output")?);
             pool.workers.push(Worker { child, input });
             let sender = sender.clone();

@@ -152,7 +152,7 @@ pub fn xfs(run: &Run) -> anyhow::Result<Local> {
         bail!("only root can mount it");
     }
     let words = |program: &str, words: &[&str]| -> anyhow::Result<()> {
-        let output = Command::new(program).args(words).output().with_context(|| program.to_owned())?;
+        let output = guardian::mark(Command::new(program).args(words)).output().with_context(|| program.to_owned())?;
         if output.status.success() {
             return Ok(());
         }

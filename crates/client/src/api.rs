@@ -5,6 +5,7 @@
 //! [`crate::Client::deadline`] has passed. Nodes are identified by inode number ([`proto::Fid::ino`]).
 
 pub use rpc::at::Timeouts;
+pub use rules::stripes::{STRIPES_MAX, STRIPES_PER_TARGET_MAX};
 
 use bytes::Bytes;
 use proto::msg::{Cred, Layout};
@@ -321,6 +322,9 @@ pub struct Stat {
     pub cacheable: bool,
     /// The kernel may keep the name that led to the node.
     pub entry_cacheable: bool,
+    /// Of a striped directory with a stripe whose metadata target is away: its part of link count and times is what was last
+    /// known.
+    pub is_partial: bool,
 }
 
 /// Fields of a setattr; `None` leaves a field unchanged.
@@ -403,9 +407,9 @@ pub enum Call {
     Mknod { parent: u64, name: Bytes, mode: u32, rdev: u64 },
     /// Directory.
     Mkdir { parent: u64, name: Bytes, mode: u32 },
-    /// Directory on the metadata target with this index, for `lfs mkdir -i`. Unlike after `Mkdir`, the kernel does not know
-    /// the new node. `ENODEV`: there is no such target. `EOPNOTSUPP`: a server's version does not support it.
-    MkdirOn { parent: u64, name: Bytes, mode: u32, mdt: u32 },
+    /// Directory on chosen metadata targets, for `lfs mkdir`. Unlike after `Mkdir`, the kernel does not know the new node.
+    /// `ENODEV`: there is no such target. `EOPNOTSUPP`: a server's version does not support it.
+    MkdirOn { parent: u64, name: Bytes, mode: u32, wish: NewDir },
     /// Removes a name that leads to another metadata target, and leaves its object alone, for `lfs rm_entry`. The kernel is
     /// told to forget the name. `EINVAL`: the object is on the same target. `EOPNOTSUPP`: the server's version does not
     /// support it.
@@ -474,6 +478,8 @@ pub enum Call {
     FidToPath { fid: Fid },
     /// `lfs getdirstripe`: the index of the metadata target on which an object lies.
     MdtIndex { ino: u64 },
+    /// The layout of a directory, for `lfs getdirstripe`. `ENOTDIR` for anything else.
+    GetDirLayout { ino: u64 },
     /// `lfs getstripe`.
     GetLayout { ino: u64 },
     /// `lfs setstripe`: the wanted layout; a list of targets in `osts`, a pool in `pool`. See
@@ -521,6 +527,8 @@ pub enum Answer {
     Index(u32),
     /// FidToPath.
     Paths(Vec<Bytes>),
+    /// GetDirLayout: the layout of a directory; `None` if it is not striped.
+    DirLayout(Option<Box<proto::msg::Lmv>>),
     /// GetLayout: the layout of a file or the default of a directory; `None` if there is none.
     Layout(Option<Layout>),
     /// TargetSpace: name, total, free, available bytes, files, free files; `Err` if the target does not answer.
@@ -529,6 +537,15 @@ pub enum Answer {
     Pools(Vec<String>),
     /// PoolMembers: indexes, ascending.
     Members(Vec<u32>),
+}
+
+/// Where a new directory shall lie.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct NewDir {
+    /// Indexes of the metadata targets of its stripes; the first has the directory itself. One: it is not striped. 1 to 2000.
+    pub mdts: Vec<u32>,
+    /// The function that assigns names to stripes, a [`proto::msg::DirHash`].
+    pub hash: i32,
 }
 
 /// An entry of a directory.

@@ -84,6 +84,7 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::PathToFid { .. }
         | Call::FidToPath { .. }
         | Call::MdtIndex { .. }
+        | Call::GetDirLayout { .. }
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
         | Call::Migrate { .. }

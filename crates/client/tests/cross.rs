@@ -12,6 +12,7 @@ use proto::msg::{
 };
 use proto::{ClientUuid, Errno, Fid, Opcode};
 use raw::{DIR, FILE, Raw, cluster, declare_lost, doubts, removing, rename_over_three, renaming, three, unanswered};
+use schema::{Inode, LinkEa, Oi};
 use stdx::marks;
 use testkit::cluster::{Cluster, cred};
 
@@ -225,6 +226,24 @@ fn a_change_looks_again_if_its_participant_finds_something_else() {
     assert_eq!(b.getattr(&mut c, 1, other).map(drop), Err(-Errno::ESTALE.raw()));
 }
 
+/// A name that its object on another target lacks is not what the change took it for, however often it is tried.
+#[test]
+fn a_change_that_finds_something_else_each_time_ends() {
+    let (mut c, _) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    let (dir, _) = a.create(&mut c, (0, 1), Fid::ROOT, "d", DIR);
+    c.pass(Duration::from_secs(2));
+    let mut ino = 0;
+    c.change_record("fs-MDT0001", &dir, |record: &mut Oi| ino = record.ino);
+    c.change_record("fs-MDT0001", &ino, |record: &mut Inode| record.links = LinkEa::default());
+    let mut a = Raw::new(&mut c, 78);
+    let op = renaming((Fid::ROOT, "d"), (Fid::ROOT, "e"), 0);
+    assert_eq!(a.rename(&mut c, 0, op), -Errno::EBUSY.raw());
+    assert!(marks::count("cross.changes_for_ever") > 0 && marks::count("cross.changed") > 0);
+    assert_eq!(a.leads_to(&mut c, 0, Fid::ROOT, "d"), Some((dir, 1)));
+    assert_eq!(a.create(&mut c, (1, 1), dir, "f", FILE).1, 0, "nothing is held");
+}
+
 /// What waits for keys and is then refused keeps nobody from having them.
 #[test]
 fn an_attempt_that_waited_in_vain_is_in_nobodys_way() {
@@ -381,6 +400,28 @@ fn a_directory_on_a_target_that_nobody_knows_is_refused() {
     let op = CreateOp { parent, name, fid, mode: DIR, mdt: Some(9), ..CreateOp::default() };
     assert_eq!(a.reint(&mut c, 0, Reint::Create(op)).header.status, -Errno::ENODEV.raw());
     assert!(marks::count("cross.unknown_target") > 0);
+}
+
+/// A client may know of a new range of sequences before a target does.
+#[test]
+fn an_object_of_a_range_that_is_not_known_waits_for_the_configuration() {
+    let (mut c, _) = cluster();
+    let mut a = Raw::new(&mut c, 77);
+    assert_eq!(a.create(&mut c, (0, 0), Fid::ROOT, "f", FILE).1, 0);
+    let new = Fid::new(u64::MAX / 2, 1);
+    let rename = || renaming((Fid::ROOT, "f"), (new, "f"), 0);
+    assert_eq!(a.rename(&mut c, 0, rename()), -Errno::ESTALE.raw());
+    assert_eq!(marks::count("cross.newer_config"), 1);
+    let mgs = c.server("MGS");
+    c.kill(mgs);
+    assert_eq!(a.rename(&mut c, 0, rename()), -Errno::EINPROGRESS.raw());
+    assert_eq!(a.link(&mut c, 0, new, (Fid::ROOT, "g"), FILE & 0o170_000), -Errno::EINPROGRESS.raw());
+    // What lies between known ranges is old, and no reason to wait.
+    let old = renaming((Fid::ROOT, "f"), (Fid::new(Fid::SEQ_FIRST, 1), "f"), 0);
+    assert_eq!(a.rename(&mut c, 0, old), -Errno::ESTALE.raw());
+    c.start(mgs);
+    c.pass(Duration::from_secs(10));
+    assert_eq!(a.rename(&mut c, 0, rename()), -Errno::ESTALE.raw());
 }
 
 // --- a target that is lost for good ---

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::api::{ALIAS, Answer, Call, Event, Invalidation, Options, SetStat, Stat, object_number};
+use client::api::{ALIAS, Answer, Call, Event, Invalidation, NewDir, Options, SetStat, Stat, object_number};
 use prost::Message;
 use proto::msg::{GetattrReq, Reint, ReintReq};
 use proto::{Errno, Fid, Opcode};
@@ -20,7 +20,10 @@ fn cluster() -> (Cluster, usize) {
 
 /// A directory on MDT0001 with the name `text` in the root.
 fn remote(c: &mut Cluster, at: usize, text: &str) -> Fid {
-    match c.call(at, Call::MkdirOn { parent: 1, name: name(text), mode: 0o755, mdt: 1 }).unwrap() {
+    match c
+        .call(at, Call::MkdirOn { parent: 1, name: name(text), mode: 0o755, wish: NewDir { mdts: vec![1], hash: 0 } })
+        .unwrap()
+    {
         Answer::Fid(fid) => fid,
         other => panic!("{other:?}"),
     }
@@ -226,7 +229,7 @@ fn its_names_are_neither_made_nor_removed() {
             Call::Mknod { parent, name: name.clone(), mode: 0o100_644, rdev: 0 },
             Call::Symlink { parent, name: name.clone(), target: new_name.clone() },
             Call::Create { parent, name: name.clone(), mode: 0o644, flags: 0o102 },
-            Call::MkdirOn { parent, name: name.clone(), mode: 0o755, mdt: 1 },
+            Call::MkdirOn { parent, name: name.clone(), mode: 0o755, wish: NewDir { mdts: vec![1], hash: 0 } },
             Call::Link { ino: file.ino, new_parent: parent, new_name: name.clone() },
             Call::Unlink { parent, name: name.clone() },
             Call::Rmdir { parent, name: name.clone() },

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::api::{Answer, Call, Event, Invalidation, Options, Stat};
+use client::api::{Answer, Call, Event, Invalidation, NewDir, Options, Stat};
 use prost::Message;
 use proto::connect::features;
 use proto::msg::{ConnectRep, Elsewhere, Fid2pathRep, Fid2pathReq, LookupReq, ObjectRep, WantLocks};
@@ -321,7 +321,7 @@ fn for_an_unknown_sequence_the_configuration_is_fetched_once_more() {
 }
 
 fn mkdir_on(parent: u64, text: &str, mdt: u32) -> Call {
-    Call::MkdirOn { parent, name: name(text), mode: 0o750, mdt }
+    Call::MkdirOn { parent, name: name(text), mode: 0o750, wish: NewDir { mdts: vec![mdt], hash: 0 } }
 }
 
 /// A client that answers changes before it sends them.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::faults::wait_for;
 use crate::process::{self, Background};
 use crate::story::{Story, is_mounted, say, take_away};
 use crate::{adamant, process::describe};
@@ -184,6 +185,23 @@ impl Cluster {
         self.launch(index, &[]);
         self.await_service(index);
         self.await_registration(index);
+    }
+
+    /// Servers with `mdts` metadata targets and two mounts that use them all.
+    #[track_caller]
+    pub fn with_mdts(story: &Story, mdts: u32) -> Cluster {
+        let mut cluster = Cluster::start(story, Shape::mounts(2));
+        (1..mdts).for_each(|index| cluster.add(Which::Mdt(index)));
+        for mount in 0..2 {
+            wait_for("the mount uses all metadata targets", || cluster.mdts(mount).len() == mdts as usize);
+        }
+        cluster
+    }
+
+    /// What `lfs mdts` says of a mount, without the head line.
+    #[track_caller]
+    pub fn mdts(&self, mount: usize) -> Vec<String> {
+        adamant(["lfs", "mdts"]).arg(self.mount(mount)).ok().lines().skip(1).map(str::to_owned).collect()
     }
 
     /// The folder of a mount.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use stdx::Rng;
 
+use crate::adamant;
 use crate::model::{Entry, File, Model, first_difference};
 
 /// Threads at work.
@@ -44,15 +45,20 @@ const SLOW: Duration = Duration::from_millis(20);
 impl Load {
     /// Starts `per_mount` threads on each mount; their folders follow from `seed`.
     pub fn start(mounts: &[PathBuf], per_mount: usize, seed: u64) -> Load {
-        Load::of(mounts, per_mount, seed, false)
+        Load::of(mounts, per_mount, seed, Kind { names_alone: false, striped: false })
+    }
+
+    /// The same in folders that are striped over all metadata targets.
+    pub fn in_striped(mounts: &[PathBuf], per_mount: usize, seed: u64) -> Load {
+        Load::of(mounts, per_mount, seed, Kind { names_alone: false, striped: true })
     }
 
     /// The same with only creates, renames, links and unlinks: operations that fail if they are done twice.
     pub fn of_names(mounts: &[PathBuf], per_mount: usize, seed: u64) -> Load {
-        Load::of(mounts, per_mount, seed, true)
+        Load::of(mounts, per_mount, seed, Kind { names_alone: true, striped: false })
     }
 
-    fn of(mounts: &[PathBuf], per_mount: usize, seed: u64, names_alone: bool) -> Load {
+    fn of(mounts: &[PathBuf], per_mount: usize, seed: u64, kind: Kind) -> Load {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
         for (index, mount) in mounts.iter().enumerate() {
@@ -64,7 +70,7 @@ impl Load {
                     model: Model::default(),
                     open: Vec::new(),
                     next: 0,
-                    names_alone,
+                    kind,
                     last: String::new(),
                 };
                 let (stop, done) = (stop.clone(), done.clone());
@@ -137,6 +143,15 @@ pub fn operations(worked: &[Worked]) -> u64 {
     worked.iter().map(|work| work.operations).sum()
 }
 
+/// What the threads do.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// Only operations on names.
+    names_alone: bool,
+    /// Their folders are striped.
+    striped: bool,
+}
+
 struct Worker {
     path: PathBuf,
     rng: Rng,
@@ -144,7 +159,7 @@ struct Worker {
     /// Open files, by their number in the model.
     open: Vec<(usize, fs::File)>,
     next: u64,
-    names_alone: bool,
+    kind: Kind,
     /// The current operation, for messages.
     last: String,
 }
@@ -158,7 +173,12 @@ const LENGTH: u64 = 300_000;
 
 impl Worker {
     fn work(mut self, folder: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Worked, String> {
-        fs::create_dir(&self.path).map_err(|error| format!("mkdir {}: {error}", self.path.display()))?;
+        match self.kind.striped {
+            true => _ = adamant(["lfs", "mkdir", "-c", "-1"]).arg(&self.path).ok(),
+            false => {
+                fs::create_dir(&self.path).map_err(|error| format!("mkdir {}: {error}", self.path.display()))?;
+            }
+        }
         let (mut operations, mut longest, mut slow) = (0, Duration::ZERO, Vec::new());
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
@@ -203,7 +223,7 @@ impl Worker {
 
     fn step(&mut self) -> io::Result<()> {
         let crowded = self.model.names.len() >= NAMES;
-        if self.names_alone {
+        if self.kind.names_alone {
             return match self.rng.below(8) {
                 0..3 if !crowded => self.create_empty(),
                 3 if !crowded => self.link(),

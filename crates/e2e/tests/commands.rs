@@ -56,9 +56,9 @@ fn lfs_tells_of_space_and_targets() {
         &["quota", &mount][..],
         &["find", &mount, "--projid", "1"],
         &["setstripe", "-E", "1G", &mount],
-        &["mkdir", "-c", "2", &mount],
-        &["mkdir", "-i", "0,1", &mount],
-        &["getdirstripe", "-D", &mount],
+        &["mkdir", "-D", "-c", "2", &mount],
+        &["setdirstripe", "--max-inherit-rr", "3", &mount],
+        &["getdirstripe", "-r", &mount],
         &["path2fid", "--parents", &mount],
     ] {
         let outcome = lfs(verb);
@@ -107,11 +107,18 @@ fn lfs_makes_directories_on_a_metadata_target() {
     assert_eq!(mode(&mount.join("masked")), 0o750);
     lfs(&["mkdir", "-i", "5", &shown(&mount.join("far"))]).refused_with(&["far", "no MDT0005", "lfs mdts"]);
     lfs(&["mkdir", "-i", "x", &shown(&mount.join("far"))]).refused_in_usage("x");
+    lfs(&["mkdir", "-i", "0,0", &shown(&mount.join("far"))]).refused_in_usage("twice");
+    lfs(&["mkdir", "-c", "2001", &shown(&mount.join("far"))]).refused_in_usage("2000");
+    lfs(&["mkdir", "-C", "-6", &shown(&mount.join("far"))]).refused_in_usage("5");
+    lfs(&["mkdir", "-H", "md5", &shown(&mount.join("far"))]).refused_in_usage("fnv_1a_64");
+    lfs(&["mkdir", "-i", "0,1", "-c", "3", &shown(&mount.join("far"))]).refused_in_usage("a list of 2");
     lfs(&["mkdir", "-i", "0", &shown(&mount.join("none/far"))]).refused_with(&["none", "No such file"]);
 
     let text = lfs(&["getdirstripe", &shown(&mount.join("open"))]).ok();
     assert_eq!(text, "lmv_stripe_count: 0 lmv_stripe_offset: 0 lmv_hash_type: none\n");
     assert_eq!(lfs(&["getdirstripe", "-m", &shown(&mount.join("open"))]).ok(), "0\n");
+    let text = lfs(&["getdirstripe", "-D", &shown(&mount.join("open"))]).ok();
+    assert_eq!(text, "lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none\n");
     assert_eq!(lfs(&["getstripe", "-m", &shown(&mount.join("dir0/file"))]).ok(), "0\n");
     assert_eq!(lfs(&["find", &shown(&mount.join("dir0")), "--mdt", "1"]).ok(), "");
     assert_eq!(lfs(&["find", &shown(&mount.join("dir0")), "--mdt", "0"]).ok().lines().count(), 2);

@@ -10,11 +10,6 @@ use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
 
 const AT_ONCE: Duration = Duration::from_secs(30);
 
-/// What `lfs mdts` says of a mount, without the head line.
-fn mdts(cluster: &Cluster, mount: usize) -> Vec<String> {
-    adamant(["lfs", "mdts"]).arg(cluster.mount(mount)).ok().lines().skip(1).map(str::to_owned).collect()
-}
-
 /// The kernel sees one tree, wherever its directories lie.
 #[test]
 fn directories_are_made_used_and_removed_on_other_metadata_targets() {
@@ -22,11 +17,7 @@ fn directories_are_made_used_and_removed_on_other_metadata_targets() {
         return;
     }
     let story = Story::begin("directories on other metadata targets", Duration::from_secs(120));
-    let mut cluster = Cluster::start(&story, Shape::mounts(2));
-    cluster.add(Which::Mdt(1));
-    for mount in 0..2 {
-        wait_for("the mount uses both metadata targets", || mdts(&cluster, mount).len() == 2);
-    }
+    let mut cluster = Cluster::with_mdts(&story, 2);
     let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
     let far = mount.join("far");
     assert!(!far.exists() && !other.join("far").exists());
@@ -99,11 +90,7 @@ fn files_are_renamed_between_metadata_targets_that_die() {
         return;
     }
     let story = Story::begin("files are renamed between metadata targets that die", Duration::from_secs(180));
-    let mut cluster = Cluster::start(&story, Shape::mounts(2));
-    cluster.add(Which::Mdt(1));
-    for mount in 0..2 {
-        wait_for("the mount uses both metadata targets", || mdts(&cluster, mount).len() == 2);
-    }
+    let mut cluster = Cluster::with_mdts(&story, 2);
     let (near, far) = (cluster.mount(0).join("near"), cluster.mount(0).join("far"));
     fs::create_dir(&near).unwrap();
     adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
@@ -180,7 +167,7 @@ fn a_metadata_target_is_added_dies_and_comes_back_under_load() {
     cluster.add(Which::Mdt(1));
     let all = [0, 1, 2].map(|index| line(&cluster, index, "ACTIVE"));
     for mount in 0..2 {
-        wait_for("the mount uses all metadata targets", || mdts(&cluster, mount) == all);
+        wait_for("the mount uses all metadata targets", || cluster.mdts(mount) == all);
     }
     for which in [Which::Mdt(0), Which::Mdt(1), Which::Mdt(2)] {
         wait_for("every target knows every range", || {
@@ -216,11 +203,11 @@ fn a_metadata_target_is_added_dies_and_comes_back_under_load() {
     // A mount that begins meanwhile does not wait for it either.
     let third = cluster.add_mount(&e2e::binary());
     fs::write(cluster.mount(third).join("third"), "3").unwrap();
-    assert_eq!(mdts(&cluster, third)[1], line(&cluster, 1, "INACTIVE"));
+    assert_eq!(cluster.mdts(third)[1], line(&cluster, 1, "INACTIVE"));
 
     cluster.restart(Which::Mdt(1));
     for mount in 0..3 {
-        wait_for("the target is used again", || mdts(&cluster, mount) == all);
+        wait_for("the target is used again", || cluster.mdts(mount) == all);
     }
 
     // Its eviction of a mount costs nothing that lives on another.
@@ -242,12 +229,7 @@ fn a_lost_metadata_target_is_declared_and_admitted_again() {
         return;
     }
     let story = Story::begin("a metadata target is declared lost and admitted again", Duration::from_secs(120));
-    let mut cluster = Cluster::start(&story, Shape::mounts(2));
-    cluster.add(Which::Mdt(1));
-    cluster.add(Which::Mdt(2));
-    for mount in 0..2 {
-        wait_for("the mount uses all metadata targets", || mdts(&cluster, mount).len() == 3);
-    }
+    let mut cluster = Cluster::with_mdts(&story, 3);
     let mount = cluster.mount(0).to_path_buf();
     for index in ["1", "2"] {
         adamant(["lfs", "mkdir", "-i", index]).arg(mount.join(format!("on{index}"))).ok();
@@ -309,11 +291,7 @@ fn objects_are_opened_by_their_fids() {
         return;
     }
     let story = Story::begin("objects by their FIDs", Duration::from_secs(120));
-    let mut cluster = Cluster::start(&story, Shape::mounts(2));
-    cluster.add(Which::Mdt(1));
-    for mount in 0..2 {
-        wait_for("the mount uses both metadata targets", || mdts(&cluster, mount).len() == 2);
-    }
+    let cluster = Cluster::with_mdts(&story, 2);
     let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
     let far = mount.join("far");
     adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();

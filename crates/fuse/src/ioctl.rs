@@ -13,6 +13,10 @@ use proto::msg::{Layout, Pool};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl;
 
+mod directories;
+
+pub use directories::{DirLayout, NewDirectory, dir_layout, dir_layout_head_at};
+
 /// The letter of our ioctl numbers.
 const LETTER: u8 = 0xAD;
 
@@ -21,6 +25,10 @@ const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXE
 
 /// Bytes that an ioctl passes in each direction.
 pub const BUFFER: usize = 4096;
+/// Of these, the most that a verb takes.
+const INPUT_MAX: usize = BUFFER - 5;
+/// The most that it gives.
+pub(crate) const ANSWER_MAX: usize = BUFFER - 8;
 
 type Block = [u8; BUFFER];
 
@@ -37,7 +45,8 @@ pub enum Verb {
     GetLayout = 3,
     /// In: stripe size u32, count i32, first index i32, and the index of each listed target, u32.
     SetLayout = 4,
-    /// Out: lines `NAME TOTAL FREE AVAILABLE FILES FILES_FREE` or `NAME error ERRNO`.
+    /// In: nothing, or the number of the first target to report, u32. Out: lines `NAME TOTAL FREE AVAILABLE FILES FILES_FREE DISK`
+    /// or `NAME error ERRNO`: all, or as many as fit.
     TargetSpace = 5,
     /// Out: the file system's name and the client's identity, as two lines.
     Identity = 6,
@@ -50,13 +59,18 @@ pub enum Verb {
     /// The layout of a file of the same mount that cannot be opened, for the superuser. In: its inode number, u64. Out: as for
     /// `GetLayout`.
     LayoutOf = 112,
-    /// Makes a directory in this one, on the metadata target with an index. In: the index u32, the mode u32, the umask u32, and the
-    /// name. Out: its FID as text.
+    /// Makes a directory in this one, on metadata targets. In: the mode u32, the umask u32, the hash function i32, the number of runs
+    /// u16; for each run of stripes on targets with consecutive indexes the first index and the length, u16 each; and the name. Out:
+    /// its FID as text.
     MkdirOn = 113,
     /// In: nothing, or the inode number of another file of the same mount, u64. Out: the index of its metadata target, as text.
     MdtIndex = 114,
     /// Removes a name in this directory that leads to another metadata target, and leaves its object alone. In: the name.
     RemoveEntry = 115,
+    /// In: the number of a stripe, u32. Out: nothing if the directory is not striped; otherwise its hash function u32, the version of the
+    /// layout u32, the number of stripes u32, and for each stripe from that one on, as many as fit: the index of its metadata target u32,
+    /// the sequence of its FID u64, and its number there u32.
+    GetDirLayout = 116,
     /// In: nothing, or the name of a pool. Out: the names of all pools, or the ranges of indexes of that pool's object targets (`0-3`),
     /// one per line; `ENOENT` if there is no such pool.
     Pools = 111,
@@ -66,8 +80,8 @@ impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
         use Verb::{
-            FidToPath, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn, PathToFid, Pools, RemoveEntry,
-            SetLayout, SetLayoutInPool, Sync, TargetSpace,
+            FidToPath, GetDirLayout, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn, PathToFid, Pools,
+            RemoveEntry, SetLayout, SetLayoutInPool, Sync, TargetSpace,
         };
         let all = [
             PathToFid,
@@ -84,6 +98,7 @@ impl Verb {
             MkdirOn,
             MdtIndex,
             RemoveEntry,
+            GetDirLayout,
         ];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }
@@ -154,40 +169,10 @@ pub fn parse_wish_in_pool(input: &[u8]) -> Option<Layout> {
     Some(Layout { pool, ..parse_wish(rest)? })
 }
 
-/// A directory to be made on a metadata target.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NewDirectory {
-    /// Index of the target.
-    pub mdt: u32,
-    /// Permission bits.
-    pub mode: u32,
-    /// Bits to clear from them where the directory above has no default ACL.
-    pub umask: u32,
-    /// Its name.
-    pub name: Vec<u8>,
-}
-
-impl NewDirectory {
-    /// The input of [`Verb::MkdirOn`].
-    pub fn input(&self) -> Vec<u8> {
-        let numbers = [self.mdt, self.mode, self.umask];
-        numbers.into_iter().flat_map(u32::to_le_bytes).chain(self.name.iter().copied()).collect()
-    }
-
-    /// Parses such input.
-    pub fn parse(mut input: &[u8]) -> Option<NewDirectory> {
-        if input.len() < 12 {
-            return None;
-        }
-        let (mdt, mode, umask) = (input.get_u32_le(), input.get_u32_le(), input.get_u32_le());
-        Some(NewDirectory { mdt, mode, umask, name: input.to_vec() })
-    }
-}
-
 /// An answer block; `EOVERFLOW` if the result does not fit.
 pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
     let (status, bytes) = match result {
-        Ok(bytes) if bytes.len() + 8 <= BUFFER => (0, bytes),
+        Ok(bytes) if bytes.len() <= ANSWER_MAX => (0, bytes),
         Ok(_) => (-proto::Errno::EOVERFLOW.raw(), &[][..]),
         Err(error) => (-error.raw(), &[][..]),
     };
@@ -260,13 +245,6 @@ mod tests {
         assert_eq!(parse_wish_in_pool(&wish_in_pool(&bare)), Some(bare));
         assert_eq!(parse_wish_in_pool(&[0; 15]), None);
         assert_eq!(parse_wish_in_pool(&[0xff; 40]), None);
-    }
-
-    #[test]
-    fn a_new_directory_round_trips() {
-        let new = NewDirectory { mdt: 7, mode: 0o1777, umask: 0o22, name: b"name".to_vec() };
-        assert_eq!(NewDirectory::parse(&new.input()), Some(new));
-        assert_eq!(NewDirectory::parse(&[0; 11]), None);
     }
 
     #[test]

@@ -3,17 +3,17 @@
 use std::os::fd::BorrowedFd;
 
 use bytes::Bytes;
-use client::api::{Answer, CallId, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
+use client::api::{Answer, CallId, FileHandle as Fh, NewDir, RecordLock, RecordLockKind, SetStat, Stat, Whence};
 use fusewire::abi::open;
 use fusewire::{Attend, Entry, FileLock, Handler, Incoming, Listing, Operation, Reply, Request, SetAttr, Space};
 use host::client::{Attention, Caller, Mount};
-use proto::msg::Cred;
+use proto::msg::{Cred, StatfsRep};
 use proto::{Errno, Fid};
 
 use crate::Call;
 use crate::convert::{attributes, entry, set_time, user_device, validity};
 use crate::interrupts::Interrupts;
-use crate::ioctl::{self, NewDirectory, Verb};
+use crate::ioctl::{self, DirLayout, NewDirectory, Verb};
 use crate::job::Jobs;
 use crate::process;
 
@@ -182,6 +182,18 @@ enum Plan {
     Special,
 }
 
+/// What an ioctl asks for.
+struct Asked {
+    /// Applies to calls that make a directory.
+    umask: u32,
+    call: Call,
+    /// Of an answer that takes several blocks, the number of the first element that is wanted.
+    from: Option<u32>,
+}
+
+/// A target and its space.
+type TargetStatfs = (String, Result<StatfsRep, Errno>);
+
 fn plain(call: Call, answer: fn(Reply, Outcome)) -> Plan {
     Plan::Call { umask: 0, call, answer }
 }
@@ -328,10 +340,12 @@ impl Adapter {
             },
             Operation::Ioctl { command, input, .. } if *command == ioctl::COMMAND => {
                 match self.plan_ioctl(self.node(request.node), request.uid == 0, input) {
-                    Ok((umask, call)) => self.submit_with(umask, incoming, call, |reply, outcome| {
-                        let bytes = outcome.map(|answer| ioctl_bytes(&answer));
-                        reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
-                    }),
+                    Ok(Asked { umask, call, from }) => {
+                        self.submit_with(umask, incoming, call, move |reply, outcome| {
+                            let bytes = outcome.map(|answer| ioctl_bytes(&answer, from));
+                            reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
+                        })
+                    }
                     Err(block) => incoming.into_reply().ioctl(0, &block),
                 }
             }
@@ -415,15 +429,24 @@ impl Adapter {
         });
     }
 
-    /// The call for an ioctl with the umask that applies to it, or an answer that needs none.
-    fn plan_ioctl(&self, ino: u64, by_root: bool, block: &[u8]) -> Result<(u32, Call), Vec<u8>> {
+    /// The call for an ioctl, or an answer that needs none.
+    fn plan_ioctl(&self, ino: u64, by_root: bool, block: &[u8]) -> Result<Asked, Vec<u8>> {
         let refused = || ioctl::answer(Err(Errno::EINVAL));
         let (verb, input) = ioctl::parse_request(block).ok_or_else(refused)?;
         let number = || input.try_into().map(u64::from_le_bytes).map_err(|_| refused());
+        let first = || input.try_into().map(u32::from_le_bytes).map_err(|_| refused());
         let call = match verb {
             Verb::MkdirOn => {
-                let NewDirectory { mdt, mode, umask, name } = NewDirectory::parse(input).ok_or_else(refused)?;
-                return Ok((umask, Call::MkdirOn { parent: ino, name: name.into(), mode, mdt }));
+                let new = NewDirectory::parse(input).map_err(|error| ioctl::answer(Err(error)))?;
+                let NewDirectory { mdts, hash, mode, umask, name } = new;
+                let call = Call::MkdirOn { parent: ino, name: name.into(), mode, wish: NewDir { mdts, hash } };
+                return Ok(Asked { umask, call, from: None });
+            }
+            Verb::GetDirLayout => {
+                return Ok(Asked { umask: 0, call: Call::GetDirLayout { ino }, from: Some(first()?) });
+            }
+            Verb::TargetSpace if !input.is_empty() => {
+                return Ok(Asked { umask: 0, call: Call::TargetSpace, from: Some(first()?) });
             }
             Verb::RemoveEntry => Ok(Call::RemoveEntry { parent: ino, name: input.to_vec().into() }),
             Verb::MdtIndex if input.is_empty() => Ok(Call::MdtIndex { ino }),
@@ -452,7 +475,7 @@ impl Adapter {
             }
             Verb::Sync => Ok(Call::Syncfs),
         };
-        call.map(|call| (0, call))
+        call.map(|call| Asked { umask: 0, call, from: None })
     }
 }
 
@@ -466,31 +489,42 @@ fn seek(fh: Fh, offset: u64, whence: u32) -> Result<Call, i32> {
     Ok(Call::Lseek { fh, offset, whence })
 }
 
-fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
+fn ioctl_bytes(answer: &Answer, from: Option<u32>) -> Vec<u8> {
     match answer {
         Answer::Fid(fid) => fid.to_string().into_bytes(),
         Answer::Index(index) => index.to_string().into_bytes(),
         Answer::Paths(paths) => paths.iter().flat_map(|path| path.iter().copied().chain([0])).collect(),
         Answer::Layout(Some(layout)) => prost::Message::encode_to_vec(layout),
-        Answer::Targets(targets) => {
-            let mut text = String::new();
-            for (name, space) in targets {
-                match space {
-                    Ok(s) => text.push_str(&format!(
-                        "{name} {} {} {} {} {} {}\n",
-                        s.total, s.free, s.available, s.files, s.files_free, s.disk
-                    )),
-                    Err(error) => text.push_str(&format!("{name} error {}\n", error.raw())),
-                }
-            }
-            text.into_bytes()
-        }
+        Answer::DirLayout(Some(lmv)) => DirLayout::output(lmv, from.unwrap_or(0)),
+        Answer::Targets(targets) => match from {
+            None => targets.iter().map(space_line).collect::<String>().into_bytes(),
+            Some(first) => space_lines(targets.get(first as usize..).unwrap_or_default()),
+        },
         Answer::Pools(names) => names.iter().flat_map(|name| name.bytes().chain([b'\n'])).collect(),
         Answer::Members(osts) => {
             let runs = osts.chunk_by(|one, next| one + 1 == *next);
             runs.map(|run| format!("{}-{}\n", run[0], run[run.len() - 1])).collect::<String>().into_bytes()
         }
         _ => Vec::new(),
+    }
+}
+
+/// As many lines as fit.
+fn space_lines(targets: &[TargetStatfs]) -> Vec<u8> {
+    let mut text = String::new();
+    for line in targets.iter().map(space_line) {
+        if text.len() + line.len() > ioctl::ANSWER_MAX {
+            break;
+        }
+        text.push_str(&line);
+    }
+    text.into_bytes()
+}
+
+fn space_line((name, space): &TargetStatfs) -> String {
+    match space {
+        Ok(s) => format!("{name} {} {} {} {} {} {}\n", s.total, s.free, s.available, s.files, s.files_free, s.disk),
+        Err(error) => format!("{name} error {}\n", error.raw()),
     }
 }
 
@@ -524,5 +558,29 @@ impl Handler for Adapter {
             Attention::Wait => Attend::Wait,
             Attention::Again => Attend::Again,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_space_of_many_targets_takes_several_answers() {
+        let targets: Vec<TargetStatfs> =
+            (0..400).map(|index| (format!("demo-MDT{index:04x}"), Err(Errno::EIO))).collect();
+        let answer = Answer::Targets(targets.clone());
+        let mut lines = String::new();
+        loop {
+            let from = lines.lines().count() as u32;
+            let bytes = ioctl_bytes(&answer, Some(from));
+            assert!(bytes.len() <= ioctl::ANSWER_MAX);
+            if bytes.is_empty() {
+                break;
+            }
+            lines.push_str(&String::from_utf8(bytes).unwrap());
+        }
+        assert_eq!(lines.as_bytes(), ioctl_bytes(&answer, None));
+        assert!(ioctl_bytes(&answer, Some(u32::MAX)).is_empty());
     }
 }

@@ -57,6 +57,10 @@ pub enum Inconsistency {
     WrongCount { fid: Fid, what: &'static str, stored: u64, counted: u64 },
     /// A directory that is not reachable from the root.
     Adrift { fid: Fid },
+    /// A stripe of a directory that does not fit to its master, or a master that lists one that is not there.
+    WrongStripe { fid: Fid, master: Fid, what: &'static str },
+    /// A name in another stripe of its directory than the one that its hash gives.
+    NameAstray { dir: Fid, name: String, index: u32, wanted: u32 },
     /// Data of a resident file that does not match its inode.
     WrongData { fid: Fid, bytes: Option<u64>, size: u64, blocks: u64 },
     /// Data without a resident file.
@@ -122,6 +126,10 @@ impl fmt::Display for Inconsistency {
             FalseOrphan { fid } => write!(f, "{fid} is said to be an orphan"),
             WrongCount { fid, what, stored, counted } => write!(f, "{fid} counts {stored} {what}, there are {counted}"),
             Adrift { fid } => write!(f, "directory {fid} does not hang on the root"),
+            WrongStripe { fid, master, what } => write!(f, "stripe {fid} of directory {master}: {what}"),
+            NameAstray { dir, name, index, wanted } => {
+                write!(f, "{dir}/{name} is in stripe {index} of its directory, it belongs to stripe {wanted}")
+            }
             WrongData { fid, bytes: Some(bytes), size, blocks } => {
                 write!(f, "{fid} has {bytes} bytes of data, but size {size} and {blocks} blocks")
             }

@@ -16,6 +16,7 @@
 //! | entries, inodes | each entry leads to an object of its type on the target that it says, chains have no holes, names are unique | [`names`] |
 //! | entries, linkEA | each name is in its object's linkEA, and back, also between targets | [`names`] |
 //! | directories | link and entry counts; every directory is reachable from the root, through all targets | [`names`] |
+//! | stripes of directories | each stripe is where its master lists it, and equals it; each name is in the stripe of its hash | [`stripes`], [`names`] |
 //! | layouts, destroy log, objects | each object is in the layout of a file, or is about to be destroyed | [`layout`] |
 
 mod inconsistency;
@@ -23,6 +24,7 @@ pub mod layout;
 pub mod names;
 pub mod objects;
 mod snapshot;
+pub mod stripes;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +55,11 @@ impl Mdt<'_> {
     }
 }
 
+/// The object of a FID on any metadata target.
+pub(crate) fn object<'m>(mdts: &'m [Mdt<'_>], fid: Fid) -> Option<&'m Inode> {
+    mdts.iter().find_map(|mdt| mdt.object(fid)).map(|(_, inode)| inode)
+}
+
 /// Checks the metadata targets and the object targets (by index) of a file system. Returns all inconsistencies.
 pub fn check(mdts: &[&Snapshot], osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency> {
     let mut found = Vec::new();
@@ -68,6 +75,7 @@ pub fn check(mdts: &[&Snapshot], osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency
     }
     objects::check_all(&decoded, &mut found);
     names::check(&decoded, &mut found);
+    stripes::check(&decoded, &mut found);
     layout::check(&decoded, osts, &mut found);
     found
 }

@@ -1,8 +1,9 @@
 //! Checks of names: entries and their objects, linkEAs, counts, and the tree of directories, over all metadata targets.
 
 use crate::inconsistency::text;
-use crate::{Inconsistency, Mdt, decode, single};
+use crate::{Inconsistency, Mdt, decode, object, single, stripes};
 use proto::Fid;
+use proto::msg::Lmv;
 use rules::names::is_dot_lustre;
 use schema::entry::CHAIN_MAX;
 use schema::{Entry, Header, Inode, Link, LinkEa, first_cookie, second_cookie};
@@ -29,7 +30,7 @@ pub(crate) fn check(mdts: &[Mdt<'_>], found: &mut Found) {
         read_entries(mdt, mdts, &mut listings, &mut names, found);
     }
     for inode in mdts.iter().flat_map(|mdt| mdt.inodes.values()) {
-        check_links(inode, &listings, found);
+        check_links(inode, mdts, &listings, found);
         check_counts(inode, &listings, &names, found);
     }
     check_tree(mdts, found);
@@ -51,7 +52,7 @@ fn read_entries(
             found.push(Inconsistency::EntryNowhere { dir: key.dir, name });
             continue;
         };
-        let dir = dir.fid;
+        let (lmv, parent, dir) = (dir.lmv.as_deref(), dir.master(), dir.fid);
         let listing = listings.entry(key.dir).or_default();
         let at = key.cookie % CHAIN_MAX;
         let reached = at == 0 || listing.cookies.contains(&(key.cookie - 1));
@@ -72,6 +73,10 @@ fn read_entries(
             continue;
         }
         listing.entries += 1;
+        let of_name = |lmv: &Lmv| (lmv.index, rules::stripes::of_name(lmv, &entry.name));
+        if let Some((index, wanted)) = lmv.map(of_name).filter(|(index, wanted)| index != wanted) {
+            found.push(Inconsistency::NameAstray { dir, name: name.clone(), index, wanted });
+        }
         let fid = entry.object();
         *names.entry(fid).or_default() += 1;
         if listing.names.insert(entry.name.to_vec(), fid).is_some() {
@@ -90,7 +95,7 @@ fn read_entries(
             let (entry, object) = (entry.kind, inode.entry_kind());
             found.push(Inconsistency::EntryType { dir, name: name.clone(), entry, object });
         }
-        if !inode.links.contains(dir, &entry.name) && !inode.links.overflow {
+        if !inode.links.contains(parent, &entry.name) && !inode.links.overflow {
             found.push(Inconsistency::LinkMissing { dir, name, fid });
         }
     }
@@ -116,14 +121,21 @@ fn is_hidden(fid: Fid, link: &Link) -> bool {
     fid == Fid::DOT_LUSTRE && is_dot_lustre(link.parent, &link.name)
 }
 
-/// Checks that each name in a linkEA has its entry.
-fn check_links(inode: &Inode, listings: &BTreeMap<Fid, Listing>, found: &mut Found) {
+/// Checks that each name in a linkEA has its entry. It names the master of a striped directory; the entry is in any stripe.
+fn check_links(inode: &Inode, mdts: &[Mdt<'_>], listings: &BTreeMap<Fid, Listing>, found: &mut Found) {
+    if stripes::is_other(inode) {
+        return;
+    }
     let fid = inode.fid;
     let LinkEa { links, .. } = &inode.links;
     for link in links {
         // An orphan directory keeps its last linkEA, so that its `..` is valid.
         let was_removed = inode.nlink == 0 && inode.is_dir();
-        let there = listings.get(&link.parent).and_then(|listing| listing.names.get(&link.name[..]));
+        let parent = object(mdts, link.parent);
+        let stripes = parent.map_or(&[][..], Inode::stripes).iter().map(|stripe| stripe.fid);
+        let mut dirs = core::iter::once(link.parent).chain(stripes.skip(1));
+        let in_dir = |dir: Fid| listings.get(&dir).and_then(|listing| listing.names.get(&link.name[..]));
+        let there = dirs.find_map(in_dir).filter(|_| !parent.is_some_and(stripes::is_other));
         if !was_removed && there != Some(&fid) && !is_hidden(fid, link) {
             found.push(Inconsistency::LinkStale { fid, dir: link.parent, name: text(&link.name) });
         }
@@ -150,7 +162,9 @@ fn check_dir(inode: &Inode, listing: &Listing, names: u64, found: &mut Found) {
     let named = u64::from(fid != Fid::ROOT && !removed);
     let entries = if fid == Fid::DOT_LUSTRE { 0 } else { named };
     let links = inode.links.links.len();
-    if names != entries || (links as u64 != named && !removed) {
+    // A stripe has an entry in its linkEA, and no name.
+    let wanted = if stripes::is_other(inode) { 0 } else { entries };
+    if names != wanted || (links as u64 != named && !removed) {
         found.push(Inconsistency::DirectoryNames { fid, names, links });
     }
     let counts =

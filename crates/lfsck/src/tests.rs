@@ -2,7 +2,7 @@
 
 use crate::*;
 use bytes::Bytes;
-use proto::msg::Layout;
+use proto::msg::{DirHash, Layout, Lmv, Stripe};
 use proto::{ClientUuid, StripeIndex};
 use rules::mode::{S_IFDIR, S_IFREG};
 use schema::inode::{DOT_LUSTRE_FID_INO, DOT_LUSTRE_INO, LOST_FOUND_INO, ROOT_INO};
@@ -514,4 +514,92 @@ fn records_of_cross_changes_are_found() {
     breaks_two("MDT0000 has a record as coordinator of cross change MDT0000 0000000000000005 7, done", |near, _| {
         put::<CrossRec>(near, CrossKey { participant: false, ..key }, CrossRec { done: true, ..CrossRec::default() });
     });
+}
+
+const STRIPE: Fid = Fid::new(SEQ, 7);
+const STRIPE_INO: u64 = 4 << 20;
+
+/// The same with `/far` striped over both targets: `leaf` is in the master, `back` in the other stripe.
+fn striped() -> [Snapshot; 2] {
+    let [mut near, mut far] = two_mdts();
+    let lmv = Lmv { hash: DirHash::AllChar as i32, count: 2, version: 1, ..Lmv::default() };
+    delete::<Entry>(&mut far, entry_key(FAR_INO, b"back"));
+    change::<Inode>(&mut far, FAR_INO, |dir| {
+        (dir.nlink, dir.dir.entries) = (2, 1);
+        dir.lmv = Some(Box::new(Lmv {
+            stripes: vec![Stripe { fid: FAR, mdt: 1 }, Stripe { fid: STRIPE, mdt: 0 }],
+            ..lmv.clone()
+        }));
+    });
+    let stripe = Inode {
+        fid: STRIPE,
+        mode: S_IFDIR | 0o755,
+        nlink: 3,
+        dir: DirState { entries: 1, ..DirState::default() },
+        links: LinkEa::one(FAR, Bytes::from(format!("{STRIPE}:1"))),
+        lmv: Some(Box::new(Lmv { master: Some(FAR), index: 1, ..lmv })),
+        ..Inode::default()
+    };
+    put::<Oi>(&mut near, STRIPE, Oi { ino: STRIPE_INO });
+    put::<Inode>(&mut near, STRIPE_INO, stripe);
+    put::<Entry>(&mut near, entry_key(STRIPE_INO, b"back"), entry("back", BACK, 4, BACK_INO));
+    change::<MdtState>(&mut near, (), |state| state.next_region = 5);
+    change::<SeqGrant>(&mut near, SEQ, |grant| grant.mark_used(7));
+    [near, far]
+}
+
+/// Something is wrong with a striped directory, and the check says what.
+fn breaks_stripes(what: &str, damage: impl FnOnce(&mut Snapshot, &mut Snapshot)) {
+    let [mut near, mut far] = striped();
+    damage(&mut near, &mut far);
+    let found: Vec<String> = check(&[&near, &far], &[]).iter().map(ToString::to_string).collect();
+    assert!(found.iter().any(|line| line.contains(what)), "expected '{what}', found {found:#?}");
+}
+
+fn lmv(inode: &mut Inode) -> &mut Lmv {
+    inode.lmv.as_mut().expect("it has one")
+}
+
+#[test]
+fn striped_directories_are_in_order() {
+    let [near, far] = striped();
+    assert_eq!(check(&[&near, &far], &[]), []);
+}
+
+#[test]
+fn what_is_wrong_with_stripes_is_found() {
+    let stripe = |near: &mut Snapshot, what: fn(&mut Inode)| change::<Inode>(near, STRIPE_INO, what);
+    let master = |far: &mut Snapshot, what: fn(&mut Inode)| change::<Inode>(far, FAR_INO, what);
+    breaks_stripes("back is in stripe 0 of its directory, it belongs to stripe 1", |_, far| {
+        put::<Entry>(far, entry_key(FAR_INO, b"back"), Entry { mdt: Some(0), ..entry("back", BACK, 4, 0) });
+    });
+    breaks_stripes("back leads to [0x200000400:0x6:0x0], whose linkEA does not know it", |near, _| {
+        change::<Inode>(near, BACK_INO, |dir| dir.links = LinkEa::one(STRIPE, Bytes::from_static(b"back")));
+    });
+    breaks_stripes("linkEA of [0x200000400:0x6:0x0] has [0x200000400:0x7:0x0]/back", |near, _| {
+        change::<Inode>(near, BACK_INO, |dir| dir.links = LinkEa::one(STRIPE, Bytes::from_static(b"back")));
+    });
+    breaks_stripes("the master lists it, and it is not there", |near, _| delete::<Oi>(near, STRIPE));
+    breaks_stripes("its master is not there", |_, far| delete::<Oi>(far, FAR));
+    breaks_stripes("its master is not there", |_, far| master(far, |dir| dir.nlink = 0));
+    breaks_stripes("its master has no stripes", |_, far| master(far, |dir| dir.lmv = None));
+    breaks_stripes("its master does not list it there", |near, _| stripe(near, |dir| lmv(dir).index = 0));
+    breaks_stripes("its master does not list it there", |_, far| master(far, |dir| lmv(dir).stripes[1].fid = BACK));
+    breaks_stripes("the master lists it, and it is not there", |_, far| master(far, |dir| lmv(dir).stripes[1].mdt = 1));
+    breaks_stripes("the master is not the first of as many stripes as it counts", |_, far| {
+        master(far, |dir| lmv(dir).count = 3);
+    });
+    breaks_stripes("its layout is not that of its master", |near, _| stripe(near, |dir| lmv(dir).version = 2));
+    breaks_stripes("its linkEA does not name its master", |near, _| stripe(near, |dir| dir.links = LinkEa::default()));
+    breaks_stripes("its mode or owner is not that of its master", |near, _| stripe(near, |dir| dir.uid = 5));
+    breaks_stripes("its access lists are not those of its master", |_, far| {
+        master(far, |dir| {
+            let name = Bytes::from_static(rules::acl::DEFAULT);
+            dir.xattrs = vec![InodeXattr { name, value: Bytes::new(), large: false }];
+        });
+    });
+    breaks_stripes("its default layout is not that of its master", |near, _| {
+        stripe(near, |dir| dir.layout = Some(Layout::default()));
+    });
+    breaks_stripes("it is no directory", |near, _| stripe(near, |dir| dir.mode = S_IFREG | 0o644));
 }

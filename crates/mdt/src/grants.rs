@@ -1,7 +1,7 @@
 //! Locks: those that are granted with a reply, those that a client holds, and glimpses: sizes of resident files from the clients that write
 //! them.
 
-use crate::cross;
+use crate::cross::{self, stripes};
 use crate::tree::{self, Node};
 use proto::Fid;
 use proto::msg::{Attr, LockGrant, LockMode, Lvb, Policy, Resource, WantLocks, bits};
@@ -48,8 +48,10 @@ pub fn holds(cx: &Cx<'_>, fid: Fid, wanted: u64) -> bool {
 }
 
 /// Up-to-date attributes. For a resident file, the client that holds a lock for writing its data is asked for size and times.
-/// For a directory, a lease is called back, and changes with parts on other targets are waited for.
+/// For a directory, a lease is called back, and changes with parts on other targets are waited for. `EOPNOTSUPP` for a client
+/// that does not know striped directories if this is one.
 pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
+    stripes::may_see(cx, &node.inode)?;
     let mut attr = attr_of(cx, &node.inode);
     if node.inode.is_dir() {
         tree::unleased(cx, node.fid())?;

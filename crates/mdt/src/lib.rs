@@ -167,8 +167,8 @@ impl Mdt {
     fn change(&mut self, cx: &mut Cx<'_>, request: &Request, change: &Change<'_>, op: &Reint) -> Result<Reply, Stop> {
         match op {
             Reint::Setattr(op) => ops::setattr::setattr(self, cx, change, op),
-            Reint::Create(op) if let Some(on) = op.mdt.filter(|mdt| *mdt != cx.name().index.0) => {
-                cross::mkdir(self, cx, change, op, on)
+            Reint::Create(op) if !op.stripes.is_empty() || op.mdt.is_some_and(|mdt| mdt != cx.name().index.0) => {
+                cross::mkdir(self, cx, change, op)
             }
             Reint::Create(op) => ops::create::create(self, cx, change, op, layouts::answered(cx, request)?),
             Reint::Link(op) => ops::link::link(self, cx, change, op),

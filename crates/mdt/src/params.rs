@@ -20,7 +20,9 @@ pub struct Settings {
     pub open_files_max: usize,
     /// Directories may be made on other targets than their parents.
     pub enable_remote_dir: bool,
-    /// The group that may do so besides administrators; 0: none, -1: everybody.
+    /// Directories may have stripes.
+    pub enable_striped_dir: bool,
+    /// The group that may make either of them besides administrators; 0: none, -1: everybody.
     pub enable_remote_dir_gid: i64,
 }
 
@@ -30,6 +32,7 @@ impl Default for Settings {
             dom_size: DOM_SIZE_DEFAULT,
             open_files_max: 1 << 18,
             enable_remote_dir: true,
+            enable_striped_dir: true,
             enable_remote_dir_gid: 0,
         }
     }
@@ -75,6 +78,13 @@ const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
             |mdt| mdt.settings.enable_remote_dir_gid.to_string(),
             |mdt, text| {
                 mdt.settings.enable_remote_dir_gid = text.parse().map_err(|_| Errno::EINVAL)?;
+                Ok(())
+            },
+        ),
+        OfMdt::EnableStripedDir => Bound::Number(
+            |mdt| u8::from(mdt.settings.enable_striped_dir).to_string(),
+            |mdt, on| {
+                mdt.settings.enable_striped_dir = on == 1;
                 Ok(())
             },
         ),

@@ -4,6 +4,7 @@
 //! not succeed. State that [`Mdt`] keeps in memory (`Mdt::entry_taken` and the like) changes last, when nothing can fail
 //! any more.
 
+use crate::cross::stripes;
 use crate::known::Pending;
 use crate::{Mdt, cross};
 use bytes::Bytes;
@@ -166,6 +167,15 @@ pub fn without_lease(cx: &mut Cx<'_>, node: Node) -> Result<Node, Stop> {
     Ok(node)
 }
 
+/// Whether this is the stripe of its directory that has the name, or would have it.
+///
+/// Errors: `ESTALE` if it is another one, `EOPNOTSUPP` for a client that does not know striped directories.
+fn may_have(cx: &Cx<'_>, dir: &Inode, name: &[u8]) -> Result<(), Errno> {
+    let Some(lmv) = &dir.lmv else { return Ok(()) };
+    stripes::are_known(cx)?;
+    if rules::stripes::of_name(lmv, name) == lmv.index { Ok(()) } else { Err(Errno::ESTALE) }
+}
+
 /// Where a name is in its directory, or where it would be put.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -218,6 +228,7 @@ impl Mdt {
         dir: &Node,
         name: &[u8],
     ) -> Result<Place, Stop> {
+        may_have(cx, &dir.inode, name)?;
         if cx.keys_are_held() {
             cx.reads(cross::name_key(dir.fid(), name))?;
         }

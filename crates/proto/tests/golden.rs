@@ -26,6 +26,7 @@ const GOLDEN: &str = include_str!("golden/messages.txt");
 const SOURCES: &[&str] = &[
     include_str!("../src/msg/cross.rs"),
     include_str!("../src/msg/layout.rs"),
+    include_str!("../src/msg/listing.rs"),
     include_str!("../src/msg/lock.rs"),
     include_str!("../src/msg/mds.rs"),
     include_str!("../src/msg/mgs.rs"),

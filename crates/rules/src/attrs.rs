@@ -63,7 +63,7 @@ pub fn set<'a>(
     if has(valid::MTIME) {
         let now = has(valid::MTIME_NOW);
         object.mtime_ns = if now { now_ns } else { op.mtime_ns };
-        object.mtime_set_ns = if now || !object.is_file() { 0 } else { now_ns };
+        object.mtime_set_ns = if now || !object.is_file() && !object.is_dir() { 0 } else { now_ns };
     }
     Ok(Set { object, is_chmod: has(valid::MODE), drops_capabilities: changes_data || changes_owner })
 }

@@ -11,6 +11,7 @@
 //! - [`create`]: whether an object may be made, and its first attributes.
 //! - [`names`]: valid names, removals, `rename`, and the link counts after them.
 //! - [`mode`]: the bits of `st_mode`.
+//! - [`stripes`]: which stripe of a striped directory has a name.
 
 pub mod access;
 pub mod acl;
@@ -19,6 +20,7 @@ pub mod create;
 pub mod mode;
 pub mod names;
 mod object;
+pub mod stripes;
 
 pub use access::{Caller, Capability};
 pub use object::Object;

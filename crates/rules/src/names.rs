@@ -80,6 +80,8 @@ pub struct Rename<'a> {
     pub other_is_full: bool,
     /// The two objects swap their names (`RENAME_EXCHANGE`).
     pub exchange: bool,
+    /// The directories are stripes of one directory, so no parent changes.
+    pub same_parent: bool,
 }
 
 /// How a rename changes the link counts of the two directories. If they are the same directory, both changes apply to it.
@@ -123,7 +125,7 @@ impl Rename<'_> {
         if self.target().nlink == 0 {
             return Err(Errno::ENOENT);
         }
-        if between {
+        if between && !self.same_parent {
             // The `..` of a moved directory changes.
             let moved = [Some(self.moved), self.other.filter(|_| self.exchange)];
             for dir in moved.into_iter().flatten().filter(Object::is_dir) {
@@ -169,7 +171,15 @@ mod tests {
 
     fn rename<'a>(moved: Object<'a>, other: Option<Object<'a>>) -> Rename<'a> {
         let source = dir(0o755, 1);
-        Rename { source, target: Some(dir(0o755, 1)), moved, other, other_is_full: false, exchange: false }
+        Rename {
+            source,
+            target: Some(dir(0o755, 1)),
+            moved,
+            other,
+            other_is_full: false,
+            exchange: false,
+            same_parent: false,
+        }
     }
 
     #[test]
@@ -252,6 +262,7 @@ mod tests {
         let closed = dir(0o555, 1);
         assert_eq!(rename(closed, None).check(&me), Err(Errno::EACCES));
         assert_eq!(Rename { target: None, ..rename(closed, None) }.check(&me), Ok(()), "it keeps its parent");
+        assert_eq!(Rename { same_parent: true, ..rename(closed, None) }.check(&me), Ok(()), "in another stripe");
         let exchange = Rename { exchange: true, ..rename(file(1), Some(closed)) };
         assert_eq!(exchange.check(&me), Err(Errno::EACCES));
         assert_eq!(rename(dir(0o755, 1), Some(closed)).check(&me), Ok(()), "what is replaced has no parent");

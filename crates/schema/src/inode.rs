@@ -9,7 +9,7 @@ use crate::record::{BadRecord, Record, rest};
 use bytes::Bytes;
 use prost::{Message, encoding};
 use proto::Fid;
-use proto::msg::{Attr, Layout, Lvb};
+use proto::msg::{Attr, Layout, Lmv, Lvb, Stripe};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::{Object, acl};
 use store::{Key, KeyRange, Value};
@@ -71,6 +71,8 @@ pub struct Inode {
     pub leaving: bool,
     /// The first object number that the file has never used; 0: the one after its layout.
     pub next_object: u32,
+    /// Striped directories and their stripes: the layout.
+    pub lmv: Option<Box<Lmv>>,
 }
 
 /// The state of a directory's entries.
@@ -168,6 +170,9 @@ struct Body {
     /// Time at which the mtime was set explicitly, minus ctime; absent if it never was.
     #[prost(sint64, optional, tag = "21")]
     mtime_set_after_ctime_ns: Option<i64>,
+    /// Striped directories and their stripes: the layout.
+    #[prost(message, optional, boxed, tag = "22")]
+    lmv: Option<Box<Lmv>>,
     /// First object number of the file that was never used, nor any above it. 0: the one after its layout.
     #[prost(uint32, tag = "90")]
     next_object: u32,
@@ -212,6 +217,16 @@ impl Inode {
         }
     }
 
+    /// The directory that programs see: of a stripe its master, otherwise the object itself.
+    pub fn master(&self) -> Fid {
+        self.lmv.as_ref().and_then(|lmv| lmv.master).unwrap_or(self.fid)
+    }
+
+    /// The stripes of a striped directory, itself first. Empty for anything else, also for its other stripes.
+    pub fn stripes(&self) -> &[Stripe] {
+        self.lmv.as_ref().map_or(&[], |lmv| &lmv.stripes)
+    }
+
     /// The attributes that clients get.
     pub fn attr(&self) -> Attr {
         Attr {
@@ -231,6 +246,7 @@ impl Inode {
             layout: self.layout.clone(),
             has_xattrs: !self.xattrs.is_empty(),
             mtime_set_ns: self.mtime_set_ns,
+            lmv: self.lmv.clone(),
         }
     }
 
@@ -350,6 +366,9 @@ impl Inode {
             // Also if it equals the ctime: an optional field is written even if its value is 0.
             encoding::uint64::encode(21, &after_ctime(self.mtime_set_ns), to);
         }
+        if let Some(lmv) = &self.lmv {
+            encoding::message::encode(22, &**lmv, to);
+        }
         number(90, self.next_object.into(), to);
     }
 }
@@ -420,6 +439,7 @@ impl Record for Inode {
             dir: body.dir.unwrap_or_default(),
             leaving: body.leaving,
             next_object: body.next_object,
+            lmv: body.lmv,
         })
     }
 }
@@ -517,6 +537,12 @@ mod tests {
             dir: DirState { entries: 1, next_ino: 2, tombstones: 3 },
             leaving: true,
             next_object: 300,
+            lmv: Some(Box::new(Lmv {
+                count: 2,
+                stripes: vec![Stripe { fid: Fid::ROOT, mdt: 5 }, Stripe::default()],
+                index: 300,
+                ..Lmv::default()
+            })),
         };
         let body = Body::decode(full.encode_record()).unwrap();
         assert_eq!(body.encode_to_vec(), full.encode_record());

@@ -8,6 +8,8 @@
 //! a path, to read a listing or attributes) is a step, too. A call without a result (its client died) may have happened at any
 //! moment after its start, completely, partly, or not at all.
 //!
+//! A striped directory is listed stripe by stripe, each at a moment of its own.
+//!
 //! The search is depth first, tries the calls that ended earliest first, and visits each combination of positions and state once.
 //! Processes are few and wait for their results, so time fixes most of the order and the search is short; a search that gets too
 //! long gives no verdict and is counted.
@@ -140,6 +142,9 @@ enum CallPhase {
     Found(Id),
     /// The same, and its caller has the permission that it needs.
     Allowed(Id),
+    /// The names of some stripes of this directory were listed, as bits by their index. Each stripe is listed at a moment of its
+    /// own.
+    ListedStripes(Id, u32),
     /// Its names were listed. The attributes beside the names are read later, as if each name were looked up then.
     Listed,
 }
@@ -415,7 +420,7 @@ fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses
         };
     }
     let walk = match (&event.op, phase) {
-        (_, CallPhase::Found(_) | CallPhase::Allowed(_) | CallPhase::Listed) => None,
+        (_, CallPhase::Found(_) | CallPhase::Allowed(_) | CallPhase::ListedStripes(..) | CallPhase::Listed) => None,
         (Op::Open { path, flags, .. }, _) if flags & 0o100 != 0 => match model.walk(cred, path) {
             Ok(_) if flags & 0o200 != 0 => return ends(model, Err(Errno::EEXIST)),
             Err(Errno::ENOENT) => {
@@ -430,6 +435,14 @@ fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses
         Some(Ok(id)) => return StepResult::Continues(CallPhase::Found(id)),
         Some(Err(errno)) => return ends(model, Err(errno)),
         None => {}
+    }
+    if let CallPhase::ListedStripes(id, seen) = phase
+        && let Some(Ok(Returned::Entries(entries))) = result
+    {
+        return match list_stripes(model, id, seen, entries) {
+            StepResult::Ended if shows => StepResult::Continues(CallPhase::Listed),
+            step => step,
+        };
     }
     if let CallPhase::Found(id) | CallPhase::Allowed(id) = phase {
         return match found(state, event, phase, id, &ends) {
@@ -531,6 +544,11 @@ fn found(
     if event.read_only && event.op.changes() {
         return ends(model, Err(Errno::EROFS));
     }
+    if let (Op::List { .. }, Some((_, Ok(Returned::Entries(_))))) = (&event.op, &event.end)
+        && model.inode(id).home.is_striped()
+    {
+        return StepResult::Continues(CallPhase::ListedStripes(id, 0));
+    }
     let Some(expect) = apply_to_object(model, event, phase, id) else {
         return StepResult::Impossible(format!("{} has a single step", event.op.show()));
     };
@@ -548,6 +566,33 @@ fn found(
         }
     }
     step
+}
+
+/// Lists all stripes of a directory whose names are now those of the call's result. Listing changes nothing, so it need not be
+/// tried later, too.
+fn list_stripes(model: &mut Model, id: Id, seen: u32, entries: &[DirectoryEntry]) -> StepResult {
+    if model.get(id).is_none_or(|inode| !inode.is_dir()) {
+        return StepResult::Impossible("the directory that it lists does not exist".to_owned());
+    }
+    let home = model.inode(id).home.clone();
+    let names = match model.list_found(id) {
+        Ok(Expected::Entries(names)) => names,
+        other => return StepResult::Impossible(format!("{other:?} is not a listing")),
+    };
+    let (mut now, mut wrong) = (seen, String::new());
+    for stripe in (0..home.stripes()).filter(|stripe| seen & 1 << stripe == 0) {
+        let want: Vec<_> = names.iter().filter(|(name, _)| home.stripe_of(name) == stripe).cloned().collect();
+        let got: Vec<_> = entries.iter().filter(|entry| home.stripe_of(&entry.name) == stripe).cloned().collect();
+        match model.listing_differs(&want, &got) {
+            None => now |= 1 << stripe,
+            Some(what) => wrong = format!("stripe {stripe}: {what}"),
+        }
+    }
+    match now {
+        _ if now.count_ones() == home.stripes() => StepResult::Ended,
+        _ if now == seen => StepResult::Impossible(wrong),
+        _ => StepResult::Continues(CallPhase::ListedStripes(id, now)),
+    }
 }
 
 /// The permission check that Linux, or `opendir`, makes before it continues with a resolved object; `None` if there is none.
@@ -604,7 +649,7 @@ fn done(model: &mut Model, event: &Event, phase: CallPhase) -> bool {
         }
         CallPhase::Start | CallPhase::Searched => model.apply(&event.op, &event.cred, TimeRange::ANY).is_ok(),
         // The rest only reads.
-        CallPhase::Listed => false,
+        CallPhase::ListedStripes(..) | CallPhase::Listed => false,
     }
 }
 

@@ -647,7 +647,7 @@ impl Sched {
 
     /// The number of metadata targets that all clients know.
     pub fn mdts(&self) -> u32 {
-        if crate::kernel::PLACES_DIRECTORIES { self.state.borrow().mdts.max(1) } else { 1 }
+        self.state.borrow().mdts.max(1)
     }
 
     /// Sets the number of metadata targets that all clients know.

@@ -272,11 +272,28 @@ fn changes_of_several_metadata_targets_happen_wholly_or_not_at_all() {
     tell(REMOTE);
 }
 
+/// Directories whose names are distributed over several metadata targets.
+const STRIPED: &[&str] = &[
+    "striped-mkdir",
+    "striped-rmdir",
+    "striped-attributes",
+    "striped-rename",
+    "striped-replaced",
+    "striped-race",
+    "striped-on-one",
+    "striped-of-dead",
+];
+
+#[test]
+fn striped_directories_are_like_others() {
+    tell(STRIPED);
+}
+
 #[test]
 fn every_story_is_told_here() {
     let known = [
-        NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED, BY_HAND, LOCKS, METADATA, REMOTE, SESSIONS, DISKS,
-        PEERS,
+        NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED, BY_HAND, LOCKS, METADATA, REMOTE, STRIPED,
+        SESSIONS, DISKS, PEERS,
     ]
     .concat();
     for story in sim::stories() {

@@ -118,6 +118,18 @@ impl<S: Service> Target<S> {
         }
     }
 
+    /// Whether there is room for the record of a change with parts on several targets, which its request has asked for. What
+    /// [`Target::gate`] has found room for covers all but those of striped directories.
+    pub(crate) fn has_room_for_parts(&self, op: &Op, bytes: usize) -> bool {
+        let Work::Request(request) = &op.work else { return true };
+        if bytes <= CHANGE_BYTES {
+            return true;
+        }
+        let promised = self.service.promised() + (self.m.cross.reserved() * CHANGE_BYTES) as u64;
+        let has = |what| !matches!(self.m.view.room(1, bytes + CHANGE_BYTES, what), Room::No);
+        has(RoomFor::Change { promised }) || self.service.may_use_reserve(request) && has(RoomFor::Removal)
+    }
+
     /// Runs one attempt.
     pub(crate) fn attempt(&mut self, mut op: Op) {
         if !self.cross_begins(&mut op) {
@@ -181,6 +193,7 @@ impl<S: Service> Target<S> {
                         }
                         return;
                     }
+                    Some(Wanted::Config) => return self.fetch_config(op),
                     None => {}
                 }
                 self.m.loses_patience_with_locks(&mut op);

@@ -81,6 +81,8 @@ pub(crate) struct Memo {
     pub(crate) age: Option<Age>,
     /// Names that were under change when it first read their directory, which it waits for.
     pub(crate) listed: BTreeMap<Fid, Vec<HeldKey>>,
+    /// How often a participant has found something else than its cross change took it to be.
+    pub(crate) changed: u32,
 }
 
 /// Requests that an operation has made. Each attempt makes the same ones in the same order, so the lookup starts at the
@@ -227,6 +229,11 @@ impl Op {
     /// Whether it waits for the outcome of a cross change.
     pub(crate) fn is_staged(&self) -> bool {
         matches!(self.change(), Some(Change::Staged(_)))
+    }
+
+    /// How often a participant has found something else than its cross change took it to be.
+    pub(crate) fn changed(&self) -> u32 {
+        self.memo.as_ref().map_or(0, |memo| memo.changed)
     }
 
     /// What it has just asked for, if it is for a cross change.

@@ -199,7 +199,7 @@ fn hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-/// Upper bound of the records that an ordinary change writes.
+/// Upper bound of the records that an ordinary change writes, or a part of one for five stripes of a directory.
 pub const CHANGE_RECORDS: usize = 24;
 
 /// What a target says of its part of another target's change.

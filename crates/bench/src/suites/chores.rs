@@ -218,12 +218,8 @@ fn per_file(seconds: f64, files: u64) -> Sample {
 fn timed(run: &Run, command: &mut Command) -> anyhow::Result<f64> {
     let name = command.get_program().to_string_lossy().into_owned();
     let start = Instant::now();
-    let mut child = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
+    let mut child = guardian::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))
         .with_context(|| format!("cannot start '{name}'"))?;
-    guardian::watch_process(&child);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;

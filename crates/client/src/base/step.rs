@@ -13,16 +13,20 @@ pub(crate) enum Step {
     Main,
     /// Attributes of a node.
     Attr,
+    /// Attributes of a directory whose layout is not known.
+    Lmv,
+    /// Attributes of a stripe of a directory.
+    Stripe(u32),
     /// Attributes of what a lookup found, from the metadata target that has it;
     Elsewhere,
     /// how often that object had lost the name.
     Gone,
     /// The configuration, which may tell where an object is.
     Configuration,
-    /// The FID of a new object.
-    NewFid,
+    /// The FID of a new object, which.
+    NewFid(u32),
     /// A sequence of FIDs was awaited.
-    Sequence,
+    Sequence(Dest),
     /// The directory or object that a request is about to change: the first or the second.
     Changing(u8),
     /// The object whose name is to be removed.

@@ -86,8 +86,8 @@ pub(crate) struct OpenFile {
     pub error_mark: u32,
     /// The lease under which the file was made ([`crate::coherence::metadata_write_back`]); 0: none.
     pub lease: u64,
-    /// For a directory: the entries being read,
-    pub stream: Option<Box<Stream>>,
+    /// For a directory: the entries being read, of each stripe,
+    pub streams: Vec<Option<Box<Stream>>>,
     /// and what follows them.
     pub next: Option<Next>,
     /// It was opened through an alias: the kernel gets no nodes with its entries.
@@ -107,7 +107,7 @@ impl OpenFile {
             lock_owners: Vec::new(),
             error_mark: 0,
             lease: 0,
-            stream: None,
+            streams: Vec::new(),
             next: None,
             by_alias: false,
         }

@@ -5,10 +5,11 @@
 //! held and not called back.
 
 use bytes::Bytes;
-use proto::msg::{Attr, Cred, Xattr, bits};
+use proto::msg::{Attr, Cred, Lmv, Xattr, bits};
 use proto::{Errno, Fid};
-use rules::Caller;
 use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
+use rules::{Caller, stripes};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stdx::{Index, Instant, Slab};
@@ -66,8 +67,10 @@ pub(crate) struct Node {
     pub unlinked: bool,
     /// No program has it open either: it does not change any more, so that its cached state needs no lock.
     pub destroyed: bool,
-    /// The directory in which it was found last; 0 if unknown.
+    /// The directory in which it was found last, of a striped one the stripe; 0 if unknown. Of a stripe its master.
     pub parent: u64,
+    /// It is a stripe of another directory.
+    pub is_stripe: bool,
     /// Directories: names and listing.
     pub dir: Option<Box<Directory>>,
     /// All extended attributes, under XATTR.
@@ -102,6 +105,7 @@ impl Node {
             unlinked: false,
             destroyed: false,
             parent: 0,
+            is_stripe: false,
             dir: None,
             xattrs: None,
             xattrs_changed: 0,
@@ -180,6 +184,11 @@ impl Node {
     /// Whether it is known to be a regular file.
     pub(crate) fn is_regular(&self) -> bool {
         self.kind() == S_IFREG
+    }
+
+    /// The layout of a striped directory. One that was removed has no stripes any more.
+    pub(crate) fn lmv(&self) -> Option<&Lmv> {
+        self.attr.as_ref()?.lmv.as_deref().filter(|lmv| !lmv.stripes.is_empty() && !self.unlinked)
     }
 
     /// Whether it is known to be a directory.
@@ -283,6 +292,7 @@ impl Nodes {
     /// without such a name is shown by its FID.
     pub(crate) fn path(&self, ino: u64) -> String {
         let mut names = Vec::new();
+        let ino = self.master(ino);
         let mut at = ino;
         while at != Fid::ROOT.ino()
             && names.len() < PATH_NAMES_MAX
@@ -378,6 +388,37 @@ impl Nodes {
         Caller::of(cred).may(self.get(ino)?.access_attr()?, mask)
     }
 
+    /// The stripe of a directory that has a name, or would have it: the directory itself, if it is not striped.
+    pub(crate) fn stripe(&mut self, dir: u64, name: &[u8]) -> u64 {
+        let Some(lmv) = self.get(dir).and_then(Node::lmv) else { return dir };
+        let stripe = lmv.stripes.get(stripes::of_name(lmv, name) as usize).copied();
+        stripe.map_or(dir, |stripe| self.stripe_node(dir, stripe.fid))
+    }
+
+    /// All stripes of a directory, itself first.
+    pub(crate) fn stripes(&mut self, dir: u64) -> SmallVec<[u64; 1]> {
+        match self.get(dir).and_then(Node::lmv) {
+            Some(lmv) => {
+                let stripes = lmv.stripes.clone();
+                stripes.into_iter().map(|stripe| self.stripe_node(dir, stripe.fid)).collect()
+            }
+            None => SmallVec::from_slice(&[dir]),
+        }
+    }
+
+    fn stripe_node(&mut self, master: u64, fid: Fid) -> u64 {
+        if fid.ino() != master {
+            let node = self.obtain(fid);
+            (node.is_stripe, node.parent) = (true, master);
+        }
+        fid.ino()
+    }
+
+    /// The directory that the kernel knows: of a stripe its master, otherwise the node itself.
+    pub(crate) fn master(&self, ino: u64) -> u64 {
+        self.get(ino).filter(|node| node.is_stripe).map_or(ino, |node| node.parent)
+    }
+
     /// The number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
@@ -393,7 +434,9 @@ impl Nodes {
     pub(crate) fn candidate(&mut self) -> Option<u64> {
         let i = self.free.turn(&mut self.nodes)?;
         let node = &self.nodes[i];
-        node.is_idle().then_some(node.ino())
+        // What the kernel knows of the master depends on its stripes.
+        let is_used = node.is_stripe && self.get(node.parent).is_some();
+        (node.is_idle() && !is_used).then_some(node.ino())
     }
 
     /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with their names in the

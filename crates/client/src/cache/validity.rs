@@ -21,13 +21,27 @@ use proto::msg::bits;
 /// The bits that make attributes sure.
 const SURE: u64 = bits::UPDATE | bits::XATTR | bits::LAYOUT;
 
+/// Those inode lock bits that have a meaning, in half the room.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Bits(u32);
+
+impl Bits {
+    fn of(held: u64) -> Bits {
+        Bits((held & bits::ALL) as u32)
+    }
+
+    fn all(self) -> u64 {
+        self.0.into()
+    }
+}
+
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Validity {
     /// Inode lock bits that are held (PR or stronger) and not called back.
-    held: u64,
+    held: Bits,
     /// Those of them under which the attributes are sure.
-    sure: u64,
+    sure: Bits,
     /// Changes whenever UPDATE is lost or granted; never the same twice in one mount.
     update_epoch: u32,
     /// Changes whenever LOOKUP is lost or granted; never the same twice in one mount.
@@ -41,17 +55,17 @@ pub(crate) struct Validity {
 impl Validity {
     /// The bits that are held.
     pub(crate) fn held(&self) -> u64 {
-        self.held
+        self.held.all()
     }
 
     /// Whether these bits are held.
     pub(crate) fn has(&self, wanted: u64) -> bool {
-        self.held & wanted == wanted
+        self.held.all() & wanted == wanted
     }
 
     /// Whether the attributes that these bits cover are sure.
     pub(crate) fn covers(&self, wanted: u64) -> bool {
-        self.held & self.sure & wanted == wanted
+        self.held.all() & self.sure.all() & wanted == wanted
     }
 
     /// The epoch of the names in a directory.
@@ -81,8 +95,8 @@ impl Validity {
 
     /// Sets the bits that are held. Returns those that are lost.
     pub(crate) fn mirror(&mut self, held: u64, moment: u64, mut next_epoch: impl FnMut() -> u32) -> u64 {
-        let (lost, gained) = (self.held & !held, held & !self.held);
-        (self.held, self.sure) = (held, self.sure & held);
+        let (lost, gained) = (self.held.all() & !held, held & !self.held.all());
+        (self.held, self.sure) = (Bits::of(held), Bits::of(self.sure.all() & held));
         if gained & SURE != 0 {
             self.gained = moment;
         }
@@ -101,18 +115,18 @@ impl Validity {
     /// Attributes arrived; `under`: with the current locks, or requested under them.
     pub(crate) fn arrived(&mut self, under: bool) {
         if under {
-            self.sure = self.held & SURE;
+            self.sure = Bits::of(self.held.all() & SURE);
         }
     }
 
     /// This client has set the attributes that these bits cover.
     pub(crate) fn assume(&mut self, which: u64) {
-        self.sure |= self.held & which;
+        self.sure = Bits::of(self.sure.all() | self.held.all() & which);
     }
 
     /// The attributes that these bits cover may be outdated.
     pub(crate) fn doubt(&mut self, which: u64) {
-        self.sure &= !which;
+        self.sure = Bits::of(self.sure.all() & !which);
     }
 
     /// The names in a directory may be outdated.

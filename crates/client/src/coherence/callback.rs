@@ -20,7 +20,8 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
         if let (ResourceKind::Inode, Policy::Bits(held)) = (lock.resource.kind(), lock.policy)
             && held & (bits::UPDATE | bits::LOOKUP | bits::PERM) != 0
         {
-            let ino = lock.resource.fid.ino();
+            // The kernel knows stripes by their master.
+            let ino = cx.w.nodes.master(lock.resource.fid.ino());
             let wanted = cx.w.locks.is_wanted(dest, cookie);
             let names = if held & bits::LOOKUP != 0 { kernel::forget_names(cx, ino, wanted) } else { Ok(()) };
             cx.invalidate_kernel(Step::Main, ino, 0, 0)?;

@@ -16,10 +16,14 @@ pub(crate) fn fid_of(ino: u64) -> Run<Fid> {
 
 /// The FID for a new object on this metadata target; the same on every attempt.
 pub(crate) fn new_fid(cx: &mut Cx<'_>, dest: Dest) -> Run<Fid> {
-    if let Some(ino) = cx.memo(Step::NewFid) {
+    numbered(cx, dest, 0)
+}
+
+fn numbered(cx: &mut Cx<'_>, dest: Dest, number: u32) -> Run<Fid> {
+    if let Some(ino) = cx.memo(Step::NewFid(number)) {
         return fid_of(ino);
     }
-    let began = cx.began(Step::Sequence);
+    let began = cx.began(Step::Sequence(dest));
     let sequences = cx.w.sequences.entry(dest).or_default();
     let fid = sequences.take();
     if let (None, true, Some(errno)) = (fid, began, sequences.failed) {
@@ -32,14 +36,21 @@ pub(crate) fn new_fid(cx: &mut Cx<'_>, dest: Dest) -> Run<Fid> {
     }
     match fid {
         Some(fid) => {
-            cx.set_memo(Step::NewFid, fid.ino());
+            cx.set_memo(Step::NewFid(number), fid.ino());
             Ok(fid)
         }
         None => {
-            cx.set_memo(Step::Sequence, 0);
+            cx.set_memo(Step::Sequence(dest), 0);
             Err(cx.wait(WaitKey::Sequence(dest)))
         }
     }
+}
+
+/// FIDs for new objects on these metadata targets, of which several may be the same; the same on every attempt.
+pub(crate) fn new_fids(cx: &mut Cx<'_>, mdts: &[u32]) -> Run<Vec<Fid>> {
+    // Those that have to be fetched are fetched at once.
+    let fids: Vec<Run<Fid>> = (0..).zip(mdts).map(|(number, mdt)| numbered(cx, Dest::Mdt(*mdt), number)).collect();
+    fids.into_iter().collect()
 }
 
 /// Starts to fetch the first sequence of a metadata target, unless there is one.

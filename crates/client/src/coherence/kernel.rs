@@ -154,6 +154,7 @@ pub(crate) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
     }
     let mut hidden = Ok(());
     for (&ino, number) in nodes.iter().zip(0..) {
+        let ino = cx.w.nodes.master(ino);
         let (kept, dropped) = (Step::Hidden(number), Step::Hide(number));
         if let Some(&Memo::AttrWanted(before)) = cx.op.memo(kept)
             && before != ino

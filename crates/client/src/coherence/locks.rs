@@ -238,7 +238,7 @@ fn release(w: &mut World, dest: Dest, cookie: u64) {
 pub(crate) fn release_all(w: &mut World, op: &OpState) {
     for (step, memo) in op.steps() {
         match memo {
-            Memo::Number(ino) if *step == Step::NewFid => {
+            Memo::Number(ino) if matches!(step, Step::NewFid(_)) => {
                 if let Some(fid) = Fid::from_ino(*ino) {
                     fids::settled(w, fid);
                 }
@@ -355,7 +355,7 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock, errno: Errno) {
     if is_data(lock) {
         data::lock_lost(w, lock, errno);
     }
-    let ino = lock.resource.fid.ino();
+    let ino = w.nodes.master(lock.resource.fid.ino());
     if w.nodes.get(ino).is_some_and(|node| node.kernel.knows()) {
         let length = if is_data(lock) { u64::MAX } else { 0 };
         w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset: 0, length }));

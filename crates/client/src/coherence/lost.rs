@@ -54,6 +54,8 @@ pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     if let Some(node) = w.nodes.get_mut(ino) {
         node.validity.doubt(bits::UPDATE);
     }
+    // Programs know no stripes.
+    let ino = w.nodes.master(ino);
     note_failure(w, ino, errno);
 }
 

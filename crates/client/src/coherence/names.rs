@@ -4,10 +4,12 @@
 use bytes::Bytes;
 use core::time::Duration;
 use proto::Fid;
-use proto::msg::{Attr, LockGrant, ObjectRep, Policy, bits};
+use proto::msg::{Attr, LockGrant, ObjectRep, Policy, Stripe, bits};
 
+use crate::base::Dest;
 use crate::cache::names::{Directory, Epochs};
 use crate::coherence::data;
+use crate::coherence::locks;
 use crate::coherence::op::Task;
 use crate::coherence::world::World;
 
@@ -143,11 +145,14 @@ impl NameRequest {
 /// nobody has it open either.
 pub(crate) fn name_removed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, destroyed: bool) {
     let ino = attr.fid.ino();
+    let shown = w.nodes.master(parent);
     let Some(node) = w.nodes.get_mut(ino) else { return };
-    node.kernel.remove_name(parent, name);
+    node.kernel.remove_name(shown, name);
     if attr.nlink > 0 && !node.is_dir() {
         return;
     }
+    stripes_removed(w, ino);
+    let Some(node) = w.nodes.get_mut(ino) else { return };
     node.unlinked = true;
     node.dir = None;
     // For a pipe that a program has open no other answer brings these attributes.
@@ -159,4 +164,20 @@ pub(crate) fn name_removed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr
         data::discard(w, ino);
     }
     w.drop_if_gone(ino);
+}
+
+/// A striped directory was removed, and its stripes with it.
+fn stripes_removed(w: &mut World, dir: u64) {
+    // The reply may already have told that it has no links.
+    let attr = w.nodes.get(dir).and_then(|node| node.attr.as_ref());
+    let Some(lmv) = attr.and_then(|attr| attr.lmv.as_deref()) else { return };
+    for Stripe { fid, mdt } in lmv.stripes.clone().into_iter().skip(1) {
+        let dest = Dest::Mdt(mdt);
+        locks::destroyed(w, dest, fid);
+        if let Some(node) = w.nodes.get_mut(fid.ino()) {
+            node.unlinked = true;
+            node.dir = None;
+        }
+        w.drop_if_gone(fid.ino());
+    }
 }

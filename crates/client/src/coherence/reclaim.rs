@@ -159,6 +159,8 @@ impl World {
     pub(crate) fn drop_node(&mut self, ino: u64) {
         let Some(node) = self.nodes.get(ino) else { return };
         let (fid, held) = (node.fid, node.validity.held());
+        let lmv = node.attr.as_ref().and_then(|attr| attr.lmv.as_deref());
+        let stripes = lmv.map_or(Vec::new(), |lmv| lmv.stripes.clone());
         crate::coherence::lost::node_dropped(self, ino);
         data::drop_node(self, ino);
         self.nodes.remove(ino);
@@ -168,6 +170,12 @@ impl World {
         if held != 0 {
             let dest = self.mdt_of(fid);
             crate::coherence::locks::give_back(self, dest, &proto::msg::Resource::inode(fid));
+        }
+        // They were kept for its sake.
+        for stripe in stripes.iter().skip(1).map(|stripe| stripe.fid.ino()) {
+            if self.nodes.get(stripe).is_some_and(|node| node.is_stripe && node.is_idle()) {
+                self.drop_node(stripe);
+            }
         }
     }
 }

@@ -221,7 +221,13 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
     if w.nodes.get(ino).is_none() && !make {
         return;
     }
+    for stripe in attr.lmv.iter().flat_map(|lmv| &lmv.stripes) {
+        w.fld.learn(stripe.fid.seq, stripe.mdt);
+    }
     let node = w.nodes.obtain(attr.fid);
+    if let Some(master) = attr.lmv.as_ref().and_then(|lmv| lmv.master) {
+        (node.is_stripe, node.parent) = (true, master.ino());
+    }
     let newer = node.attr.as_ref().is_none_or(|known| known.version <= attr.version);
     if newer {
         // A close increases the atime without a new version.

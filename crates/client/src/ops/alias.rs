@@ -64,6 +64,7 @@ fn nodes(call: &mut Call) -> SmallVec<[&mut u64; 2]> {
         | Call::Removexattr { ino, .. }
         | Call::PathToFid { ino }
         | Call::MdtIndex { ino }
+        | Call::GetDirLayout { ino }
         | Call::GetLayout { ino }
         | Call::SetLayout { ino, .. }
         | Call::Migrate { ino, .. } => smallvec![ino],

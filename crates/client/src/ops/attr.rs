@@ -7,7 +7,7 @@ use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use core::time::Duration;
 use stdx::Instant;
 
-use super::{attributes, compose, stat, stat_cached, walk, writable};
+use super::{attributes, compose, stat, stat_cached, stripes, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime, Stat};
 use crate::base::Step;
 use crate::base::WaitKey;
@@ -146,6 +146,7 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         return Ok(Answer::Attr(changed(cx, ino)?));
     }
     cx.changing(Step::Changing(0), ino);
+    stripes::before_change(cx, ino)?;
     if set.size.is_some() && !cx.began(Step::Main) {
         // A caller that has the file open may truncate it, whatever its mode is: the server has to know of the open.
         local_opens::publish_object(cx, ino)?;
@@ -167,8 +168,10 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     let atime = set.atime.is_some();
     // An access control list changes with the mode, and capabilities are removed.
     let xattrs = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
-    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, state| {
-        Request::new(&state.change(None, Reint::Setattr(op))).touching(ino, true).then_learn(move |w, _, _| {
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, state| {
+        let request = Request::new(&state.change(None, Reint::Setattr(op)));
+        stripes::touched(w, request, ino).then_learn(move |w, _, _| {
+            stripes::changed(w, ino);
             let moment = w.moment();
             let Some(node) = w.nodes.get_mut(ino) else { return };
             if atime {

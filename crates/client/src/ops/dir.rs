@@ -1,15 +1,20 @@
 //! Directories: listing them, from the cache or in pieces from the server.
 //!
 //! Cookies are the server's, except that `.` has 1 and `..` has 2. A complete listing that was read under one unbroken
-//! UPDATE lock is kept, if it is not too large: it answers later listings and every lookup.
+//! UPDATE lock is kept, if it is not too large: it answers later listings and every lookup. The stripes of a striped directory
+//! are listed each for itself, and merged by cookie: a name keeps its cookie, so listings that are continued miss none.
 
 use bytes::Bytes;
+use core::cmp::Reverse;
 use proto::msg::{ReaddirReq, SyncReq, WantLocks, bits};
 use proto::{Errno, Opcode};
 use rules::mode::{S_IFDIR, S_IFMT};
+use smallvec::SmallVec;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use super::lookup::referenced;
+use super::stripes::{self, Place};
 use super::{attributes, stat_cached, walk};
 use crate::api::{Answer, DirectoryEntry, FileHandle};
 use crate::base::Step;
@@ -27,8 +32,11 @@ use crate::coherence::world::World;
 const OFFSET_DOTS: u64 = 2;
 /// Approximate size of a piece without attributes, in bytes.
 const PIECE_BYTES: u32 = 256 << 10;
-/// Size of a piece with attributes, in bytes.
+/// Size of a piece with attributes, in bytes. The pieces of all stripes of a directory together have these sizes, but none is
+/// smaller than [`PIECE_BYTES_MIN`].
 const PIECE_BYTES_PLUS: u32 = 128 << 10;
+/// Smallest size of a piece, in bytes.
+const PIECE_BYTES_MIN: u32 = 4 << 10;
 /// Limit of entries in such a piece.
 const PIECE_ENTRIES_PLUS: u32 = 1024;
 /// Minimum size of an entry with attributes in the kernel's buffer.
@@ -58,7 +66,7 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     cx.w.nodes.hold(ino, Hold::Open);
     cx.w.nodes.hold(ino, Hold::Handle);
     let mut file = OpenFile::new(fid, o::DIRECTORY, cred, dest, Open::Directory);
-    (file.error_mark, file.stream, file.by_alias) = (error_mark, stream, cx.w.by_alias);
+    (file.error_mark, file.streams, file.by_alias) = (error_mark, vec![stream], cx.w.by_alias);
     let fh = cx.w.files.insert(file);
     Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
 }
@@ -77,11 +85,20 @@ pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     Ok(Answer::Done)
 }
 
-/// `Fsyncdir`: names become durable with everything else of the metadata target.
+/// `Fsyncdir`: names become durable with everything else of the metadata targets that have them.
 pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
-    let (ino, fid, dest, known) = (file.ino, file.fid, file.dest, file.error_mark);
-    cx.rpc(Step::Main, dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: Some(fid) }))?;
+    let (ino, known) = (file.ino, file.error_mark);
+    let mut synced = Ok(());
+    let mut dests = BTreeSet::new();
+    for Place { fid, dest, .. } in stripes::all(cx, ino)? {
+        if dests.insert(dest) {
+            let sync =
+                cx.rpc(Step::SyncTarget(dest), dest, Opcode::MdsSync, |_, _| Request::new(&SyncReq { fid: Some(fid) }));
+            synced = synced.and(sync.map(drop));
+        }
+    }
+    synced?;
     let (failures, errno) = cx.w.nodes.get(ino).map_or((known, Errno::EIO), |node| node.failures());
     if let Some(file) = cx.w.files.get_mut(fh) {
         file.error_mark = failures;
@@ -96,17 +113,16 @@ pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
 /// Fills the kernel's buffer.
 struct Filler {
     entries: Vec<DirectoryEntry>,
-    /// For each entry: whether its name certainly leads to its object, so that the kernel may keep it.
-    sure: Vec<bool>,
+    /// For each entry: its directory or stripe, if its name certainly leads to its object, so that the kernel may keep it.
+    sure: Vec<Option<u64>>,
     space: usize,
     plus: bool,
 }
 
 impl Filler {
     /// Appends an entry. False: it does not fit.
-    fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64, sure: bool) -> bool {
-        let head = if self.plus { PLUS_BYTES } else { 24 };
-        let size = (head + name.len()).next_multiple_of(8);
+    fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64, sure: Option<u64>) -> bool {
+        let size = self.size(name.len());
         if size > self.space {
             return false;
         }
@@ -116,38 +132,101 @@ impl Filler {
         true
     }
 
-    /// Appends the entries after `after`. Returns the cookie of the last entry considered, and whether more would fit.
-    /// `changes` is how many names of the directory this client had changed when the list was requested; `new`: it was
-    /// requested by this call.
-    fn fill(&mut self, w: &World, parent: u64, list: &[Listed], changes: u32, new: bool, after: u64) -> (u64, bool) {
+    /// Whether entries with names of these lengths fit.
+    fn fits(&self, names: impl Iterator<Item = usize>) -> bool {
+        names.map(|length| self.size(length)).sum::<usize>() <= self.space
+    }
+
+    /// What an entry takes in the kernel's buffer.
+    fn size(&self, name: usize) -> usize {
+        let head = if self.plus { PLUS_BYTES } else { 24 };
+        (head + name).next_multiple_of(8)
+    }
+
+    /// Appends an entry of a list. False: it does not fit.
+    fn show(&mut self, w: &World, of: &Source, listed: &Listed) -> bool {
+        let (fid, kind, sure) = match w.nodes.known_name(of.ino, &listed.name) {
+            KnownName::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
+            // Changed while the list was being fetched: shown as in the list, because a new name may be among those
+            // that it lacks.
+            KnownName::Nothing | KnownName::Child(_) if of.new => (listed.fid, listed.kind, false),
+            // Removed by this client since.
+            KnownName::Nothing => return true,
+            KnownName::Child(fid) => {
+                let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
+                (fid, if kind == 0 { listed.kind } else { kind }, true)
+            }
+            // Other clients change a name only when the lock of its object has gone back; this client keeps the
+            // lock.
+            KnownName::Unknown => {
+                let untouched = of.changes == changes_of(w, of.ino);
+                (listed.fid, listed.kind, untouched && still_locked(w, listed))
+            }
+        };
+        self.push(&listed.name, fid.ino(), kind, listed.cookie, sure.then_some(of.ino))
+    }
+
+    /// Appends the entries after `after` of all sources, in the order of their cookies, as far as all of them are known.
+    /// Entries with one cookie come together. Returns the cookie of the last entry considered, and whether more would fit.
+    fn fill(&mut self, w: &World, sources: &[Source], after: u64) -> (u64, bool) {
+        let known_to = sources.iter().filter_map(|source| source.known_to).min();
         let mut at = after;
-        let untouched = changes == changes_of(w, parent);
-        let begin = list.partition_point(|listed| listed.cookie <= after);
-        for listed in &list[begin..] {
-            let (fid, kind, sure) = match w.nodes.known_name(parent, &listed.name) {
-                KnownName::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
-                // Changed while the list was being fetched: shown as in the list, because a new name may be among those
-                // that it lacks.
-                KnownName::Nothing | KnownName::Child(_) if new => (listed.fid, listed.kind, false),
-                // Removed by this client since.
-                KnownName::Nothing => {
-                    at = listed.cookie;
-                    continue;
-                }
-                KnownName::Child(fid) => {
-                    let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
-                    (fid, if kind == 0 { listed.kind } else { kind }, true)
-                }
-                // Other clients change a name only when the lock of its object has gone back; this client keeps the
-                // lock.
-                KnownName::Unknown => (listed.fid, listed.kind, untouched && still_locked(w, listed)),
-            };
-            if !self.push(&listed.name, fid.ino(), kind, listed.cookie, sure) {
+        let begin = |source: &Source| source.entries().partition_point(|listed| listed.cookie <= after);
+        let mut places: Vec<usize> = sources.iter().map(begin).collect();
+        let next = |places: &[usize], of: usize| sources[of].entries().get(places[of]).map(|listed| listed.cookie);
+        let mut heap: BinaryHeap<Reverse<(u64, usize)>> =
+            (0..sources.len()).filter_map(|of| Some(Reverse((next(&places, of)?, of)))).collect();
+        while let Some(&Reverse((cookie, _))) = heap.peek() {
+            if known_to.is_some_and(|known_to| cookie > known_to) {
+                break;
+            }
+            let mut together: SmallVec<[usize; 2]> = SmallVec::new();
+            while let Some(Reverse((_, of))) = heap.peek().copied().filter(|Reverse((next, _))| *next == cookie) {
+                heap.pop();
+                together.push(of);
+            }
+            let lengths = together.iter().map(|of| sources[*of].entries()[places[*of]].name.len());
+            if together.len() > 1 && !self.fits(lengths) {
                 return (at, false);
             }
-            at = listed.cookie;
+            for of in together {
+                if !self.show(w, &sources[of], &sources[of].entries()[places[of]]) {
+                    return (at, false);
+                }
+                places[of] += 1;
+                heap.extend(next(&places, of).map(|cookie| Reverse((cookie, of))));
+            }
+            at = cookie;
         }
-        (at, true)
+        (at.max(known_to.unwrap_or(at)), true)
+    }
+}
+
+/// Entries of a directory, or of a stripe of it, for a listing.
+struct Source {
+    ino: u64,
+    /// Index of the stripe.
+    stripe: usize,
+    list: List,
+    /// The last cookie up to which all entries are known; none: all are.
+    known_to: Option<u64>,
+    /// How many names of the directory this client had changed when the list was requested.
+    changes: u32,
+    /// It was requested by this call.
+    new: bool,
+}
+
+enum List {
+    Whole(Arc<Listing>),
+    Stream(Box<Stream>),
+}
+
+impl Source {
+    fn entries(&self) -> &[Listed] {
+        match &self.list {
+            List::Whole(listing) => &listing.entries,
+            List::Stream(stream) => &stream.piece.entries,
+        }
     }
 }
 
@@ -163,85 +242,154 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
 fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: bool) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (ino, by_alias) = (file.ino, file.by_alias);
+    stripes::know(cx, ino)?;
+    let dirs = cx.w.nodes.stripes(ino);
     if offset == 0 && cx.op.is_fresh() {
         // From the start: pieces of an earlier listing are outdated, unless opendir has just read them.
-        let changes = changes_of(cx.w, ino);
+        let changes: SmallVec<[u32; 1]> = dirs.iter().map(|ino| changes_of(cx.w, *ino)).collect();
         if let Some(file) = cx.w.files.get_mut(fh) {
             file.next = None;
-            file.stream = file.stream.take().filter(|stream| !stream.used && stream.changes == changes);
+            // A stripe that is not known any more is not read on either.
+            let changes = changes.into_iter().map(Some).chain(core::iter::repeat(None));
+            for (stream, changes) in file.streams.iter_mut().zip(changes) {
+                *stream = stream.take().filter(|stream| !stream.used && changes == Some(stream.changes));
+            }
         }
     }
     let mut filler = Filler { entries: Vec::new(), sure: Vec::new(), space: max_bytes as usize, plus };
-    if offset == 0 && !filler.push(&Bytes::from_static(b"."), ino, DT_DIR, 1, false) {
+    if offset == 0 && !filler.push(&Bytes::from_static(b"."), ino, DT_DIR, 1, None) {
         return Err(Errno::EINVAL.into());
     }
     if offset < OFFSET_DOTS {
         let parent = match cx.w.nodes.get(ino).map_or(0, |node| node.parent) {
             _ if ino == 1 => 1,
             0 => ino,
-            parent => parent,
+            parent => cx.w.nodes.master(parent),
         };
-        filler.push(&Bytes::from_static(b".."), parent, DT_DIR, OFFSET_DOTS, false);
+        filler.push(&Bytes::from_static(b".."), parent, DT_DIR, OFFSET_DOTS, None);
     }
     let dots = filler.entries.len();
     let mut after = if offset <= OFFSET_DOTS { 0 } else { offset };
-    let mut number = 0;
+    let mut round = 0;
+    let mut fits = true;
     loop {
-        // A requested piece is used even if it has completed the listing.
-        if !cx.began(Step::Piece(number))
-            && let Some(listing) = whole(cx.w, ino)
-            && (!plus || has_attributes(cx.w, &listing, after, filler.space))
-        {
-            let changes = changes_of(cx.w, ino);
-            filler.fill(cx.w, ino, &listing.entries, changes, false, after);
+        // What is cached is returned first. So a request is only ever sent for what follows `offset`, and a repeated attempt
+        // requests the same.
+        let may_ask = filler.entries.len() == dots;
+        let sources = sources(cx, fh, &dirs, (round, after), plus.then_some(filler.space), may_ask)?;
+        round += 1;
+        if sources.len() < dirs.len() {
+            keep(cx.w, fh, sources);
             break;
         }
-        let reaches = |s: &Stream| s.after <= after && (s.piece.end || s.last().is_some_and(|last| last > after));
-        let usable = cx.w.files.get(fh).and_then(|file| file.stream.as_deref()).is_some_and(reaches);
-        let kept = match cx.w.files.get_mut(fh) {
-            Some(file) if usable => file.stream.take(),
-            _ => None,
-        };
-        let (mut stream, new) = match kept {
-            Some(stream) => (stream, false),
-            // What is cached is returned first. So a request is only ever sent for what follows `offset`, and a
-            // repeated attempt requests the same.
-            None if filler.entries.len() > dots => break,
-            None => {
-                let fetched = match ahead(cx, number, fh, ino, after)? {
-                    Some(stream) => (stream, false),
-                    None => (Box::new(piece(cx, number, ino, after, plus)?), true),
-                };
-                number += 1;
-                fetched
-            }
-        };
-        stream.used = true;
-        let (at, space) = filler.fill(cx.w, ino, &stream.piece.entries, stream.changes, new, after);
-        let end = stream.piece.end;
+        let (at, space) = filler.fill(cx.w, &sources, after);
+        let end = sources.iter().all(|source| source.known_to.is_none());
         after = at;
-        if let Some(file) = cx.w.files.get_mut(fh) {
-            file.stream = Some(stream);
-        }
-        if plus {
+        keep(cx.w, fh, sources);
+        if plus && dirs.len() == 1 {
             prefetch_next(cx, fh, ino, after);
         }
+        fits = space;
         if end || !space {
             break;
         }
+    }
+    if filler.entries.is_empty() && !fits {
+        // An empty answer would be the end of the directory.
+        return Err(Errno::EINVAL.into());
     }
     super::io::accessed(cx, ino);
     let mut entries = filler.entries;
     for (entry, sure) in entries.iter_mut().zip(filler.sure) {
         if plus
-            && sure
             && !by_alias
+            && let Some(dir) = sure
             && let Some(stat) = stat_cached(cx.w, entry.ino)
         {
-            entry.stat = Some(referenced(cx.w, stat, ino, &entry.name));
+            entry.stat = Some(referenced(cx.w, stat, dir, &entry.name));
         }
     }
     Ok(Answer::Entries(entries))
+}
+
+/// What is known of the entries after a cookie, of each stripe; without `may_ask` fewer than there are, if more has to be
+/// requested. `space`: of the kernel's buffer, if attributes are wanted.
+fn sources(
+    cx: &mut Cx<'_>,
+    fh: FileHandle,
+    dirs: &[u64],
+    (round, after): (u64, u64),
+    space: Option<usize>,
+    may_ask: bool,
+) -> Run<Vec<Source>> {
+    let (mut sources, mut stop) = (Vec::with_capacity(dirs.len()), None);
+    for (&ino, at) in dirs.iter().zip(0..) {
+        let number = round * dirs.len() as u64 + at as u64;
+        // A requested piece is used even if it has completed the listing.
+        if !cx.began(Step::Piece(number))
+            && let Some(listing) = whole(cx.w, ino)
+            && space.is_none_or(|space| has_attributes(cx.w, &listing, after, space))
+        {
+            let changes = changes_of(cx.w, ino);
+            sources.push(Source { ino, stripe: at, list: List::Whole(listing), known_to: None, changes, new: false });
+            continue;
+        }
+        let reaches = |s: &Stream| s.after <= after && (s.piece.end || s.last().is_some_and(|last| last > after));
+        let kept = cx.w.files.get_mut(fh).and_then(|file| file.streams.get_mut(at)?.take_if(|stream| reaches(stream)));
+        let fetched = match kept {
+            Some(stream) => Ok(stream),
+            None if !may_ask => break,
+            None => fetched(cx, (number, dirs.len()), fh, ino, after, space.is_some()),
+        };
+        match fetched {
+            Ok(mut stream) => {
+                stream.used = true;
+                let new = cx.began(Step::Piece(number));
+                let known_to = if stream.piece.end { None } else { Some(stream.last().unwrap_or(after)) };
+                let changes = stream.changes;
+                sources.push(Source { ino, stripe: at, list: List::Stream(stream), known_to, changes, new });
+            }
+            // The pieces of all stripes are requested at once.
+            Err(Stop::Wait) => stop = Some(Stop::Wait),
+            Err(errno) => stop = stop.or(Some(errno)),
+        }
+    }
+    match stop {
+        None => Ok(sources),
+        Some(stop) => {
+            keep(cx.w, fh, sources);
+            Err(stop)
+        }
+    }
+}
+
+/// Puts the pieces back.
+fn keep(w: &mut World, fh: FileHandle, sources: Vec<Source>) {
+    let Some(file) = w.files.get_mut(fh) else { return };
+    for source in sources {
+        if let List::Stream(stream) = source.list {
+            let places = file.streams.len().max(source.stripe + 1);
+            file.streams.resize_with(places, || None);
+            file.streams[source.stripe] = Some(stream);
+        }
+    }
+}
+
+/// The piece after a cookie.
+fn fetched(
+    cx: &mut Cx<'_>,
+    (number, count): (u64, usize),
+    fh: FileHandle,
+    ino: u64,
+    after: u64,
+    plus: bool,
+) -> Run<Box<Stream>> {
+    if count == 1
+        && let Some(stream) = ahead(cx, number, fh, ino, after)?
+    {
+        return Ok(stream);
+    }
+    Ok(Box::new(piece(cx, number, ino, after, plus)?))
 }
 
 /// A program that reads with attributes has passed half of a piece: the next one is requested, because fetching it may
@@ -249,7 +397,7 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
 fn prefetch_next(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: u64) {
     let number = cx.w.nodes.next_epoch();
     let Some(file) = cx.w.files.get_mut(fh) else { return };
-    let (Some(stream), None) = (&file.stream, &file.next) else { return };
+    let (Some(Some(stream)), None) = (file.streams.first(), &file.next) else { return };
     let entries = &stream.piece.entries;
     let passed = entries.partition_point(|listed| listed.cookie <= at);
     let Some(after) = stream.last() else { return };
@@ -331,6 +479,9 @@ pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bo
         cx.set_memo(Step::PieceChanges(number), changes.into());
     }
     let changes = cx.memo(Step::PieceChanges(number)).unwrap_or(0) as u32;
+    let master = cx.w.nodes.get(cx.w.nodes.master(ino));
+    let stripes = master.and_then(|node| node.lmv()).map_or(1, |lmv| lmv.count.max(1));
+    let max_bytes = (if plus { PIECE_BYTES_PLUS } else { PIECE_BYTES } / stripes).max(PIECE_BYTES_MIN);
     let reply = cx.start_rpc(Step::Piece(number), dest, Opcode::MdsReaddir, |w, op| {
         let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::UPDATE)) && w.wants_directory_lock(ino);
         let mut wants = Wants::default();
@@ -338,7 +489,7 @@ pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bo
         let request = ReaddirReq {
             fid,
             after,
-            max_bytes: if plus { PIECE_BYTES_PLUS } else { PIECE_BYTES },
+            max_bytes,
             plus,
             want: Some(WantLocks { parent_cookie, ..WantLocks::default() }),
             cred: Some((*op.cred).clone()),

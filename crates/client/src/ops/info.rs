@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use stdx::Instant;
 
-use super::{attributes, config, walk, writable};
+use super::{attributes, config, stripes, walk, writable};
 use crate::api::Answer;
 use crate::base::Dest;
 use crate::base::Step;
@@ -235,11 +235,13 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     }
     let dest = cx.w.mdt_of(fid);
     cx.changing(Step::Changing(0), ino);
+    stripes::before_change(cx, ino)?;
     kernel::hide(cx, &[ino])?;
-    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, op| {
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let kind = SetlayoutKind::Set as i32;
         let set = SetlayoutOp { fid, kind, layout: Some(wish.clone()), lvb: None };
-        Request::new(&op.change(None, Reint::Setlayout(set))).choosing(true).touching(ino, false)
+        let request = Request::new(&op.change(None, Reint::Setlayout(set))).choosing(true);
+        stripes::touched(w, request, ino).then(move |w, _| stripes::changed(w, ino))
     });
     let rep = super::stale_if_gone(result)?;
     let set = rep.attr.as_ref().and_then(|attr| attr.layout.as_ref());

@@ -5,6 +5,7 @@ use proto::msg::{Attr, DirName, LookupReq, NameState, ObjectRep, bits};
 use proto::{Errno, Fid, Opcode};
 use rules::names;
 
+use super::stripes::{self, Place};
 use super::{alias, stat, stat_cached, stat_of_name, walk};
 use crate::api::{ALIAS, Answer, Effect, Invalidation, Stat};
 use crate::base::Step;
@@ -23,11 +24,13 @@ pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> 
         return Ok(answer);
     }
     let stat = find(cx, parent, name)?;
+    let parent = cx.w.nodes.stripe(parent, name);
     Ok(Answer::Entry(found(cx.w, stat, parent, name)))
 }
 
 /// Prepares the answer that a name leads to this node. The operation may have waited since it learned that: the kernel
-/// may keep the name only if it is still valid, whatever locks were lost and taken again meanwhile.
+/// may keep the name only if it is still valid, whatever locks were lost and taken again meanwhile. `parent`: the directory,
+/// of a striped one the stripe.
 pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
     let known = || matches!(w.nodes.known_name(parent, name), KnownName::Child(fid) if fid.ino() == stat.ino);
     let entry_cacheable = stat.entry_cacheable && known();
@@ -39,8 +42,9 @@ pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Sta
 
 /// Counts a reference of the kernel to the node of the answer, under this name.
 pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
+    let shown = w.nodes.master(parent);
     if w.by_alias {
-        return alias::referenced(w, stat, parent | ALIAS, name);
+        return alias::referenced(w, stat, shown | ALIAS, name);
     }
     w.nodes.referenced(stat.ino);
     if let Some(node) = w.nodes.get_mut(stat.ino) {
@@ -49,7 +53,7 @@ pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -
             node.parent = parent;
         }
         if stat.entry_cacheable
-            && let Some((parent, name)) = node.kernel.name(parent, name)
+            && let Some((parent, name)) = node.kernel.name(shown, name)
         {
             w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
         }
@@ -71,11 +75,16 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     if !up {
         names::check(name)?;
     }
-    if !up && super::stale::holds(cx, parent) {
-        return super::stale::find_and_hold(cx, parent, fid, name);
+    let place = match up {
+        true => Place { ino: parent, fid, dest: cx.w.mdt_of(fid) },
+        false => stripes::of_name(cx, parent, name)?,
+    };
+    let dir = place.ino;
+    if !up && super::stale::holds(cx, dir) {
+        return super::stale::find_and_hold(cx, parent, place, name);
     }
     if !cx.began(Step::Main) && cx.w.nodes.permitted(parent, 1, &cx.op.cred) == Some(true) {
-        match cx.w.nodes.known_name(parent, name) {
+        match cx.w.nodes.known_name(dir, name) {
             KnownName::Nothing => {
                 stdx::mark!("lookup_answered_negative");
                 return Err(Errno::ENOENT.into());
@@ -84,7 +93,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
             KnownName::Child(child) if cx.w.fld.knows(child.seq) => {
                 if let Some(stat) = stat_cached(cx.w, child.ino()) {
                     if cx.op.is_fresh() {
-                        super::ahead::found(cx, parent, name, child.ino());
+                        super::ahead::found(cx, dir, name, child.ino());
                     }
                     return Ok(stat);
                 }
@@ -94,22 +103,21 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                     super::attributes(cx, child.ino(), true)?;
                     return stat_of_name(cx, child.ino());
                 }
-                super::ahead::looked_up(cx, parent, name, child.ino());
+                super::ahead::looked_up(cx, dir, name, child.ino());
             }
             KnownName::Child(_) | KnownName::Unknown => {}
         }
     }
-    let dest = cx.w.mdt_of(fid);
     if !cx.began(Step::Main) {
         let named = cx.w.nodes.get(parent).is_some_and(|node| node.has(bits::LOOKUP));
         cx.set_memo(Step::HadName, u64::from(named));
     }
-    let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsLookup, |w, op| {
-        let names = w.wants_directory_lock(parent);
+    let rep = cx.rpc_object(Step::Main, place.dest, Opcode::MdsLookup, |w, op| {
+        let names = w.wants_directory_lock(dir);
         let mut wants = Wants::default();
-        let want = Some(wants.locks(w, dest, ObjectLocks::ANY, names && !up, Some(false)));
-        let asked = NameRequest::now(w, parent, name);
-        Request::new(&LookupReq { parent: fid, name: name.clone(), want, cred: Some((*op.cred).clone()) })
+        let want = Some(wants.locks(w, place.dest, ObjectLocks::ANY, names && !up, Some(false)));
+        let asked = NameRequest::now(w, dir, name);
+        Request::new(&LookupReq { parent: place.fid, name: name.clone(), want, cred: Some((*op.cred).clone()) })
             .wanting(wants)
             .then_learn(move |w, rep, reply| answered(w, &asked, rep, reply.number))
     });
@@ -130,14 +138,14 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         found => {
             let fid = found?.ok_or(Errno::ENOENT)?;
             if !up {
-                keep_name(cx, parent, name, fid);
+                keep_name(cx, dir, name, fid);
             }
             stat_of_name(cx, fid.ino())
         }
     }
 }
 
-/// The object that a lookup of a name found, `None` if there is none. Its attributes are cached: if it lies on another
+/// The object that a lookup of a name in `parent` (of a striped directory the master) found, `None` if there is none. Its attributes are cached: if it lies on another
 /// metadata target than its name, they are fetched there. `ESTALE`: it has lost the name meanwhile.
 pub(super) fn object_of(cx: &mut Cx<'_>, rep: &ObjectRep, parent: Fid, name: &Bytes) -> Run<Option<Fid>> {
     let Some(elsewhere) = &rep.elsewhere else { return Ok(rep.attr.as_ref().map(|attr| attr.fid)) };

@@ -18,6 +18,7 @@ mod open;
 pub(crate) mod params;
 mod record_lock;
 mod stale;
+pub(crate) mod stripes;
 mod unmount;
 mod xattr;
 
@@ -65,7 +66,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::Access { ino, mask } => attr::access(cx, *ino, *mask),
         Call::Mknod { parent, name, mode, rdev } => namespace::mknod(cx, *parent, name, *mode, *rdev),
         Call::Mkdir { parent, name, mode } => namespace::mkdir(cx, *parent, name, *mode),
-        Call::MkdirOn { parent, name, mode, mdt } => namespace::mkdir_on(cx, *parent, name, *mode, *mdt),
+        Call::MkdirOn { parent, name, mode, wish } => namespace::mkdir_on(cx, *parent, name, *mode, wish),
         Call::RemoveEntry { parent, name } => namespace::remove_entry(cx, *parent, name),
         Call::Symlink { parent, name, target } => namespace::symlink(cx, *parent, name, target),
         Call::Unlink { parent, name } => namespace::unlink(cx, *parent, name, false),
@@ -100,6 +101,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::PathToFid { ino } => info::path_to_fid(*ino),
         Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
         Call::MdtIndex { ino } => info::mdt_index(cx, *ino),
+        Call::GetDirLayout { ino } => stripes::get_layout(cx, *ino),
         Call::GetLayout { ino } => info::get_layout(cx, *ino),
         Call::SetLayout { ino, wish } => info::set_layout(cx, *ino, wish),
         Call::Migrate { ino, wish } => info::migrate(cx, *ino, wish),
@@ -225,6 +227,9 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     }
     let Some(node) = cx.w.nodes.get(ino) else { return Err(Errno::ESTALE.into()) };
     let Some(_) = &node.attr else { return Err(Errno::ESTALE.into()) };
+    if node.lmv().is_some() {
+        return stripes::stat(cx, ino);
+    }
     let data = if node.is_regular() { Some(data_stat(cx, ino)?) } else { None };
     let node = cx.w.nodes.get(ino).ok_or(Errno::ESTALE)?;
     let attr = node.attr.as_ref().ok_or(Errno::ESTALE)?;
@@ -274,6 +279,9 @@ fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
 pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
     let node = w.nodes.get(ino)?;
     let attr = node.certain_attr()?;
+    if node.lmv().is_some() {
+        return Some(compose(node, &stripes::merged_cached(w, ino)?, None, true));
+    }
     let data = if node.is_regular() { Some(data::stat_cached(w, ino)?) } else { None };
     Some(compose(node, attr, data, true))
 }
@@ -304,6 +312,7 @@ pub(super) fn compose(
         btime_ns: attr.btime_ns,
         cacheable: covered,
         entry_cacheable: node.has(bits::LOOKUP),
+        is_partial: false,
     };
     if let Some(data) = data {
         stat.size = data.lvb.size;

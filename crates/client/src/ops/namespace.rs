@@ -7,19 +7,21 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use proto::connect::features;
-use proto::msg::{CreateOp, LinkOp, ObjectRep, Reint, RenameOp, UnlinkOp, WantLocks, bits};
+use proto::msg::{CreateOp, LinkOp, ObjectRep, Reint, RenameOp, Stripe, UnlinkOp, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::names;
+use rules::stripes::STRIPES_MAX;
 use stdx::Instant;
 
+use super::stripes::{self, Place};
 use super::{attributes, data, stat, stat_of_change, walk, writable};
-use crate::api::{Answer, Effect, Invalidation, Stat};
+use crate::api::{Answer, Effect, Invalidation, NewDir, Stat};
 use crate::base::{Dest, Step, WaitKey};
 use crate::cache::names::KnownName;
 use crate::cache::node::Node;
 use crate::coherence::cx::{Cx, Run, Stop};
-use crate::coherence::fids::{fid_of, new_fid};
+use crate::coherence::fids::{fid_of, new_fid, new_fids};
 use crate::coherence::kernel::{hide, known_child};
 use crate::coherence::local_opens;
 use crate::coherence::metadata_write_back;
@@ -58,45 +60,61 @@ pub(crate) fn symlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, target: &Bytes
 }
 
 /// `MkdirOn`. The kernel does not see that a name is made, so it is told.
-pub(crate) fn mkdir_on(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, mdt: u32) -> Run<Answer> {
-    let parent_fid = walk(cx, parent)?;
+pub(crate) fn mkdir_on(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, wish: &NewDir) -> Run<Answer> {
+    walk(cx, parent)?;
     names::check(name)?;
     writable(cx)?;
     let mode = S_IFDIR | (mode & 0o7777);
-    let fid = if cx.w.mdt_of(parent_fid) == Dest::Mdt(mdt) {
-        hide(cx, &[parent])?;
-        fid_of(make(cx, parent, name, mode, 0, &Bytes::new())?.ino)?
-    } else {
-        make_elsewhere(cx, parent, name, mode, mdt)?
+    let place = stripes::of_name(cx, parent, name)?;
+    let fid = match wish.mdts[..] {
+        [] => return Err(Errno::EINVAL.into()),
+        [mdt] if place.dest == Dest::Mdt(mdt) => {
+            hide(cx, &[place.ino])?;
+            fid_of(make(cx, parent, name, mode, 0, &Bytes::new())?.ino)?
+        }
+        _ => make_elsewhere(cx, place, name, mode, wish)?,
     };
-    forget_entry(cx.w, parent, name);
+    forget_entry(cx.w, place.ino, name);
     Ok(Answer::Fid(fid))
 }
 
-/// Makes a directory on another metadata target than its parent's.
-fn make_elsewhere(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, mdt: u32) -> Run<Fid> {
-    let parent_fid = fid_of(parent)?;
-    let (dest, there) = (cx.w.mdt_of(parent_fid), Dest::Mdt(mdt));
+/// Makes a directory that is not a plain one on its parent's metadata target.
+fn make_elsewhere(cx: &mut Cx<'_>, place: Place, name: &Bytes, mode: u32, wish: &NewDir) -> Run<Fid> {
+    let Place { ino: parent, fid: parent_fid, dest } = place;
+    if wish.mdts.len() > STRIPES_MAX {
+        return Err(Errno::EOVERFLOW.into());
+    }
     if !cx.began(Step::Main) {
-        super::config::know(cx, there)?;
         takes_part(cx, dest)?;
-        takes_part(cx, there)?;
+        for mdt in &wish.mdts {
+            super::config::know(cx, Dest::Mdt(*mdt))?;
+            takes_part(cx, Dest::Mdt(*mdt))?;
+        }
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent])?;
-    let fid = new_fid(cx, there)?;
+    let fids = new_fids(cx, &wish.mdts)?;
+    let fid = *fids.first().ok_or(Errno::EINVAL)?;
     metadata_write_back::before_cross_change(cx)?;
     cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(parent);
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, ObjectLocks::NONE, names, None);
-        let (name, rdev, symlink) = (name.clone(), 0, Bytes::new());
-        let asked = NameRequest::now(w, parent, &name);
-        let touched = name.clone();
-        let change = CreateOp { parent: parent_fid, name, fid, mode, rdev, symlink, mdt: Some(mdt) };
+        let asked = NameRequest::now(w, parent, name);
+        let stripes = fids.iter().zip(&wish.mdts).skip(1).map(|(fid, mdt)| Stripe { fid: *fid, mdt: *mdt });
+        let change = CreateOp {
+            parent: parent_fid,
+            name: name.clone(),
+            fid,
+            mode,
+            mdt: wish.mdts.first().copied(),
+            stripes: stripes.collect(),
+            hash: wish.hash,
+            ..CreateOp::default()
+        };
         Request::new(&op.change(Some(want), Reint::Create(change)))
             .wanting(wants)
-            .touching_name(&w.nodes, parent, &touched)
+            .touching_name(&w.nodes, parent, name)
             .then_learn(move |w, rep, reply| made(w, &asked, rep, reply.number))
     })?;
     Ok(fid)
@@ -123,19 +141,20 @@ pub(super) fn version(w: &World, rep: &ObjectRep, parent: u64) -> u64 {
 
 fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target: &Bytes) -> Run<Answer> {
     let stat = make(cx, parent, name, mode, rdev, target)?;
+    let parent = cx.w.nodes.stripe(parent, name);
     Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)))
 }
 
 fn make(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target: &Bytes) -> Run<Stat> {
-    let parent_fid = walk(cx, parent)?;
+    walk(cx, parent)?;
     names::check(name)?;
     writable(cx)?;
+    let Place { ino: parent, fid: parent_fid, dest } = stripes::of_name(cx, parent, name)?;
     if let Some(ino) = metadata_write_back::create(cx, parent, name, mode, rdev, target)? {
         return stat(cx, ino);
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent])?;
-    let dest = cx.w.mdt_of(parent_fid);
     let fid = new_fid(cx, dest)?;
     let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let lease = w.wants_lease(parent);
@@ -146,8 +165,8 @@ fn make(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target
         let exclusive = lease || object.entries && metadata_write_back::allowed(w, dest);
         let mut wants = Wants::default();
         let want = WantLocks { exclusive, ..wants.locks(w, dest, object, names, data) };
-        let change =
-            CreateOp { parent: parent_fid, name: name.clone(), fid, mode, rdev, symlink: target.clone(), mdt: None };
+        let (name_of, symlink) = (name.clone(), target.clone());
+        let change = CreateOp { parent: parent_fid, name: name_of, fid, mode, rdev, symlink, ..CreateOp::default() };
         let (asked, target) = (NameRequest::now(w, parent, name), target.clone());
         Request::new(&op.change(Some(want), Reint::Create(change)))
             .wanting(wants)
@@ -209,6 +228,15 @@ fn may_lead_away(w: &World, parent: u64, name: &Bytes, dest: Dest) -> bool {
     }
 }
 
+/// Whether what a name leads to may be a striped directory.
+fn may_be_striped(w: &World, parent: u64, name: &Bytes) -> bool {
+    match w.nodes.known_name(parent, name) {
+        KnownName::Nothing => false,
+        KnownName::Child(fid) => w.nodes.get(fid.ino()).is_none_or(|node| node.attr.is_none() || node.lmv().is_some()),
+        KnownName::Unknown => true,
+    }
+}
+
 /// All metadata targets but this one.
 fn other_mdts(w: &World, dest: Dest) -> Vec<Dest> {
     w.imports.dests().into_iter().filter(|of| matches!(of, Dest::Mdt(_)) && *of != dest).collect()
@@ -216,7 +244,7 @@ fn other_mdts(w: &World, dest: Dest) -> Vec<Dest> {
 
 /// `Unlink` and `Rmdir`.
 pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) -> Run<Answer> {
-    let parent_fid = walk(cx, parent)?;
+    walk(cx, parent)?;
     if rmdir && name.as_ref() == b"." {
         return Err(Errno::EINVAL.into());
     }
@@ -225,14 +253,14 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     }
     names::check(name)?;
     writable(cx)?;
-    let dest = cx.w.mdt_of(parent_fid);
+    let Place { ino: parent, fid: parent_fid, dest } = stripes::of_name(cx, parent, name)?;
     if metadata_write_back::unlink(cx, parent, name, rmdir)? {
         return Ok(Answer::Done);
     }
     cx.changing(Step::Changing(0), parent);
     hide(cx, &[parent, known_child(cx, parent, name)])?;
     prepare_removal(cx, parent, name)?;
-    if may_lead_away(cx.w, parent, name, dest) {
+    if may_lead_away(cx.w, parent, name, dest) || rmdir && may_be_striped(cx.w, parent, name) {
         metadata_write_back::before_cross_change(cx)?;
     }
     let reported = local_opens::reported(cx, parent, name, Step::Removal);
@@ -248,10 +276,10 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
 
 /// `RemoveEntry`. The kernel does not see that a name is removed, so it is told.
 pub(crate) fn remove_entry(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
-    let parent_fid = walk(cx, parent)?;
+    walk(cx, parent)?;
     names::check(name)?;
     writable(cx)?;
-    let dest = cx.w.mdt_of(parent_fid);
+    let Place { ino: parent, fid: parent_fid, dest } = stripes::of_name(cx, parent, name)?;
     if !cx.began(Step::Main) {
         takes_part(cx, dest)?;
     }
@@ -288,11 +316,11 @@ fn removed(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
 
 /// `Link`.
 pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> Run<Answer> {
-    let parent_fid = walk(cx, new_parent)?;
+    walk(cx, new_parent)?;
     let fid = fid_of(ino)?;
     names::check(name)?;
     writable(cx)?;
-    let dest = cx.w.mdt_of(parent_fid);
+    let Place { ino: new_parent, fid: parent_fid, dest } = stripes::of_name(cx, new_parent, name)?;
     cx.changing(Step::Changing(0), new_parent);
     cx.changing(Step::Changing(1), ino);
     hide(cx, &[new_parent, ino])?;
@@ -348,15 +376,16 @@ pub(crate) fn rename(
     flags: u32,
 ) -> Run<Answer> {
     match move_name(cx, parent, name, new_parent, new_name, flags) {
-        Err(Stop::Wait) if parent != new_parent => Err(rename_waits(cx, parent)),
+        Err(Stop::Wait) if parent != new_parent => Err(rename_waits(cx, parent, name)),
         done => done,
     }
 }
 
 /// A rename to another directory waits, and the kernel lets no other one of this mount begin meanwhile. If the target that
 /// it was sent to is there and waits for another one, nothing has been done, and it may fail.
-fn rename_waits(cx: &mut Cx<'_>, parent: u64) -> Stop {
+fn rename_waits(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Stop {
     let limit = cx.w.options.rename_wait;
+    let parent = cx.w.nodes.stripe(parent, name);
     let Some(dest) = Fid::from_ino(parent).map(|fid| cx.w.mdt_of(fid)) else { return Stop::Wait };
     let others = other_mdts(cx.w, dest);
     if limit.is_zero() || others.is_empty() {
@@ -387,12 +416,13 @@ fn move_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, new_parent: u64, new_na
     if flags & !known != 0 || flags & RENAME_EXCHANGE != 0 && flags != RENAME_EXCHANGE {
         return Err(Errno::EINVAL.into());
     }
-    let source_parent = walk(cx, parent)?;
-    let target_parent = walk(cx, new_parent)?;
+    walk(cx, parent)?;
+    walk(cx, new_parent)?;
     names::check(name)?;
     names::check(new_name)?;
     writable(cx)?;
-    let dest = cx.w.mdt_of(source_parent);
+    let Place { ino: parent, fid: source_parent, dest } = stripes::of_name(cx, parent, name)?;
+    let Place { ino: new_parent, fid: target_parent, dest: target_dest } = stripes::of_name(cx, new_parent, new_name)?;
     cx.changing(Step::Changing(0), parent);
     cx.changing(Step::Changing(1), new_parent);
     let (moved, replaced) = (known_child(cx, parent, name), known_child(cx, new_parent, new_name));
@@ -401,7 +431,8 @@ fn move_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, new_parent: u64, new_na
     if !cx.began(Step::Main) {
         metadata_write_back::end_private(cx, parent, name)?;
     }
-    if cx.w.mdt_of(target_parent) != dest
+    if target_dest != dest
+        || may_be_striped(cx.w, new_parent, new_name)
         || may_lead_away(cx.w, parent, name, dest)
         || may_lead_away(cx.w, new_parent, new_name, dest)
     {
@@ -493,7 +524,9 @@ fn renamed(w: &mut World, from: &NameRequest, to: &NameRequest, exchanged: bool,
 /// the object's lock went back while the server renamed, only the old name was invalidated; if another object had got
 /// the old name, the entry is not this one's. In both cases the new name has to be invalidated too.
 fn entry_moved(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
-    let moved = w.nodes.get_mut(fid.ino()).is_some_and(|node| node.kernel.rename(old, new));
+    let shown = [w.nodes.master(old.0), w.nodes.master(new.0)];
+    let rename = |node: &mut Node| node.kernel.rename((shown[0], old.1), (shown[1], new.1));
+    let moved = w.nodes.get_mut(fid.ino()).is_some_and(rename);
     if !moved {
         forget_entry(w, new.0, new.1);
     }
@@ -502,6 +535,7 @@ fn entry_moved(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) 
 /// Both names lead to one object, and nothing was renamed. The kernel sent the call because it did not know the new
 /// name: it moves its entry all the same, so the new name has to be invalidated with the object's lock.
 fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes, child_epoch: u32) {
+    let parent = w.nodes.master(parent);
     let known = w.nodes.get_mut(fid.ino()).filter(|node| node.kernel.knows() && child_epoch != 0);
     let forget = match known {
         Some(node) => node.kernel.name(parent, name),
@@ -512,7 +546,8 @@ fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes, child_epoch: 
     }
 }
 
-/// Invalidates a name; the kernel processes that when it has the answer.
+/// Invalidates a name; the kernel processes that when it has the answer. `parent`: the directory or the stripe.
 fn forget_entry(w: &mut World, parent: u64, name: &Bytes) {
+    let parent = w.nodes.master(parent);
     w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
 }

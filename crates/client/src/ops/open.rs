@@ -13,6 +13,7 @@ use rules::mode::{S_IFMT, S_IFREG};
 use rules::names;
 
 use super::namespace::made;
+use super::stripes::{self, Place};
 use super::{attributes, stat, walk, writable};
 use crate::api::{Answer, FileHandle, Stat};
 use crate::base::Dest;
@@ -107,10 +108,11 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     if let Some(ino) = cx.memo(Step::Found) {
         return cut(cx, parent, name, ino, flags);
     }
-    let parent_fid = walk(cx, parent)?;
+    let shown = parent;
+    let master = walk(cx, shown)?;
     names::check(name)?;
     writable(cx)?;
-    let dest = cx.w.mdt_of(parent_fid);
+    let Place { ino: parent, fid: parent_fid, dest } = stripes::of_name(cx, shown, name)?;
     if flags & o::DIRECTORY == 0
         && let Some(ino) = metadata_write_back::create(cx, parent, name, S_IFREG | (mode & 0o7777), 0, &Bytes::new())?
     {
@@ -147,7 +149,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
             })
     })?;
     if rep.elsewhere.is_some() {
-        return there(cx, parent, name, &rep, flags);
+        return there(cx, master, name, &rep, flags);
     }
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     let created = is_created(&rep);
@@ -163,7 +165,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         give_up(cx, dest, attr.fid);
         cx.forget(Step::Main);
         cx.set_memo(Step::Found, ino);
-        return cut(cx, parent, name, ino, flags);
+        return cut(cx, shown, name, ino, flags);
     }
     // Everything that can still wait or fail comes before the file counts as open.
     let stat = match stat(cx, ino) {
@@ -179,13 +181,12 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         }
     };
     let fh = insert(cx, dest, attr.fid, flags, Open::Reported(open_xid(cx)));
-    Ok(created_as(cx, parent, name, fh, Stat { cacheable: stat.cacheable && created, ..stat }))
+    Ok(created_as(cx, shown, name, fh, Stat { cacheable: stat.cacheable && created, ..stat }))
 }
 
 /// The last part of a `Create` that found a file on another metadata target.
-fn there(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rep: &ObjectRep, flags: u32) -> Run<Answer> {
-    let parent_fid = fid_of(parent)?;
-    let fid = match super::lookup::object_of(cx, rep, parent_fid, name) {
+fn there(cx: &mut Cx<'_>, parent: Fid, name: &Bytes, rep: &ObjectRep, flags: u32) -> Run<Answer> {
+    let fid = match super::lookup::object_of(cx, rep, parent, name) {
         // It has lost its name since. Only the kernel can begin anew: it looks the name up again.
         Ok(None) => return Err(Errno::ESTALE.into()),
         found => found?.ok_or(Errno::EPROTO)?,
@@ -196,7 +197,7 @@ fn there(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rep: &ObjectRep, flags: u32
     stdx::mark!("created_file_is_elsewhere");
     cx.forget(Step::Main);
     cx.set_memo(Step::Found, fid.ino());
-    cut(cx, parent, name, fid.ino(), flags)
+    cut(cx, parent.ino(), name, fid.ino(), flags)
 }
 
 /// Whether the file did not exist before.
@@ -232,6 +233,7 @@ fn cut(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64, flags: u32) -> Run<
 /// sent meanwhile: so only those of a new file are `cacheable`.
 fn created_as(cx: &mut Cx<'_>, parent: u64, name: &Bytes, fh: FileHandle, stat: Stat) -> Answer {
     let direct_io = cx.w.files.get(fh).is_some_and(|file| direct(file.flags));
+    let parent = cx.w.nodes.stripe(parent, name);
     let stat = super::lookup::found(cx.w, stat, parent, name);
     Answer::Created { stat, fh, direct_io, no_flush: false }
 }

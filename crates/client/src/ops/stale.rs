@@ -10,6 +10,7 @@ use proto::msg::{LookupReq, OpenOp, Reint, bits};
 use proto::{Errno, Fid, Opcode, Xid};
 use stdx::Instant;
 
+use super::stripes::{self, Place};
 use crate::api::Stat;
 use crate::base::{Dest, Step, WaitKey};
 use crate::cache::file::{Closing, flags as o};
@@ -36,13 +37,14 @@ pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
         return Ok(false);
     };
     let parent_fid = fid_of(parent)?;
-    let dest = cx.w.mdt_of(parent_fid);
     cx.set_memo(Step::NamedOf, ino);
+    let place = stripes::of_name(cx, parent, &name)?;
+    let dest = place.dest;
     let cred = cx.cred().clone();
     let rep = cx.rpc_object(Step::Named, dest, Opcode::MdsLookup, |w, _| {
         let mut wants = Wants::default();
         let want = Some(wants.locks(w, dest, ObjectLocks::ANY, false, Some(false)));
-        Request::new(&LookupReq { parent: parent_fid, name: name.clone(), want, cred: Some(cred) }).wanting(wants)
+        Request::new(&LookupReq { parent: place.fid, name: name.clone(), want, cred: Some(cred) }).wanting(wants)
     });
     let found = rep.and_then(|rep| super::lookup::object_of(cx, &rep, parent_fid, &name));
     if found == Err(Stop::Wait) {
@@ -76,14 +78,14 @@ pub(super) fn holds(cx: &Cx<'_>, parent: u64) -> bool {
     cx.began(Step::Hold) || !cx.began(Step::Main) && wanted()
 }
 
-/// A lookup that keeps what it finds open for a while.
-pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes) -> Run<Stat> {
-    let dest = cx.w.mdt_of(fid);
+/// A lookup that keeps what it finds open for a while. `place`: the directory or stripe that has the name.
+pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, place: Place, name: &Bytes) -> Run<Stat> {
+    let Place { ino: dir, fid, dest } = place;
     let rep = cx.rpc_object(Step::Hold, dest, Opcode::MdsReint, |w, op| {
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, ObjectLocks::ANY, false, Some(false));
         let open = OpenOp { parent: Some(fid), name: name.clone(), flags: o::PATH, ..OpenOp::default() };
-        let asked = NameRequest::now(w, parent, name);
+        let asked = NameRequest::now(w, dir, name);
         Request::new(&op.change(Some(want), Reint::Open(open))).wanting(wants).opening().then_learn(
             move |w, rep, reply| {
                 if let Some(attr) = &rep.attr {
@@ -95,7 +97,7 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
         )
     })?;
     // One on another metadata target is not held.
-    let fid = match super::lookup::object_of(cx, &rep, fid, name) {
+    let fid = match super::lookup::object_of(cx, &rep, fid_of(parent)?, name) {
         Err(Stop::Errno(Errno::ESTALE)) => {
             cx.forget(Step::Hold);
             return super::lookup::look_again(cx, parent, name);

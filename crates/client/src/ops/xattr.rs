@@ -6,7 +6,7 @@ use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use std::sync::Arc;
 
-use super::{attributes, stat_cached, walk, writable};
+use super::{attributes, stat_cached, stripes, walk, writable};
 use crate::api::Answer;
 use crate::base::Step;
 use crate::coherence::cx::{Cx, Run, Stop};
@@ -203,10 +203,12 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
     writable(cx)?;
     let dest = cx.w.mdt_of(fid);
     cx.changing(Step::Changing(0), ino);
+    stripes::before_change(cx, ino)?;
     kernel::hide(cx, &[ino])?;
-    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |_, op| {
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let set = SetxattrOp { fid, name: name.clone(), value: value.clone(), flags, remove };
-        Request::new(&op.change(None, Reint::Setxattr(set))).touching(ino, true).then(move |w, _| changed(w, ino))
+        let request = Request::new(&op.change(None, Reint::Setxattr(set)));
+        stripes::touched(w, request, ino).then(move |w, _| changed(w, ino))
     });
     super::stale_if_gone(result)?;
     let _ = stat_cached(cx.w, ino);
@@ -216,6 +218,7 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
 /// A change of this client that affects extended attributes was answered: they are fetched again when needed. The
 /// reply's attributes tell whether there are any.
 pub(super) fn changed(w: &mut World, ino: u64) {
+    super::stripes::changed(w, ino);
     let moment = w.moment();
     if let Some(node) = w.nodes.get_mut(ino) {
         node.change_xattrs(moment);

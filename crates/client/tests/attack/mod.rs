@@ -291,6 +291,11 @@ impl Values<'_> {
         ObjectId { fid: self.fid(), stripe: if self.rng.chance(3, 4) { 0 } else { self.u() } }
     }
 
+    fn stripes(&mut self) -> Vec<Stripe> {
+        let count = if self.rng.chance(1, 3) { self.rng.below(7) } else { 0 };
+        (0..count).map(|_| Stripe { fid: self.fresh(), mdt: self.usually(&[0, 0, 0, 1], u32::MAX) }).collect()
+    }
+
     fn reint(&mut self) -> Reint {
         match self.rng.below(8) {
             0 => Reint::Setattr(SetattrOp {
@@ -313,6 +318,8 @@ impl Values<'_> {
                 rdev: self.n(),
                 symlink: self.name(),
                 mdt: None,
+                stripes: self.stripes(),
+                hash: self.usually(&[0, 1, 2, 3, 4], 9),
             }),
             2 => Reint::Link(LinkOp { fid: self.fid(), parent: self.fid(), name: self.name(), kind: self.u() }),
             3 => Reint::Unlink(UnlinkOp {
@@ -408,8 +415,10 @@ impl Values<'_> {
             gid: v.u(),
             access_list: v.opt(|v| v.name()),
             is_full: v.bool(),
+            stripes: if v.rng.chance(1, 4) { v.stripes() } else { Vec::new() },
+            master: v.opt(Self::fid),
         };
-        let act = match self.rng.below(4) {
+        let act = match self.rng.below(5) {
             0 => Some(
                 NameAct { name: name(self), before: self.opt(object), after: self.opt(object), seen: self.opt(seen) }
                     .into(),
@@ -428,9 +437,11 @@ impl Values<'_> {
                         cred: v.cred(),
                     }),
                     kind: self.u(),
+                    stripes: if self.rng.chance(1, 4) { self.stripes() } else { Vec::new() },
                 }
                 .into(),
             ),
+            3 => Some(AttrsAct { fid: self.fid(), inode: self.name(), atime: self.bool(), mtime: self.bool() }.into()),
             _ => None,
         };
         CrossPart { mdt: self.rng.below(2) as u32, acts: vec![CrossAct { now_ns: self.i(), act }], answer: None }

@@ -194,6 +194,7 @@ fn one(
     let op = request.op.as_ref().ok_or(Errno::EPROTO)?;
     dot_lustre::check(cx, op)?;
     match op {
+        Reint::Create(op) if !op.stripes.is_empty() => Err(Errno::EXDEV.into()),
         Reint::Create(op) => {
             let (dir, resident) = (enter(cx, dir, pending, op.parent)?, change.want.data_cookie != 0);
             let new = New { layout, ..New::of(op, resident) };

@@ -159,7 +159,7 @@ pub fn make(
     let ino = tree::allocate_ino(cx, parent)?;
     let mut child = Node { ino, inode: new_inode(mdt, change, &parent.inode, new) };
     subjects::note(cx, &subjects::created(parent.fid(), new.name, new.fid))?;
-    put_new(cx, &grant, &mut child);
+    put_new(cx, Some(&grant), &mut child);
     tree::put_entry(cx, parent, &place, new.name, &child);
     if is_dir {
         tree::count_directories(cx, parent, 1);
@@ -169,10 +169,12 @@ pub fn make(
     Ok(Made { parent, child, place })
 }
 
-/// Writes the records of a new object, except its entry.
-pub fn put_new(cx: &mut Cx<'_>, grant: &SeqGrant, node: &mut Node) {
+/// Writes the records of a new object, except its entry. `grant`: that of its sequence, if there still is one.
+pub fn put_new(cx: &mut Cx<'_>, grant: Option<&SeqGrant>, node: &mut Node) {
     let fid = node.fid();
-    cx.put::<SeqGrant>(&fid.seq, grant);
+    if let Some(grant) = grant {
+        cx.put::<SeqGrant>(&fid.seq, grant);
+    }
     cx.put::<Oi>(&fid, &Oi { ino: node.ino });
     node.put(cx);
 }
@@ -253,12 +255,13 @@ pub fn new_inode(mdt: &Mdt, change: &Change<'_>, parent: &Inode, new: &New<'_>) 
         btime_ns: attr.btime_ns,
         version: 0,
         layout,
-        links: LinkEa::one(parent.fid, new.name.clone()),
+        links: LinkEa::one(parent.master(), new.name.clone()),
         xattrs,
         symlink: if kind == S_IFLNK { new.symlink.clone() } else { Bytes::new() },
         dir: DirState::default(),
         leaving: false,
         next_object: 0,
+        lmv: None,
     }
 }
 

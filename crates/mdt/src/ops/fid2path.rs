@@ -20,7 +20,10 @@ pub fn fid2path(mdt: &Mdt, cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Rep
         paths.push(Bytes::new());
     }
     for link in &node.inode.links.links {
-        let (path, start) = path(mdt, cx, &caller, link.parent, &link.name)?;
+        // A stripe of a directory is known by the paths of its master.
+        let is_stripe = node.inode.master() != node.fid();
+        let name = Some(&link.name).filter(|_| !is_stripe);
+        let (path, start) = path(mdt, cx, &caller, link.parent, name)?;
         paths.push(path);
         from.push(start);
     }
@@ -33,14 +36,20 @@ pub fn fid2path(mdt: &Mdt, cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Rep
     Ok(Reply::new(&Fid2pathRep { paths, from }))
 }
 
-/// A path, and the directory that it starts from: the root, or the first one on another target.
-fn path(mdt: &Mdt, cx: &mut Cx<'_>, caller: &Caller<'_>, parent: Fid, name: &Bytes) -> Result<(Bytes, Fid), Stop> {
-    let mut names = vec![name.clone()];
-    let mut length = name.len();
+/// The path of a name in a directory, or of the directory, and where it starts from: the root, or the first one on another target.
+fn path(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    caller: &Caller<'_>,
+    parent: Fid,
+    name: Option<&Bytes>,
+) -> Result<(Bytes, Fid), Stop> {
+    let mut names: Vec<Bytes> = name.into_iter().cloned().collect();
+    let mut length = name.map_or(0, Bytes::len);
     let mut fid = parent;
     loop {
         let Some(dir) = tree::find(cx, fid)? else {
-            match cross::elsewhere(mdt, cx, fid) {
+            match cross::elsewhere(mdt, cx, fid)? {
                 Some(_) => break,
                 None => return Err(Errno::ESTALE.into()),
             }

@@ -13,7 +13,7 @@ use target::{Cx, Reply, Stop};
 pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) -> Result<Reply, Stop> {
     let mut node = match tree::find(cx, op.fid)? {
         Some(node) => node,
-        None => match cross::elsewhere(mdt, cx, op.fid) {
+        None => match cross::elsewhere(mdt, cx, op.fid)? {
             Some(on) => return cross::link(mdt, cx, change, op, on),
             None => return Err(Errno::ESTALE.into()),
         },
@@ -36,7 +36,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp) ->
     subjects::note(cx, &subjects::linked(op))?;
     node.inode.nlink += 1;
     node.inode.changed(change.now_ns);
-    node.inode.links.add(parent.fid(), Bytes::copy_from_slice(&op.name));
+    node.inode.links.add(parent.inode.master(), Bytes::copy_from_slice(&op.name));
     node.put(cx);
     tree::put_entry(cx, &mut parent, &place, &op.name, &node);
     parent.inode.content_changed(change.now_ns);

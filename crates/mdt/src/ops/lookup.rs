@@ -1,6 +1,7 @@
 //! Lookup of a name in a directory: attributes, and locks to cache them and the name.
 
-use crate::{Mdt, cross, grants, tree};
+use crate::cross::{self, stripes};
+use crate::{Mdt, grants, tree};
 use proto::Errno;
 use proto::msg::{LookupReq, NamedObject, ObjectRep};
 use rules::Caller;
@@ -14,6 +15,7 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
     let caller = Caller::new(request.cred.as_ref());
     let want = request.want.unwrap_or_default();
     let parent = tree::dir(cx, request.parent)?;
+    stripes::may_see(cx, &parent.inode)?;
     caller.need(&parent.inode, EXECUTE)?;
     let elsewhere = |cx: &mut Cx<'_>, object| -> Result<Reply, Stop> {
         let elsewhere = Some(cross::sent_on(cx, object)?);
@@ -25,7 +27,7 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
         b"." => Some(parent.clone()),
         b".." => match tree::find(cx, parent.inode.parent())? {
             Some(node) => Some(node),
-            None => match cross::elsewhere(mdt, cx, parent.inode.parent()) {
+            None => match cross::elsewhere(mdt, cx, parent.inode.parent())? {
                 Some(mdt) => {
                     return elsewhere(cx, NamedObject { fid: parent.inode.parent(), mode: S_IFDIR, mdt });
                 }

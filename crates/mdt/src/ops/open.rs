@@ -5,11 +5,12 @@
 //! that FID. Only if there is no such object does it create one: the create was lost with its group. If the open is
 //! durable, the replay writes nothing and only makes the handle again.
 
+use crate::cross::{self, stripes};
 use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
 use crate::ops::{Change, data};
 use crate::tree::{self, Dir, Node};
-use crate::{Mdt, cross, grants, layouts};
+use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid, Operation, Transno};
@@ -137,6 +138,7 @@ fn existing(
     mut node: Node,
     parent: Option<&Node>,
 ) -> Result<Reply, Stop> {
+    stripes::is_whole(cx, &node.inode)?;
     // The client reports a local open of a file that it made. It checked the permission when it opened the file; mode and
     // owner may have changed since.
     let reported = op.flags & flags::PATH != 0 && node.inode.is_file() && create::is_of_requester(cx, node.fid())?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::cross::stripes;
 use crate::tree::Node;
 use crate::{Mdt, grants, tree};
 use proto::connect::BRW_SIZE_MAX;
@@ -20,6 +21,8 @@ const ATTR_BYTES: usize = 160;
 const ENTRIES_MAX: usize = 8192;
 /// The most that one stripe of a layout takes in a reply, in bytes.
 const STRIPE_BYTES: usize = 5;
+/// The same for a stripe of a directory.
+const DIR_STRIPE_BYTES: usize = 24;
 /// Most entries in one reply with attributes: each is a read.
 const PLUS_MAX: usize = 1024;
 
@@ -27,6 +30,7 @@ const PLUS_MAX: usize = 1024;
 pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let dir = tree::dir(cx, request.fid)?;
+    stripes::may_see(cx, &dir.inode)?;
     caller.need(&dir.inode, READ)?;
     cx.lists(dir.fid())?;
     let want_bytes = (request.max_bytes as usize).clamp(512, BRW_SIZE_MAX as usize);
@@ -115,11 +119,14 @@ fn add_attrs(
     let cookies = cookies(cx, request.entry_cookies, &inodes);
     for (at, (entry, inode)) in entries.iter_mut().zip(inodes).enumerate() {
         let Some(inode) = inode else { continue };
-        // The entry gets no attributes if its hint is wrong, another client may know a newer size, or the budget is used up.
+        // The entry gets no attributes if its hint is wrong, another client may know a newer size, the client does not know
+        // striped directories, or the budget is used up.
         // The client then requests them separately.
         let resource = Resource::inode(inode.fid);
-        let unsure = is_written_elsewhere(cx, &inode) || cx.is_under_change(inode.fid);
-        let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES);
+        let unsure =
+            is_written_elsewhere(cx, &inode) || cx.is_under_change(inode.fid) || stripes::may_see(cx, &inode).is_err();
+        let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES)
+            + inode.stripes().len() * DIR_STRIPE_BYTES;
         if inode.fid != entry.fid || unsure || stripes > stripe_budget {
             continue;
         }

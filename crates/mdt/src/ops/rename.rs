@@ -1,6 +1,6 @@
 //! `rename`, with or without an existing target, `RENAME_NOREPLACE`, `RENAME_EXCHANGE` and `RENAME_WHITEOUT`.
 
-use crate::cross::{End, Looks, Parts};
+use crate::cross::{End, Looks, Parts, stripes};
 use crate::known::Pending;
 use crate::ops::Change;
 use crate::ops::create::{self, New};
@@ -11,7 +11,7 @@ use crate::{Mdt, cross, grants};
 use bytes::Bytes;
 use proto::msg::{
     CrossAnswer, CrossOperation, DirName, LinksAct, MakeAct, NameAct, NamedObject, ObjectRep, RenameOp, SeenObject,
-    bits,
+    Stripe, bits,
 };
 use proto::{Errno, Fid, Operation};
 use rules::access::EXECUTE;
@@ -54,6 +54,8 @@ struct Found {
     moved: (NamedObject, End),
     /// The object that has the new name.
     other: Option<(NamedObject, End)>,
+    /// Its stripes besides itself, if it is a striped directory that is replaced.
+    stripes: Vec<End>,
 }
 
 impl Found {
@@ -72,7 +74,8 @@ impl Found {
                 target_place: Some(target_place),
                 moved: (_, End::Here(moved)),
                 other: other @ (None | Some((_, End::Here(_)))),
-            } => {
+                stripes,
+            } if stripes.is_empty() => {
                 let node = |end| match end {
                     End::Here(node) => Some(node),
                     End::There { .. } => None,
@@ -133,7 +136,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp
             let attr = attr(&found.moved.1);
             Ok(Reply::new(&ObjectRep { replaced_attr: attr.clone(), attr, ..ObjectRep::default() }))
         }
-        Err(found) => Err(move_across(mdt, cx, change, op, &found)?),
+        Err(found) => move_across(mdt, cx, change, op, &found),
     }
 }
 
@@ -172,7 +175,7 @@ fn move_here(
     }
     if let (Some(grant), Some(whiteout)) = (&grant, &mut found.whiteout) {
         subjects::note(cx, &[Subject::New(whiteout.fid())])?;
-        create::put_new(cx, grant, whiteout);
+        create::put_new(cx, Some(grant), whiteout);
     }
     let exchange = op.flags & EXCHANGE != 0;
     let gone = if exchange {
@@ -196,9 +199,9 @@ fn move_here(
 }
 
 /// Makes a rename with parts on several targets: calls back the locks here, and asks for the parts.
-fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, found: &Found) -> Result<Stop, Stop> {
+fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, found: &Found) -> Result<Reply, Stop> {
     let exchange = op.flags & EXCHANGE != 0;
-    let Found { source, target, moved, other, .. } = found;
+    let Found { source, target, moved, other, stripes, .. } = found;
     let client = cx.client().ok_or(Errno::ENOTCONN)?;
     let whiteout = match op.whiteout {
         Some(fid) => {
@@ -208,7 +211,11 @@ fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, f
         None => None,
     };
     let dirs = [Some(source), target.as_ref().and_then(End::here)];
-    revoke(cx, op, dirs, moved.1.here(), other.as_ref().and_then(|(_, end)| end.here()))?;
+    let mut free = revoke(cx, op, dirs, moved.1.here(), other.as_ref().and_then(|(_, end)| end.here()));
+    for stripe in stripes.iter().filter_map(End::here) {
+        free = free.and(tree::revoke_named(cx, stripe, None));
+    }
+    free?;
 
     let own = cx.name().index.0;
     let target_mdt = target.as_ref().map_or(own, |dir| dir.mdt(cx));
@@ -240,6 +247,9 @@ fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, f
     let new = NameAct { name: to.clone(), before: other_object, after: Some(moved.0), seen };
     parts.add(target_mdt, new);
     parts.add(own, NameAct { name: from.clone(), before: Some(moved.0), after: left, seen: None });
+    // Objects are called by the names that they have in the directories that programs see.
+    let from = DirName { parent: source.inode.master(), ..from };
+    let to = DirName { parent: target.as_ref().map_or(from.parent, End::master), ..to };
     let links = LinksAct {
         lost: Some(from.clone()),
         gained: Some(to.clone()),
@@ -249,9 +259,15 @@ fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, f
     parts.add(moved.1.mdt(cx), links);
     if let Some((object, end)) = other {
         let gained = exchange.then_some(from);
-        parts.add(end.mdt(cx), LinksAct { lost: Some(to), gained, seen: end.seen(), ..cross::links(object.fid) });
+        let gone = if exchange { Vec::new() } else { end.stripes().to_vec() };
+        let links =
+            LinksAct { lost: Some(to), gained, seen: end.seen(), stripes: gone.clone(), ..cross::links(object.fid) };
+        parts.add(end.mdt(cx), links);
+        for ((act, on), stripe) in stripes::lost_stripes(&gone).into_iter().zip(stripes) {
+            parts.add(on, LinksAct { seen: stripe.seen(), ..act });
+        }
     }
-    Ok(parts.make(cx))
+    parts.make(cx)
 }
 
 /// Resolves both names, with errors in Linux's order.
@@ -266,15 +282,14 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, looks
     let mut looked = None;
     let target = match op.target_parent == op.source_parent {
         true => None,
-        false => match cross::elsewhere(mdt, cx, op.target_parent) {
-            Some(on) => {
-                let name = DirName { parent: op.target_parent, name: op.target_name.clone() };
-                let rep = looks.look(cx, on, Some(name), None)?;
-                let seen = looked.insert(rep).dir.clone().ok_or(Errno::EPROTO)?;
-                Some(End::There { mdt: on, fid: op.target_parent, seen })
-            }
-            None => Some(End::Here(tree::dir(cx, op.target_parent)?)),
-        },
+        false if tree::find(cx, op.target_parent)?.is_some() => Some(End::Here(tree::dir(cx, op.target_parent)?)),
+        false => {
+            let on = cross::elsewhere(mdt, cx, op.target_parent)?.ok_or(Errno::ESTALE)?;
+            let name = DirName { parent: op.target_parent, name: op.target_name.clone() };
+            let rep = looks.look(cx, on, Some(name), None)?;
+            let seen = looked.insert(rep).dir.clone().ok_or(Errno::EPROTO)?;
+            Some(End::There { mdt: on, fid: op.target_parent, seen })
+        }
     };
     change.caller.need(&source.inode, EXECUTE)?;
     if let Some(target) = &target {
@@ -300,9 +315,31 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, looks
         Some(object) => Some(end_of(cx, looks, object, entry, looked.and_then(|rep| rep.object))?),
         None => None,
     };
-    let found = Found { source, source_place, target, target_place, moved, other };
+    for node in [Some(&moved), other.as_ref()].into_iter().flatten().filter_map(|(_, end)| end.here()) {
+        stripes::may_see(cx, &node.inode)?;
+    }
+    let stripes = match &other {
+        Some((_, end)) if op.flags & EXCHANGE == 0 && moved.1.object().is_dir() => stripes_of(cx, looks, end)?,
+        _ => Vec::new(),
+    };
+    let found = Found { source, source_place, target, target_place, moved, other, stripes };
     keeps_the_tree(cx, op, &found)?;
     Ok(found)
+}
+
+/// The stripes of a directory besides itself.
+fn stripes_of(cx: &mut Cx<'_>, looks: &mut Looks, end: &End) -> Result<Vec<End>, Stop> {
+    let own = cx.name().index.0;
+    let mut one = |stripe: &Stripe| match stripe.mdt == own {
+        false => looks.object(cx, stripe.mdt, stripe.fid),
+        true => tree::node(cx, stripe.fid).and_then(|node| tree::without_lease(cx, node)).map(End::Here),
+    };
+    // All other targets are asked at once.
+    let found: Vec<Result<End, Stop>> = end.stripes().iter().skip(1).map(&mut one).collect();
+    match found.iter().any(|end| matches!(end, Err(Stop::Wait))) {
+        true => Err(Stop::Wait),
+        false => found.into_iter().collect(),
+    }
 }
 
 /// An object that a name leads to. `entry`: the name's, if it is here. `seen`: what the target of the name has said of it.
@@ -328,10 +365,14 @@ fn end_of(
 
 /// Checks that no directory moves below itself, and none is replaced by what is below it.
 fn keeps_the_tree(cx: &mut Cx<'_>, op: &RenameOp, found: &Found) -> Result<(), Stop> {
-    let Found { source, target: Some(target), moved: (_, moved), other, .. } = found else { return Ok(()) };
+    let Found { source, target: Some(target), moved: (_, moved), other, stripes, .. } = found else { return Ok(()) };
+    if target.master() == source.inode.master() {
+        return Ok(());
+    }
     let exchange = op.flags & EXCHANGE != 0;
     let other = other.as_ref().map(|(_, end)| end);
-    let all_here = moved.here().is_some() && other.is_none_or(|other| other.here().is_some());
+    // The stripes of a directory go in a change with several parts.
+    let all_here = moved.here().is_some() && stripes.is_empty() && other.is_none_or(|other| other.here().is_some());
     let here = target.here().filter(|_| all_here);
     let other = other.filter(|end| end.object().is_dir());
     // A directory with parts on several targets keeps its parent.
@@ -401,15 +442,17 @@ fn way_up(cx: &mut Cx<'_>, dir: &Node) -> Result<Vec<Fid>, Stop> {
 
 /// Checks the rename, and returns how the link counts of the directories change.
 fn checked(change: &Change<'_>, op: &RenameOp, found: &Found) -> Result<Links, Errno> {
-    let Found { source, target, moved: (_, moved), other, .. } = found;
+    let Found { source, target, moved: (_, moved), other, stripes, .. } = found;
     let other = other.as_ref().map(|(_, end)| end);
     let rename = names::Rename {
         source: (&source.inode).into(),
         target: target.as_ref().map(End::object),
         moved: moved.object(),
         other: other.map(End::object),
-        other_is_full: other.is_some_and(|other| other.object().is_dir() && other.is_full()),
+        other_is_full: other.is_some_and(|other| other.object().is_dir() && other.is_full())
+            || stripes.iter().any(End::is_full),
         exchange: op.flags & EXCHANGE != 0,
+        same_parent: target.as_ref().is_some_and(|target| target.master() == source.inode.master()),
     };
     rename.check(&change.caller)?;
     Ok(rename.links())
@@ -452,7 +495,7 @@ fn write_move(
     let Resolved { dirs, source, target, moved, other, whiteout } = found;
     let mut gone = Gone::No;
     if let Some(other) = other {
-        other.inode.links.remove(op.target_parent, &op.target_name);
+        other.inode.links.remove(dirs.target().inode.master(), &op.target_name);
         gone = drop_link(mdt, cx, other, change.now_ns)?;
     }
     match whiteout {
@@ -460,7 +503,8 @@ fn write_move(
         None => tree::remove_entry(cx, &mut dirs.source, source, tombstone),
     }
     tree::put_entry(cx, dirs.target_mut(), target, &op.target_name, moved);
-    rename_link(moved, (op.source_parent, &op.source_name), (op.target_parent, &op.target_name));
+    let (from, to) = (dirs.source.inode.master(), dirs.target().inode.master());
+    rename_link(moved, (from, &op.source_name), (to, &op.target_name));
     moved.inode.changed(change.now_ns);
     moved.put(cx);
     put_dirs(cx, dirs, links, change.now_ns);
@@ -470,7 +514,8 @@ fn write_move(
 fn write_exchange(cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, found: &mut Resolved, links: Links) {
     let Resolved { dirs, source, target, moved, other, .. } = found;
     let Some(other) = other else { return };
-    let (from, to) = ((op.source_parent, &op.source_name), (op.target_parent, &op.target_name));
+    let (from, to) = (dirs.source.inode.master(), dirs.target().inode.master());
+    let (from, to) = ((from, &op.source_name), (to, &op.target_name));
     tree::put_entry(cx, dirs.target_mut(), target, &op.target_name, moved);
     tree::put_entry(cx, &mut dirs.source, source, &op.source_name, other);
     rename_link(moved, from, to);

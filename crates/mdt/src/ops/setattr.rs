@@ -1,12 +1,13 @@
 //! Changes of mode, owner, times and size.
 
+use crate::cross::stripes;
 use crate::grants::{self, Written};
 use crate::ops::subjects::{self, Subject};
 use crate::ops::{Change, data};
 use crate::tree::{self, Node};
 use crate::{Mdt, attrs, tasks};
 use proto::connect::DOM_SIZE_MAX;
-use proto::msg::{SetattrOp, bits, valid};
+use proto::msg::{CrossOperation, SetattrOp, bits, valid};
 use proto::{Errno, Operation};
 use target::{Cx, Reply, Stop};
 
@@ -23,6 +24,7 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &Setattr
 /// writes its data knows of it.
 pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> Result<(Node, Written), Stop> {
     let mut node = tree::node(cx, op.fid)?;
+    stripes::is_whole(cx, &node.inode)?;
     let open = mdt.opens.find(cx.export(), op.handle).map(|(_, file)| file);
     let may_truncate = open.is_some_and(|file| file.fid == op.fid && file.writes);
     let before = node.inode.clone();
@@ -35,6 +37,9 @@ pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &SetattrOp) -> R
     cx.pre_version(0, tree::version_of(&before))?;
     if !housekeeping {
         tree::revoke(cx, &[(op.fid, bits_of(&before, &node.inode, sized))])?;
+    }
+    if !housekeeping && stripes::has(&node.inode) {
+        return stripes::set_attrs(cx, change, CrossOperation::Setattr, &node.inode, op.valid);
     }
     if sized {
         data::resize(cx, &mut node, op.size)?;

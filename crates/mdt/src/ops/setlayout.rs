@@ -7,12 +7,13 @@
 //! ```
 //! So either the old or the new objects are always in the log, and the log changes in the same group as the layout.
 
+use crate::cross::stripes;
 use crate::ops::Change;
 use crate::ops::subjects::{self, Subject};
 use crate::tree::{self, Node};
 use crate::{Mdt, grants, layouts, tasks};
 use proto::connect::features;
-use proto::msg::{Layout, ObjectRep, Pool, SetlayoutKind, SetlayoutOp, bits};
+use proto::msg::{CrossOperation, Layout, ObjectRep, Pool, SetlayoutKind, SetlayoutOp, bits};
 use proto::{ClientUuid, Errno, Operation};
 use schema::{DestroyLog, ObjectsKey, SmallData};
 use target::{Cx, Reply, ShareKey, Stop, format_features};
@@ -26,6 +27,7 @@ pub fn setlayout(
     first: Option<ObjectRep>,
 ) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
+    stripes::is_whole(cx, &node.inode)?;
     cx.pre_version(0, tree::version_of(&node.inode))?;
     let wanted = op.layout.clone().unwrap_or_default();
     let first = first.unwrap_or_default();
@@ -60,6 +62,9 @@ pub fn setlayout(
     }
     if copy.is_none() && kind != SetlayoutKind::Drop {
         tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
+    }
+    if kind == SetlayoutKind::Set && stripes::has(&node.inode) {
+        return stripes::set_attrs(cx, change, CrossOperation::Setattr, &node.inode, 0);
     }
 
     subjects::note(cx, &[Subject::Object(op.fid)])?;

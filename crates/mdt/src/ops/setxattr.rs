@@ -1,5 +1,6 @@
 //! Changes of extended attributes: set and remove. An access list is checked and changes the mode.
 
+use crate::cross::stripes;
 use crate::grants;
 use crate::ops::Change;
 use crate::ops::subjects::{self, Subject};
@@ -8,7 +9,7 @@ use crate::tree::{self, Node};
 use crate::xattrs::{self, INLINE_MAX, INLINE_TOTAL_MAX, NAMES_MAX, Namespace};
 use bytes::Bytes;
 use proto::connect::XATTR_SIZE_MAX;
-use proto::msg::{SetxattrOp, bits};
+use proto::msg::{CrossOperation, SetxattrOp, bits};
 use proto::{Errno, Operation};
 use rules::acl;
 use rules::mode::S_IFMT;
@@ -21,6 +22,7 @@ const REPLACE: u32 = 2;
 /// Executes a setxattr.
 pub fn setxattr(cx: &mut Cx<'_>, change: &Change<'_>, op: &SetxattrOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
+    stripes::is_whole(cx, &node.inode)?;
     let kind = xattrs::namespace(&op.name)?;
     if op.value.len() > XATTR_SIZE_MAX {
         return Err(Errno::E2BIG.into());
@@ -50,6 +52,12 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change<'_>, op: &SetxattrOp) -> Result
     cx.pre_version(0, old_version)?;
     tree::revoke(cx, &[(op.fid, revoked)])?;
     let written = grants::written(cx, &node.inode)?;
+    if stripes::is_common(&op.name) && stripes::has(&node.inode) {
+        // It is in the inode, so nothing else is written.
+        store(cx, &mut node, at, &op.name, wanted)?;
+        node.inode.changed(change.now_ns);
+        return stripes::set_attrs(cx, change, CrossOperation::Setxattr, &node.inode, 0);
+    }
 
     subjects::note(cx, &[Subject::Object(op.fid)])?;
     store(cx, &mut node, at, &op.name, wanted)?;

@@ -1,8 +1,9 @@
 //! The removal of a name: `unlink` and `rmdir`.
 
+use crate::cross::{self, stripes};
 use crate::ops::{Change, subjects};
 use crate::tree::{self, Dir, Node, Place};
-use crate::{Mdt, cross, grants, tasks};
+use crate::{Mdt, grants, tasks};
 use proto::msg::{ObjectRep, Resource, UnlinkOp};
 use proto::{Errno, Operation};
 use rules::access::{Capability, EXECUTE, WRITE};
@@ -89,11 +90,16 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
     }
     let place = mdt.place_after(cx, &dir.pending, parent, &op.name)?;
     let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
-    if let Some(on) = entry.mdt {
+    if entry.mdt.is_some() {
         let entry = entry.clone();
-        return Err(cross::unlink(cx, change, op, dir, &entry, on)?);
+        return cross::unlink(cx, change, op, dir, (&entry, None));
     }
     let mut child = tree::losing_name(cx, entry)?;
+    if !child.inode.stripes().is_empty() {
+        stripes::may_see(cx, &child.inode)?;
+        let entry = entry.clone();
+        return cross::unlink(cx, change, op, dir, (&entry, Some(&child)));
+    }
     let tombstone = mdt.chain_continues(cx, &dir.pending, &place)?;
     names::may_unlink(&change.caller, &parent.inode, &child.inode, op.rmdir)?;
     let is_dir = child.inode.is_dir();
@@ -109,7 +115,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp, di
 
     subjects::note(cx, &subjects::removed(op))?;
     subjects::note_victim(cx, &child)?;
-    child.inode.links.remove(dir.node.fid(), &op.name);
+    child.inode.links.remove(dir.node.inode.master(), &op.name);
     // This may find a damaged record, and must come before the directory changes.
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
     take_name(cx, dir, (&place, tombstone), is_dir, change.now_ns);

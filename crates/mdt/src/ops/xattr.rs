@@ -1,5 +1,6 @@
 //! Reads of extended attributes: one value, the list of names, or all values for a client's cache.
 
+use crate::cross::stripes;
 use crate::tree::{self, Node};
 use crate::{grants, xattrs};
 use bytes::Bytes;
@@ -16,6 +17,7 @@ const ALL_MAX: usize = 512 << 10;
 pub fn getxattr(cx: &mut Cx<'_>, request: &GetxattrReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let node = tree::node(cx, request.fid)?;
+    stripes::may_see(cx, &node.inode)?;
     let xattrs = match () {
         () if request.all => all(cx, &node)?,
         () if request.name.is_empty() => names(&caller, &node),

@@ -116,7 +116,7 @@ impl World {
     ) -> Result<Fid, Errno> {
         let fid = self.new_fid(at);
         let symlink = if mode & S_IFLNK == S_IFLNK { Bytes::from_static(b"target") } else { Bytes::new() };
-        let op = CreateOp { parent, name: bytes(name), fid, mode, rdev: 0, symlink, mdt: None };
+        let op = CreateOp { parent, name: bytes(name), fid, mode, symlink, ..CreateOp::default() };
         let result = self.reint_as(at, cred, WantLocks::default(), Reint::Create(op));
         let rep = result.inspect_err(|_| self.clients[at].oid -= 1)?;
         let attr = rep.attr.expect("attributes");

@@ -414,7 +414,7 @@ fn what_was_made_and_is_gone_again_was_what_its_maker_asked_for() {
             mode: kind | mode,
             rdev: if kind == S_IFCHR { 259 } else { 0 },
             symlink: if kind == S_IFLNK { bytes("target") } else { Bytes::new() },
-            mdt: None,
+            ..CreateOp::default()
         };
         let rep = w.reint_as(0, Cred { umask: 0o027, ..cred(0) }, WantLocks::default(), Reint::Create(op)).unwrap();
         let kept = w.loses_last(0);

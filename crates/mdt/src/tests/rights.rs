@@ -92,8 +92,7 @@ fn new_objects_get_owner_group_and_mode_by_the_rules() {
     assert_eq!(w.create_as(0, cred(5), dir, "disk", rules::mode::S_IFBLK | 0o600), Err(Errno::EPERM));
     assert!(w.create_as(0, cred(5), dir, "whiteout", device).is_ok(), "it leads nowhere");
     let fid = w.new_fid(0);
-    let op =
-        CreateOp { parent: dir, name: bytes("null"), fid, mode: device, rdev: 0x103, symlink: Bytes::new(), mdt: None };
+    let op = CreateOp { parent: dir, name: bytes("null"), fid, mode: device, rdev: 0x103, ..CreateOp::default() };
     assert_eq!(w.reint(Reint::Create(op)).unwrap().attr.unwrap().rdev, 0x103);
     assert_eq!(w.lookup(dir, "null").unwrap().mode, device);
     w.check();

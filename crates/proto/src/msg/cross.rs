@@ -4,7 +4,7 @@
 //! coordinator's session with the participant. See `docs/src/protocol.md`.
 
 use crate::Fid;
-use crate::msg::{Attr, Cred};
+use crate::msg::{Attr, Cred, Stripe};
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
@@ -44,6 +44,7 @@ impl CrossPart {
             Act::Name(act) => Some(act.name.parent),
             Act::Make(act) => Some(act.fid),
             Act::Links(act) => Some(act.fid),
+            Act::Attrs(act) => Some(act.fid),
         };
         self.acts.iter().filter_map(object).collect()
     }
@@ -56,7 +57,7 @@ pub struct CrossAct {
     #[prost(sint64, tag = "1")]
     pub now_ns: i64,
     /// What is done.
-    #[prost(oneof = "Act", tags = "2, 3, 4")]
+    #[prost(oneof = "Act", tags = "2, 3, 4, 5")]
     pub act: Option<Act>,
 }
 
@@ -72,6 +73,9 @@ pub enum Act {
     /// Gives a name to an object, takes one from it, or both.
     #[prost(message, boxed, tag = "4")]
     Links(Box<LinksAct>),
+    /// Changes attributes of a stripe of a directory.
+    #[prost(message, boxed, tag = "5")]
+    Attrs(Box<AttrsAct>),
 }
 
 impl From<NameAct> for Act {
@@ -83,6 +87,12 @@ impl From<NameAct> for Act {
 impl From<MakeAct> for Act {
     fn from(act: MakeAct) -> Act {
         Act::Make(Box::new(act))
+    }
+}
+
+impl From<AttrsAct> for Act {
+    fn from(act: AttrsAct) -> Act {
+        Act::Attrs(Box::new(act))
     }
 }
 
@@ -152,6 +162,12 @@ pub struct SeenObject {
     /// A directory with entries.
     #[prost(bool, tag = "5")]
     pub is_full: bool,
+    /// The master of a striped directory: its stripes.
+    #[prost(message, repeated, tag = "6")]
+    pub stripes: Vec<Stripe>,
+    /// Another stripe of a striped directory: the master.
+    #[prost(message, optional, tag = "7")]
+    pub master: Option<Fid>,
 }
 
 /// A new object.
@@ -189,6 +205,26 @@ pub struct LinksAct {
     /// For a further name: the object's type, as the name's entry records it.
     #[prost(uint32, tag = "6")]
     pub kind: u32,
+    /// A striped directory that is removed: its stripes, which the same change removes.
+    #[prost(message, repeated, tag = "7")]
+    pub stripes: Vec<Stripe>,
+}
+
+/// What all stripes of a directory have in common, after a change of it.
+#[derive(Clone, PartialEq, Message)]
+pub struct AttrsAct {
+    /// The stripe.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// The inode record of the master after the change. Its mode, owner, access lists and default layout count.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub inode: Bytes,
+    /// The time of the last access in `inode` counts, too: a program has set it.
+    #[prost(bool, tag = "3")]
+    pub atime: bool,
+    /// The same for the time of the last change of names.
+    #[prost(bool, tag = "4")]
+    pub mtime: bool,
 }
 
 /// The removal of a name of an object on another target than the name's.
@@ -222,6 +258,10 @@ pub enum CrossOperation {
     Link = 3,
     /// `rename`.
     Rename = 4,
+    /// A change of attributes.
+    Setattr = 5,
+    /// A change of an extended attribute.
+    Setxattr = 6,
 }
 
 /// What a cross change is for its client, in the coordinator's own part.

@@ -1,4 +1,4 @@
-//! Layouts: which objects hold the data of a file.
+//! Layouts: which objects hold the data of a file, and which the names of a directory.
 
 use prost::{Enumeration, Message};
 
@@ -53,6 +53,57 @@ impl Layout {
     pub const fn first_number(replaced: u32) -> u32 {
         if replaced > Layout::REPLACED_MAX { u32::MAX } else { replaced << Layout::NUMBER_BITS }
     }
+}
+
+/// Layout of a striped directory (Lustre's LMV). Its names are distributed over stripes, each a directory object of its own; the
+/// first is the directory itself, the master.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Lmv {
+    /// The function of a name that gives its stripe.
+    #[prost(enumeration = "DirHash", tag = "1")]
+    pub hash: i32,
+    /// Number of stripes.
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
+    /// Incremented by every change of the layout.
+    #[prost(uint32, tag = "3")]
+    pub version: u32,
+    /// In the master: its stripes, itself first.
+    #[prost(message, repeated, tag = "4")]
+    pub stripes: Vec<Stripe>,
+    /// In the other stripes: the master.
+    #[prost(message, optional, tag = "5")]
+    pub master: Option<Fid>,
+    /// Index of the stripe that has this copy of the layout.
+    #[prost(uint32, tag = "6")]
+    pub index: u32,
+}
+
+/// The functions by which a name is assigned to a stripe, with Lustre's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Enumeration)]
+#[repr(i32)]
+pub enum DirHash {
+    /// None was chosen.
+    Unknown = 0,
+    /// The sum of the bytes, modulo the number of stripes.
+    AllChar = 1,
+    /// 64-bit FNV-1a, modulo the number of stripes.
+    Fnv1a64 = 2,
+    /// CRUSH: with more stripes, names move only to new ones; temporary names are hashed as their final ones.
+    Crush = 3,
+    /// The same, with a better test of which names are temporary.
+    Crush2 = 4,
+}
+
+/// A stripe of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Stripe {
+    /// Its FID; of a new one from a sequence that its target has granted to the client.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Index of its metadata target.
+    #[prost(uint32, tag = "2")]
+    pub mdt: u32,
 }
 
 /// See [`super::Reint::Setlayout`].

@@ -1,10 +1,10 @@
-//! Metadata messages: attributes, lookups, changes, batches, closes, listings, extended attributes.
+//! Metadata messages: attributes, lookups, changes, batches, closes, extended attributes.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
 use super::cross::DirName;
-use super::layout::{Layout, SetlayoutOp};
+use super::layout::{DirHash, Layout, Lmv, SetlayoutOp, Stripe};
 use super::lock::LockGrant;
 use crate::ids::Fid;
 
@@ -86,6 +86,10 @@ pub struct Attr {
     /// change of data.
     #[prost(sint64, tag = "16")]
     pub mtime_set_ns: i64,
+    /// Striped directories and their stripes: the layout. Link count and times are those of the stripe alone. Since version
+    /// 0.3.0.
+    #[prost(message, optional, boxed, tag = "17")]
+    pub lmv: Option<Box<Lmv>>,
 }
 
 impl Attr {
@@ -393,6 +397,12 @@ pub struct CreateOp {
     /// that this target has granted. Since version 0.3.0.
     #[prost(uint32, optional, tag = "7")]
     pub mdt: Option<u32>,
+    /// Striped directories: the stripes after the first, which is the new directory itself. Since version 0.3.0.
+    #[prost(message, repeated, tag = "8")]
+    pub stripes: Vec<Stripe>,
+    /// Striped directories: the function that gives the stripe of a name.
+    #[prost(enumeration = "DirHash", tag = "9")]
+    pub hash: i32,
 }
 
 /// See [`Reint::Link`].
@@ -619,73 +629,6 @@ pub struct CloseResult {
     /// gone.
     #[prost(bool, tag = "3")]
     pub destroyed: bool,
-}
-
-/// Body of `MdsReaddir`.
-#[derive(Clone, PartialEq, Message)]
-pub struct ReaddirReq {
-    /// The directory.
-    #[prost(message, required, tag = "1")]
-    pub fid: Fid,
-    /// Cookie to continue after; 0 starts from the beginning. The client supplies `.` and `..` itself.
-    #[prost(uint64, tag = "2")]
-    pub after: u64,
-    /// Approximate size limit of the reply, in bytes.
-    #[prost(uint32, tag = "3")]
-    pub max_bytes: u32,
-    /// Requests the attributes of each entry.
-    #[prost(bool, tag = "4")]
-    pub plus: bool,
-    /// Lock requested: PR with UPDATE on the directory.
-    #[prost(message, optional, tag = "5")]
-    pub want: Option<WantLocks>,
-    /// Credentials of the caller.
-    #[prost(message, optional, tag = "6")]
-    pub cred: Option<Cred>,
-    /// First of a run of client lock cookies for the entries of a `plus` listing: entry i gets this + i. 0: no locks on
-    /// entries.
-    #[prost(uint64, tag = "7")]
-    pub entry_cookies: u64,
-}
-
-/// One directory entry.
-#[derive(Clone, PartialEq, Message)]
-pub struct DirEntry {
-    /// The name.
-    #[prost(bytes = "bytes", tag = "1")]
-    pub name: Bytes,
-    /// The object.
-    #[prost(message, required, tag = "2")]
-    pub fid: Fid,
-    /// Type (`DT_*`): the `S_IFMT` bits of the mode, shifted right by 12.
-    #[prost(uint32, tag = "3")]
-    pub kind: u32,
-    /// Position in the listing: ascending, and stable while the entry exists.
-    #[prost(uint64, tag = "4")]
-    pub cookie: u64,
-    /// With `plus`: attributes of the object.
-    #[prost(message, optional, tag = "5")]
-    pub attr: Option<Attr>,
-    /// With `plus` and `entry_cookies`: the lock that protects `attr`, if it could be granted.
-    #[prost(message, optional, tag = "6")]
-    pub lock: Option<LockGrant>,
-}
-
-/// Body of the reply to `MdsReaddir`.
-#[derive(Clone, PartialEq, Message)]
-pub struct ReaddirRep {
-    /// Entries in the order of their cookies.
-    #[prost(message, repeated, tag = "1")]
-    pub entries: Vec<DirEntry>,
-    /// The listing is complete: no entry follows.
-    #[prost(bool, tag = "2")]
-    pub end: bool,
-    /// Locks granted.
-    #[prost(message, repeated, tag = "3")]
-    pub locks: Vec<LockGrant>,
-    /// The directory.
-    #[prost(message, optional, tag = "4")]
-    pub attr: Option<Attr>,
 }
 
 /// Body of `MdsGetxattr`: reads the value of `name`, or the list of names if it is empty.

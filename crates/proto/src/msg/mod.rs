@@ -14,6 +14,7 @@
 mod cross;
 mod job;
 mod layout;
+mod listing;
 mod lock;
 mod mds;
 mod mgs;
@@ -23,6 +24,7 @@ mod session;
 pub use cross::*;
 pub use job::*;
 pub use layout::*;
+pub use listing::*;
 pub use lock::*;
 pub use mds::*;
 pub use mgs::*;

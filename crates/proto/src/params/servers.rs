@@ -132,7 +132,9 @@ declare! {
             DomStripesize = setting("dom_stripesize", "bytes, `k` or `m`", DOM_SIZES, "64k");
             /// Allows directories on other metadata targets than their parents
             EnableRemoteDir = setting("enable_remote_dir", "", Values::Switch, "1");
-            /// Group that may make such directories besides root and callers with `CAP_SYS_ADMIN`; 0 for none, -1 for everybody
+            /// Allows directories whose names are distributed over several metadata targets
+            EnableStripedDir = setting("enable_striped_dir", "", Values::Switch, "1");
+            /// Group that may make either of them besides root and callers with `CAP_SYS_ADMIN`; 0 for none, -1 for everybody
             EnableRemoteDirGid = setting("enable_remote_dir_gid", "group", Values::Text, "0");
             /// Removals of objects that are under way
             DestroysInFlight = gauge("destroys_in_flight", "requests");

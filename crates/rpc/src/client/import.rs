@@ -372,6 +372,11 @@ impl Import {
         self.state
     }
 
+    /// Since when the server has not been reachable; `None`: it is.
+    pub fn away_since(&self) -> Option<Instant> {
+        self.away_since
+    }
+
     /// The last connect reply, with the granted features and limits.
     pub fn connect_data(&self) -> &ConnectRep {
         &self.granted

@@ -26,7 +26,7 @@ use crate::plan::Plan;
 use crate::sched::{Fail, PartialWrite, Sched};
 
 pub(crate) use files::{Fd, WriteKind};
-pub(crate) use names::{OpenHow, PLACES_DIRECTORIES};
+pub(crate) use names::OpenHow;
 
 /// The result of a system call.
 pub(crate) type SysResult<T> = Result<T, Fail>;
@@ -120,6 +120,8 @@ struct Inner {
     retries_on_error: bool,
     /// Of 1000 calls, how many are interrupted by a signal.
     signals: u64,
+    /// No target is ever away.
+    quiet: bool,
     /// Programs use access lists.
     lists: bool,
     caches: RefCell<Caches>,
@@ -174,6 +176,7 @@ impl Kernel {
                 client,
                 forgetful,
                 retries_when_full,
+                quiet: plan.is_quiet(),
                 retries_on_error,
                 signals,
                 lists,
@@ -299,7 +302,13 @@ impl Kernel {
     async fn ask_quietly(&self, cred: &Cred, call: Call) -> SysResult<Answer> {
         let mut tries = 0;
         loop {
-            match self.0.sched.call(self.0.client, cred, call.clone()).await {
+            let answer = self.0.sched.call(self.0.client, cred, call.clone()).await;
+            if let (true, Ok(Answer::Attr(stat) | Answer::Entry(stat))) = (self.0.quiet, &answer)
+                && stat.is_partial
+            {
+                self.0.sched.fail(format!("a stripe of {:x} is not known, and no target was away", stat.ino));
+            }
+            match answer {
                 Err(Fail::Errno(Errno::ENOSPC)) if self.0.retries_when_full && tries < FULL_TRIES => tries += 1,
                 Err(Fail::Errno(Errno::EIO)) if self.0.retries_on_error && tries < FULL_TRIES => tries += 1,
                 answer => return answer,

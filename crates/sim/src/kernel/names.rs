@@ -1,6 +1,6 @@
 //! Paths, and operations on names.
 
-use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, SetTime, Stat};
+use client::api::{Answer, Call, DirectoryEntry, FileHandle, NewDir, SetStat, SetTime, Stat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno, Fid};
 
@@ -30,10 +30,6 @@ pub(super) const O_CREAT: u32 = 0o100;
 pub(super) const O_EXCL: u32 = 0o200;
 /// `O_TRUNC`.
 pub(super) const O_TRUNC: u32 = 0o1000;
-
-/// Whether clients make directories on other metadata targets. Until they do, [`Kernel::mkdir_on`] is `mkdir`, and programs know
-/// one target.
-pub(crate) const PLACES_DIRECTORIES: bool = true;
 
 /// As in Linux: a path walk that met a stale node is repeated once, with a new lookup of every name. (A program that waits for
 /// disk space repeats its call.)
@@ -221,12 +217,12 @@ impl Kernel {
         self.make(cred, path, blind, |parent, name| Call::Mkdir { parent, name, mode }).await
     }
 
-    /// `mkdir` on the metadata target with this index.
+    /// `mkdir` on these metadata targets.
     /// Its program asks the file system and not the kernel (`lfs mkdir -i`), which only walks to the directory above.
-    pub async fn mkdir_on(&self, cred: &Cred, path: &Path, mode: u32, mdt: u32) -> SysResult<u64> {
+    pub async fn mkdir_on(&self, cred: &Cred, path: &Path, mode: u32, wish: &NewDir) -> SysResult<u64> {
         fresh_if_stale!(self, [path], fresh => {
             let (parent, name) = self.parent(cred, path, fresh).await?;
-            match self.ask(cred, Call::MkdirOn { parent, name: name.clone(), mode, mdt }).await? {
+            match self.ask(cred, Call::MkdirOn { parent, name: name.clone(), mode, wish: wish.clone() }).await? {
                 Answer::Fid(fid) => Ok(fid.ino()),
                 other => Err(unexpected(&other)),
             }

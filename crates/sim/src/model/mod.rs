@@ -29,7 +29,7 @@ use proto::{Bytes, Errno};
 pub(crate) use compare::{Returned, Substitutes, content_differs, differs};
 pub(crate) use list::{ACCESS, DEFAULT, List, is_list};
 pub(crate) use op::{Expected, Op, PathRole, WriteWay};
-pub(crate) use targets::{Crossing, Mdts};
+pub(crate) use targets::{Crossing, Home, Mdts};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -106,7 +106,7 @@ pub(crate) struct Inode {
     /// Type and content.
     pub body: Body,
     /// The index of its metadata target.
-    pub mdt: u32,
+    pub home: Home,
 }
 
 impl Inode {
@@ -198,7 +198,7 @@ impl Model {
             accessed: false,
             xattrs: BTreeMap::new(),
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
-            mdt: 0,
+            home: Home::one(0),
         };
         let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
         Model {
@@ -314,7 +314,7 @@ impl Model {
     pub(crate) fn apply(&mut self, op: &Op, cred: &Cred, when: TimeRange) -> Result<Expected, Errno> {
         match op {
             Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, None, when),
-            Op::MkdirOn { path, mode, mdt } => self.mkdir(cred, path, *mode, Some(*mdt), when),
+            Op::MkdirOn { path, mode, wish } => self.mkdir(cred, path, *mode, Some(Home::from(wish)), when),
             Op::Mknod { path, mode, rdev } => self.mknod(cred, path, *mode, *rdev, when),
             Op::Symlink { path, target } => self.symlink(cred, path, target, when),
             Op::Link { from, to } => self.link(cred, from, to, when),

@@ -10,8 +10,8 @@ use proto::{Bytes, Errno};
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
 use super::list::is_list;
 use super::{
-    Body, Crossing, Expected, Id, Inode, Model, NAME_MAX, Op, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG,
-    S_ISVTX, TimeRange,
+    Body, Crossing, Expected, Home, Id, Inode, Model, NAME_MAX, Op, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT,
+    S_IFREG, S_ISVTX, TimeRange,
 };
 
 type Outcome = Result<Expected, Errno>;
@@ -110,7 +110,7 @@ impl Model {
             accessed: false,
             xattrs: lists.into_iter().collect(),
             body,
-            mdt: self.inode(dir).mdt,
+            home: Home::one(self.inode(dir).home.of_name(name)),
         });
         self.insert(dir, name, id);
         self.stamp(dir, when);
@@ -136,12 +136,19 @@ impl Model {
         Ok(Expected::Inode(self.create_object(cred, dir, name, mode, body, when)))
     }
 
-    /// Makes a directory, on the target of its parent or on another one.
-    pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, mdt: Option<u32>, when: TimeRange) -> Outcome {
+    /// Makes a directory, on the target of its name or on others.
+    pub(super) fn mkdir(
+        &mut self,
+        cred: &Cred,
+        path: &Path,
+        mode: u32,
+        home: Option<Home>,
+        when: TimeRange,
+    ) -> Outcome {
         let body = |parent| Body::Directory { entries: BTreeMap::new(), parent };
         let made = self.make(cred, path, S_IFDIR | mode & (0o777 | S_ISVTX), body, when);
-        if let (Ok(Expected::Inode(id)), Some(mdt)) = (&made, mdt) {
-            self.change(*id).mdt = mdt;
+        if let (Ok(Expected::Inode(id)), Some(home)) = (&made, home) {
+            self.change(*id).home = home;
         }
         made
     }

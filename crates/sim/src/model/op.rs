@@ -1,6 +1,6 @@
 //! System calls as values, and the results that the model expects.
 
-use client::api::SetTime;
+use client::api::{NewDir, SetTime};
 use proto::Bytes;
 
 use super::{Id, Path};
@@ -19,7 +19,7 @@ pub enum WriteWay {
 #[allow(missing_docs)]
 pub enum Op {
     Mkdir { path: Path, mode: u32 },
-    MkdirOn { path: Path, mode: u32, mdt: u32 },
+    MkdirOn { path: Path, mode: u32, wish: NewDir },
     Mknod { path: Path, mode: u32, rdev: u64 },
     Symlink { path: Path, target: Bytes },
     Link { from: Path, to: Path },
@@ -230,7 +230,10 @@ impl Op {
         };
         match self {
             Op::Mkdir { path: p, mode } => format!("mkdir {} {mode:o}", path(p)),
-            Op::MkdirOn { path: p, mode, mdt } => format!("mkdir {} {mode:o} on {mdt}", path(p)),
+            Op::MkdirOn { path: p, mode, wish } => {
+                let mdts: Vec<String> = wish.mdts.iter().map(u32::to_string).collect();
+                format!("mkdir {} {mode:o} on {} by {}", path(p), mdts.join(","), wish.hash)
+            }
             Op::Mknod { path: p, mode, rdev } => format!("mknod {} {mode:o} {rdev:x}", path(p)),
             Op::Symlink { path: p, target } => format!("symlink {} -> {}", path(p), target.escape_ascii()),
             Op::Link { from, to } => format!("link {} {}", path(from), path(to)),

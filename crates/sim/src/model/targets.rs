@@ -1,11 +1,16 @@
 //! On which metadata targets objects lie, and what that means for calls.
 //!
-//! A new object lies on the target of its directory; only `mkdir` can place it on another one. It stays there when it gets another
-//! name. A change that concerns several targets is atomic, and durable when it is answered. A rename that gives a directory
-//! another parent is refused (`EXDEV`) if it concerns several targets.
+//! A new object lies on the target of its name: that of its directory, or of a striped directory that of the stripe that has the
+//! name. Only `mkdir` can place it on another one, or distribute it over several. It stays there when it gets another name. A
+//! change that concerns several targets is atomic, and durable when it is answered. A rename that gives a directory another parent
+//! is refused (`EXDEV`) if it concerns several targets.
 
+use std::rc::Rc;
+
+use client::api::NewDir;
 use proto::Errno;
-use proto::msg::Cred;
+use proto::msg::{Cred, DirHash};
+use rules::stripes;
 
 use super::{Body, Id, Model, Op, Path, PathRole, ROOT, Returned};
 
@@ -40,6 +45,59 @@ impl Mdts {
     }
 }
 
+/// Where an object lies.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Home {
+    /// Its target; of a striped directory those of its stripes.
+    mdts: Rc<[u32]>,
+    /// The function that assigns names to stripes.
+    hash: i32,
+}
+
+impl Home {
+    /// On one target.
+    pub(crate) fn one(mdt: u32) -> Home {
+        Home { mdts: Rc::new([mdt]), hash: 0 }
+    }
+
+    /// The target of the object, of a striped directory that of its first stripe.
+    pub(crate) fn first(&self) -> u32 {
+        self.mdts[0]
+    }
+
+    /// The targets of all stripes.
+    pub(crate) fn all(&self) -> Mdts {
+        self.mdts.iter().map(|mdt| Mdts::one(*mdt)).fold(Mdts::NONE, Mdts::and)
+    }
+
+    /// The target of a name in the directory.
+    pub(crate) fn of_name(&self, name: &[u8]) -> u32 {
+        self.mdts[self.stripe_of(name) as usize]
+    }
+
+    /// The index of the stripe that has a name.
+    pub(crate) fn stripe_of(&self, name: &[u8]) -> u32 {
+        let hash = DirHash::try_from(self.hash).unwrap_or(DirHash::Unknown);
+        stripes::of_hash(hash, name, self.stripes())
+    }
+
+    /// The number of stripes; 1: it is not striped.
+    pub(crate) fn stripes(&self) -> u32 {
+        self.mdts.len() as u32
+    }
+
+    /// Whether it is a striped directory.
+    pub(crate) fn is_striped(&self) -> bool {
+        self.mdts.len() > 1
+    }
+}
+
+impl From<&NewDir> for Home {
+    fn from(wish: &NewDir) -> Home {
+        Home { mdts: wish.mdts.as_slice().into(), hash: wish.hash }
+    }
+}
+
 /// Whether a call is refused because it concerns several targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Crossing {
@@ -52,30 +110,47 @@ pub(crate) enum Crossing {
 }
 
 impl Model {
-    /// The same with the root on another target.
-    pub(crate) fn placed_on(mut self, mdt: u32) -> Model {
-        self.change(ROOT).mdt = mdt;
+    /// The same with the root elsewhere.
+    pub(crate) fn placed_on(mut self, home: Home) -> Model {
+        self.change(ROOT).home = home;
         self
     }
 
     /// By inode number: on which target each known object is.
     pub(crate) fn places(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.ids().filter_map(|id| Some((self.ino_of(id)?, self.inode(id).mdt)))
+        self.ids().filter_map(|id| Some((self.ino_of(id)?, self.inode(id).home.first())))
+    }
+
+    /// The target of a name in a directory.
+    fn target_of(&self, dir: Id, path: &Path) -> u32 {
+        self.inode(dir).home.of_name(path.last().map_or(&[][..], |name| name))
     }
 
     /// The targets that a call concerns: those of the objects that it changes or reads, apart from the way to them. All, if it
     /// concerns no object.
     pub(crate) fn mdts_of(&self, op: &Op) -> Mdts {
         let (root, mut op) = (Cred::default(), op.clone());
-        let on = |id: Id| Mdts::one(self.inode(id).mdt);
+        let on = |id: Id| self.inode(id).home.all();
+        let first = |id: Id| Mdts::one(self.inode(id).home.first());
         let mut found = op.fd().and_then(|fd| self.open.get(&fd)).map_or(Mdts::NONE, |file| on(file.id));
-        if let Op::MkdirOn { mdt, .. } = op {
-            found = found.and(Mdts::one(mdt));
+        if let Op::MkdirOn { wish, .. } = &op {
+            found = found.and(Home::from(wish).all());
         }
-        for (role, path) in op.paths_mut() {
-            found = found.and(self.walk(&root, path).map_or(Mdts::NONE, on));
+        // Attributes that stripes have in common are changed on all of them, the names of the directory itself on the first.
+        let changes_first = match &op {
+            Op::Setxattr { name, .. } | Op::Removexattr { name, .. } => !name.starts_with(b"system."),
+            _ => false,
+        };
+        let (moves, exchanges) = match &op {
+            Op::Rename { flags, .. } => (true, flags & 2 != 0),
+            _ => (false, false),
+        };
+        for ((role, path), number) in op.paths_mut().into_iter().zip(0..) {
+            let stays = changes_first || moves && (number == 0 || exchanges);
+            found = found.and(self.walk(&root, path).map_or(Mdts::NONE, |id| if stays { first(id) } else { on(id) }));
             if role == PathRole::ToName {
-                found = found.and(self.parent(&root, path).map_or(Mdts::NONE, |(dir, _)| on(dir)));
+                let name = |(dir, _)| Mdts::one(self.target_of(dir, path));
+                found = found.and(self.parent(&root, path).map_or(Mdts::NONE, name));
             }
         }
         if found == Mdts::NONE { Mdts::ALL } else { found }
@@ -104,29 +179,31 @@ impl Model {
             return Crossing::No;
         }
         let is_dir = |id: Option<Id>| id.is_some_and(|id| self.inode(id).is_dir());
-        let mdt = self.inode(dir).mdt;
-        let crosses = [Some(new_dir), moved, there].into_iter().flatten().any(|id| self.inode(id).mdt != mdt);
+        let (mdt, new_mdt) = (self.target_of(dir, from), self.target_of(new_dir, to));
+        let is_far = |id: Id| self.inode(id).home.first() != mdt;
+        let replaced = there.is_some_and(|id| !exchange && self.inode(id).home.is_striped());
+        let crosses = new_mdt != mdt || replaced || [moved, there].into_iter().flatten().any(is_far);
         if crosses && (is_dir(moved) || exchange && is_dir(there)) {
             return Crossing::Yes;
         }
         match (is_dir(moved), is_dir(there)) {
             // Of a directory on another target the way up is not known.
-            (false, true) if self.inode(new_dir).mdt != mdt => match self.local_way(dir).1 {
+            (false, true) if new_mdt != mdt => match self.local_way(dir, mdt).1 {
                 End::AtRoot => Crossing::No,
                 End::Leaves(_) => Crossing::Perhaps,
             },
-            (true, false) => self.way_up(new_dir, dir),
-            (false, true) => self.way_up(dir, new_dir),
-            (true, true) => worse(self.way_up(new_dir, dir), self.way_up(dir, new_dir)),
+            (true, false) => self.way_up(new_dir, dir, mdt),
+            (false, true) => self.way_up(dir, new_dir, mdt),
+            (true, true) => worse(self.way_up(new_dir, dir, mdt), self.way_up(dir, new_dir, mdt)),
             (false, false) => Crossing::No,
         }
     }
 
-    /// Whether the target of both directories sees that the way up from `new` is free of the moved directory, which was in `old`:
+    /// Whether the target of both names sees that the way up from `new` is free of the moved directory, which was in `old`:
     /// it follows the way to the root, or to a directory that is also above `old`, as far as directories are its own.
-    fn way_up(&self, new: Id, old: Id) -> Crossing {
-        let (way, end) = self.local_way(new);
-        let (known, _) = self.local_way(old);
+    fn way_up(&self, new: Id, old: Id, mdt: u32) -> Crossing {
+        let (way, end) = self.local_way(new, mdt);
+        let (known, _) = self.local_way(old, mdt);
         let End::Leaves(beyond) = end else { return Crossing::No };
         if way.iter().any(|id| known.contains(id)) {
             return Crossing::No;
@@ -137,17 +214,18 @@ impl Model {
         if met { Crossing::Perhaps } else { Crossing::Yes }
     }
 
-    /// The directories from this one up, as far as they lie on its target, and where they end.
-    fn local_way(&self, from: Id) -> (Vec<Id>, End) {
-        let mdt = self.inode(from).mdt;
-        let mut way = vec![from];
+    /// The directories from this one up, as far as they lie on a target, and where they end. The target has a name in the first.
+    fn local_way(&self, from: Id, mdt: u32) -> (Vec<Id>, End) {
+        let (mut way, mut at) = (Vec::new(), from);
         loop {
-            let at = way[way.len() - 1];
+            if self.inode(at).home.first() != mdt {
+                return (way, End::Leaves(Some(at)));
+            }
+            way.push(at);
             match self.inode(at).body {
                 // Above the process's directory is the root, on the first target.
                 _ if at == ROOT => return (way, if mdt == 0 { End::AtRoot } else { End::Leaves(None) }),
-                Body::Directory { parent, .. } if self.inode(parent).mdt == mdt => way.push(parent),
-                Body::Directory { parent, .. } => return (way, End::Leaves(Some(parent))),
+                Body::Directory { parent, .. } => at = parent,
                 _ => return (way, End::AtRoot),
             }
         }
@@ -164,7 +242,7 @@ impl Model {
             let (mut at, mut boundary) = (ROOT, (0, ROOT));
             for (position, name) in path[..dirs].iter().enumerate() {
                 let Some(&next) = self.entries(at).get(name) else { break };
-                if self.inode(next).mdt != self.inode(at).mdt {
+                if self.inode(next).home.all() != Mdts::one(self.inode(at).home.of_name(name)) {
                     boundary = (position + 1, next);
                 }
                 at = next;

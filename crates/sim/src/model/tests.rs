@@ -1,6 +1,7 @@
 //! Tests of the model itself.
 
 use super::*;
+use client::api::NewDir;
 
 fn root() -> Cred {
     Cred::default()
@@ -12,6 +13,10 @@ fn user() -> Cred {
 
 fn path(text: &str) -> Path {
     text.split('/').filter(|part| !part.is_empty()).map(|part| Bytes::copy_from_slice(part.as_bytes())).collect()
+}
+
+fn on(mdt: u32) -> NewDir {
+    NewDir { mdts: vec![mdt], hash: 0 }
 }
 
 struct Story {
@@ -235,7 +240,7 @@ fn bytes(want: &str, got: &str) -> Option<String> {
 #[test]
 fn a_directory_gets_another_parent_on_one_target_only() {
     let mut story = Story::new();
-    let far = |at: &str, mdt| Op::MkdirOn { path: path(at), mode: 0o755, mdt };
+    let far = |at: &str, mdt| Op::MkdirOn { path: path(at), mode: 0o755, wish: on(mdt) };
     for op in [far("far", 1), far("far/back", 0), far("empty", 1)] {
         story.run(&root(), op).unwrap();
     }
@@ -290,7 +295,7 @@ fn a_directory_gets_another_parent_on_one_target_only() {
 #[test]
 fn a_call_concerns_the_targets_of_its_objects() {
     let mut story = Story::new();
-    let far = Op::MkdirOn { path: path("far"), mode: 0o755, mdt: 1 };
+    let far = Op::MkdirOn { path: path("far"), mode: 0o755, wish: on(1) };
     assert!(story.model.mdts_of(&far).is_several());
     story.run(&root(), far).unwrap();
     story.mkdir("far/d").unwrap();

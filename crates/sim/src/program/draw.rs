@@ -129,11 +129,14 @@ impl CallGenerator<'_> {
             },
             8 => Op::Stat { path: self.any_path(paths) },
             9 => Op::Readlink { path: self.mostly(paths, |body| matches!(body, Body::Symlink(_))) },
-            10 => Op::List {
-                path: self.mostly(paths, |body| matches!(body, Body::Directory { .. })),
-                plus: self.rng.chance(1, 2),
-                bytes: [512, 1024, 32 << 10][self.rng.below(3) as usize],
-            },
+            10 => {
+                let path = self.mostly(paths, |body| matches!(body, Body::Directory { .. }));
+                let plus = self.rng.chance(1, 2);
+                // The names of one cookie, one per stripe, have to fit.
+                let least = if plus { 1024 } else { 512 };
+                let bytes = [512, 1024, 32 << 10][self.rng.below(3) as usize].max(least);
+                Op::List { path, plus, bytes }
+            }
             11 => Op::Chmod { path: self.some_path(paths, |_| true)?, mode: self.new_mode() },
             12 => Op::Chown {
                 path: self.some_path(paths, |_| true)?,

@@ -347,6 +347,7 @@ fn ways_to_lose(lists: &[Vec<usize>]) -> (Vec<Vec<usize>>, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::api::NewDir;
     use proto::Bytes;
 
     fn step() -> EndedCall {
@@ -458,7 +459,7 @@ mod tests {
     }
 
     fn far(text: &str, mdt: u32) -> Op {
-        Op::MkdirOn { path: path(text), mode: 0o755, mdt }
+        Op::MkdirOn { path: path(text), mode: 0o755, wish: NewDir { mdts: vec![mdt], hash: 0 } }
     }
 
     /// The example at the head of this module.

@@ -30,8 +30,10 @@ use core::cell::RefCell;
 use core::time::Duration;
 use std::rc::Rc;
 
+use client::api::NewDir;
 use proto::Bytes;
-use proto::msg::Cred;
+use proto::msg::{Cred, DirHash};
+use stdx::Rng;
 
 use crate::kernel::{Kernel, SysResult};
 use crate::sched::Sched;
@@ -99,9 +101,17 @@ const ADDED_MAX: Duration = Duration::from_secs(5);
 pub(crate) async fn mkdir_anywhere(env: &ProgramEnv, kernel: &Kernel, base: &[Bytes], place: u64) -> SysResult<()> {
     match place % u64::from(env.sched.mdts()) {
         0 => kernel.mkdir(&root(), base, 0o755, false).await?.ino,
-        mdt => kernel.mkdir_on(&root(), base, 0o755, mdt as u32).await?,
+        mdt => kernel.mkdir_on(&root(), base, 0o755, &NewDir { mdts: vec![mdt as u32], hash: 0 }).await?,
     };
     Ok(())
+}
+
+/// Where a directory is made: on one metadata target, or in stripes on several, perhaps several on one.
+pub(crate) fn draw_home(rng: &mut Rng, mdts: u32) -> NewDir {
+    let stripes = if rng.chance(2, 5) { rng.range(2, 4) } else { 1 };
+    let hash = [DirHash::AllChar, DirHash::Fnv1a64, DirHash::Crush, DirHash::Crush2][rng.below(4) as usize];
+    let mdts = (0..stripes).map(|_| rng.below(mdts.into()) as u32).collect();
+    NewDir { mdts, hash: if stripes > 1 { hash as i32 } else { 0 } }
 }
 
 /// Root with all capabilities.

@@ -55,8 +55,8 @@ impl OpExecutor<'_> {
             Op::Mkdir { path, mode } => {
                 kernel.mkdir(cred, &self.full(path), *mode, self.blind).await.map(Returned::Stat)
             }
-            Op::MkdirOn { path, mode, mdt } => {
-                kernel.mkdir_on(cred, &self.full(path), *mode, *mdt).await.map(Returned::Opened)
+            Op::MkdirOn { path, mode, wish } => {
+                kernel.mkdir_on(cred, &self.full(path), *mode, wish).await.map(Returned::Opened)
             }
             Op::Mknod { path, mode, rdev } => {
                 kernel.mknod(cred, &self.full(path), *mode, *rdev, self.blind).await.map(Returned::Stat)

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::api::SetStat;
+use client::api::{NewDir, SetStat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 use stdx::{Instant, Rng};
@@ -18,7 +18,7 @@ use super::perform::OpExecutor;
 use super::{ProgramEnv, root, user};
 use crate::kernel::{Fd, Kernel};
 use crate::model::{
-    Body, Expected, Id, Model, NAME_MAX, Op, Path, Returned, Substitutes, TimeRange, WriteWay, differs,
+    Body, Expected, Home, Id, Model, NAME_MAX, Op, Path, Returned, Substitutes, TimeRange, WriteWay, differs,
 };
 use crate::plan::{Plan, pick};
 use crate::sched::{Fail, PartialWrite, Sched, WriteBackProgress};
@@ -65,7 +65,7 @@ struct ReadBack {
     percent: u64,
 }
 
-/// How many directories are made on a metadata target of the program's choice.
+/// How many directories are made on metadata targets of the program's choice.
 struct FarDirectories {
     /// A separate stream.
     rng: Rng,
@@ -82,10 +82,10 @@ impl FarDirectories {
         FarDirectories { percent: pick(&mut rng, &choices), rng, mdts: plan.mdts as u32 }
     }
 
-    /// Some target, or `None` for the usual one.
-    fn draw(&mut self, sched: &Sched) -> Option<u32> {
+    /// Some place, or `None` for the usual one.
+    fn draw(&mut self, sched: &Sched) -> Option<NewDir> {
         let chosen = self.rng.chance(self.percent, 100);
-        chosen.then(|| self.rng.below(sched.mdts().into()) as u32)
+        chosen.then(|| super::draw_home(&mut self.rng, sched.mdts()))
     }
 }
 
@@ -261,8 +261,8 @@ impl Process {
         let begun = self.started;
         let place = self.far.rng.chance(1, 2).then(|| self.far.draw(&self.env.sched)).flatten();
         let made = async {
-            match place {
-                Some(mdt) => kernel.mkdir_on(&root(), &self.base, 0o700, mdt).await?,
+            match &place {
+                Some(wish) => kernel.mkdir_on(&root(), &self.base, 0o700, wish).await?,
                 None => kernel.mkdir(&root(), &self.base, 0o700, false).await?.ino,
             };
             let owner = SetStat { uid: Some(uid), gid: Some(uid), ..SetStat::default() };
@@ -278,7 +278,7 @@ impl Process {
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
         let started = self.env.sched.when(kernel.client(), begun);
-        self.model = Model::new(uid, uid, mode, started).placed_on(place.unwrap_or(0));
+        self.model = Model::new(uid, uid, mode, started).placed_on(place.as_ref().map_or(Home::one(0), Home::from));
         *self.history.borrow_mut() = History { base_durable: true, ..History::new(self.model.clone()) };
         Ok(())
     }
@@ -336,9 +336,9 @@ impl Process {
         };
         let mut op = draw.op();
         if let Op::Mkdir { path, mode } = &op
-            && let Some(mdt) = self.far.draw(&self.env.sched)
+            && let Some(wish) = self.far.draw(&self.env.sched)
         {
-            op = Op::MkdirOn { path: path.clone(), mode: *mode, mdt };
+            op = Op::MkdirOn { path: path.clone(), mode: *mode, wish };
         }
         let stays = self.affinity.rng.chance(self.affinity.percent, 100);
         self.through = self.affinity.client.filter(|_| stays);

@@ -11,7 +11,7 @@ use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use client::api::{SetStat, SetTime};
+use client::api::{NewDir, SetStat, SetTime};
 use proto::msg::Cred;
 use proto::{Bytes, Errno, TargetKind, TargetName};
 use stdx::{Instant, Rng};
@@ -21,7 +21,9 @@ use super::perform::OpExecutor;
 use super::{ProgramEnv, name, root, user};
 use crate::kernel::{Fd, Kernel, SysResult};
 use crate::linear::{Death, Event, Excuses, Verdict, search};
-use crate::model::{ACCESS, DEFAULT, List, Mdts, Model, Op, Path, PathRole, Returned, S_IFREG, TimeRange};
+use crate::model::{
+    ACCESS, DEFAULT, Home, List, Mdts, Model, Op, Path, PathRole, Returned, S_IFREG, TimeRange, is_list,
+};
 use crate::plan::{Plan, SharedCalls, Span};
 use crate::sched::{Fail, Sched};
 
@@ -51,11 +53,19 @@ pub(crate) struct GroupRecord {
     reads_attributes: bool,
 }
 
-/// Metadata targets of a permanent directory and of its subdirectory.
-#[derive(Clone, Copy, Default)]
+/// The places of a permanent directory and of its subdirectory.
+#[derive(Clone, Default)]
 struct Place {
-    outer: u32,
-    inner: u32,
+    outer: NewDir,
+    inner: NewDir,
+}
+
+impl Place {
+    /// Metadata targets of a name in the directory, or of one in the subdirectory.
+    fn of_name(&self, path: &Path) -> u32 {
+        let dir = if path.len() > 2 { &self.inner } else { &self.outer };
+        Home::from(dir).of_name(path.last().map_or(&[][..], |name| name))
+    }
 }
 
 struct Process {
@@ -96,7 +106,7 @@ pub(crate) fn start(env: &ProgramEnv, plan: &Plan, number: usize, mut rng: Rng) 
     let title = format!("group {number}");
     env.sched.spawn(title.clone(), async move {
         super::all_mdts(&outer.sched, mdts).await;
-        let mut place = || placer.below(mdts.min(outer.sched.mdts()).into()) as u32;
+        let mut place = || super::draw_home(&mut placer, mdts.min(outer.sched.mdts()));
         *own.places.borrow_mut() = [(); 2].map(|()| Place { outer: place(), inner: place() });
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
         if let Err(fail) = own.make(&kernel).await {
@@ -168,12 +178,12 @@ fn path(parts: &[&str]) -> Path {
 impl GroupRecord {
     async fn make(&self, kernel: &Kernel) -> SysResult<()> {
         kernel.mkdir(&root(), &self.base, 0o755, false).await?;
-        let places = *self.places.borrow();
+        let places = self.places.borrow().clone();
         for ((dir, mode), place) in OUTER.iter().zip(self.modes).zip(places) {
             let whole: Path = self.base.iter().cloned().chain([name(dir)]).collect();
-            match place.outer {
-                0 => kernel.mkdir(&root(), &whole, 0o755, false).await?.ino,
-                mdt => kernel.mkdir_on(&root(), &whole, 0o755, mdt).await?,
+            match place.outer.mdts[..] {
+                [0] => kernel.mkdir(&root(), &whole, 0o755, false).await?.ino,
+                _ => kernel.mkdir_on(&root(), &whole, 0o755, &place.outer).await?,
             };
             if mode != 0o755 {
                 kernel.setattr(&root(), &whole, &SetStat { mode: Some(mode), ..SetStat::default() }).await?;
@@ -185,10 +195,10 @@ impl GroupRecord {
     /// The initial state.
     fn begin(&self) -> Model {
         let mut model = Model::new(0, 0, 0o755, TimeRange::ANY);
-        let places = *self.places.borrow();
+        let places = self.places.borrow().clone();
         for ((dir, mode), place) in OUTER.iter().zip(self.modes).zip(places) {
             // Neither call can fail: the directory is empty and the caller is root.
-            let mkdir = Op::MkdirOn { path: path(&[dir]), mode: 0o755, mdt: place.outer };
+            let mkdir = Op::MkdirOn { path: path(&[dir]), mode: 0o755, wish: place.outer };
             let _ = model.apply(&mkdir, &root(), TimeRange::ANY);
             let _ = model.apply(&Op::Chmod { path: path(&[dir]), mode }, &root(), TimeRange::ANY);
         }
@@ -208,26 +218,29 @@ impl GroupRecord {
                 .find(opened)
                 .map_or((Mdts::ALL, true), |event| (event.mdts, event.placed));
         }
-        let places = *self.places.borrow();
+        let places = self.places.borrow();
         let is_dir = |path: &Path| matches!(&path[..], [] | [_]) || path.len() == 2 && path[1] == INNER;
         if self.roams && !op.clone().paths_mut().iter().all(|(_, path)| is_dir(path)) {
-            let all = places.iter().flat_map(|place| [place.outer, place.inner]).map(Mdts::one);
-            let all = all.reduce(Mdts::and).unwrap_or(Mdts::ALL);
+            let all = places.iter().flat_map(|place| [Home::from(&place.outer), Home::from(&place.inner)]);
+            let all = all.map(|home| home.all()).reduce(Mdts::and).unwrap_or(Mdts::ALL);
             return (all, !all.is_several());
         }
         let on = |(role, path): (PathRole, &mut Path)| {
-            let of = |dir: &Bytes| places[usize::from(*dir == OUTER[1])];
+            let of = |dir: &Bytes| &places[usize::from(*dir == OUTER[1])];
             match &path[..] {
                 [dir, last] if last == INNER => match role {
-                    PathRole::ToName => Mdts::one(of(dir).outer).and(Mdts::one(of(dir).inner)),
-                    PathRole::ToObject => Mdts::one(of(dir).inner),
+                    PathRole::ToName => Mdts::one(of(dir).of_name(path)).and(Home::from(&of(dir).inner).all()),
+                    PathRole::ToObject => Home::from(&of(dir).inner).all(),
                 },
-                [dir] | [dir, _] => Mdts::one(of(dir).outer),
-                [dir, ..] => Mdts::one(of(dir).inner),
+                [dir] => Home::from(&of(dir).outer).all(),
+                [dir, ..] => Mdts::one(of(dir).of_name(path)),
                 [] => Mdts::ALL,
             }
         };
-        (op.clone().paths_mut().into_iter().map(on).reduce(Mdts::and).unwrap_or(Mdts::ALL), true)
+        let all = op.clone().paths_mut().into_iter().map(on).reduce(Mdts::and).unwrap_or(Mdts::ALL);
+        // Of a striped directory only its first stripe has attributes of its own.
+        let of_one = matches!(op, Op::Setxattr { name, .. } | Op::Removexattr { name, .. } if !is_list(name));
+        (all, !of_one || !all.is_several())
     }
 
     fn next_serial(&self) -> u32 {
@@ -558,11 +571,8 @@ impl Process {
     /// The old and the new name of an object.
     fn two(&mut self) -> Option<(Path, Path)> {
         let (from, to) = (self.any(), self.any());
-        let places = *self.record.places.borrow();
-        let mdt = |path: &Path| {
-            let Place { outer, inner } = places[usize::from(path[0] == OUTER[1])];
-            if path.len() > 2 { inner } else { outer }
-        };
+        let places = self.record.places.borrow().clone();
+        let mdt = |path: &Path| places[usize::from(path[0] == OUTER[1])].of_name(path);
         (self.record.roams || mdt(&from) == mdt(&to)).then_some((from, to))
     }
 
@@ -613,7 +623,7 @@ impl Process {
 
     /// Whether the next call makes or removes a subdirectory, which lies on another target than its name.
     fn makes_elsewhere(&mut self) -> bool {
-        let is_apart = |place: &Place| place.outer != place.inner;
+        let is_apart = |place: &Place| place.outer != place.inner || place.inner.mdts.len() > 1;
         self.record.places.borrow().iter().any(is_apart) && self.rng.chance(1, 6)
     }
 
@@ -623,8 +633,9 @@ impl Process {
             1 => {
                 let of = self.rng.below(2) as usize;
                 let (path, mode) = (path(&[OUTER[of], INNER]), 0o755);
-                let Place { outer, inner } = self.record.places.borrow()[of];
-                if outer == inner { Op::Mkdir { path, mode } } else { Op::MkdirOn { path, mode, mdt: inner } }
+                let place = self.record.places.borrow()[of].clone();
+                let usual = Home::from(&place.inner) == Home::one(place.of_name(&path));
+                if usual { Op::Mkdir { path, mode } } else { Op::MkdirOn { path, mode, wish: place.inner } }
             }
             2 => Op::Rmdir { path: path(&[OUTER[self.rng.below(2) as usize], INNER]) },
             3 => Op::Rmdir { path: self.any() },

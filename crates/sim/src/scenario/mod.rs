@@ -7,7 +7,7 @@
 //!
 //! [`mod@stories`] has the general stories; every fixed defect leaves one there. [`places`] has stories that reach code which
 //! seeds miss, [`caches`] those about a client's caches. [`configured`] is about the management target, [`objects`] about object
-//! targets, [`mod@metadata`] and [`small`] about metadata targets, [`remote`] about several of them, [`locks`] about locks, [`sessions`] about sessions, recoveries
+//! targets, [`mod@metadata`] and [`small`] about metadata targets, [`remote`] about several of them, [`striped`] about directories on several, [`locks`] about locks, [`sessions`] about sessions, recoveries
 //! and disks, [`peers`] about peers that break the rules of sessions. [`raw`] provides peers that are not clients. [`numbered`]
 //! has cases of Lustre's test suites, in which requests and replies are lost at the sites of [`stdx::faults`], and changes in
 //! flight are counted.
@@ -25,6 +25,7 @@ mod remote;
 mod sessions;
 mod small;
 mod stories;
+mod striped;
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -57,6 +58,7 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
         metadata::STORIES,
         small::STORIES,
         remote::STORIES,
+        striped::STORIES,
         locks::STORIES,
         sessions::STORIES,
         numbered::STORIES,

@@ -1,9 +1,10 @@
 //! Stories about directories on another metadata target than their name.
 
+use client::api::NewDir;
+
 use super::Act::{Arm, Begin, Crash, Do, Join, JoinAny, JoinDead, Mark, Planned, Power, Slow, Wait, Within};
 use super::stories::{mkdir, mknod, path, stat};
 use super::{Act, MDT, Story};
-use crate::kernel::PLACES_DIRECTORIES;
 use crate::model::{Op, Path};
 use crate::world::trap::Strike;
 
@@ -11,7 +12,7 @@ use crate::world::trap::Strike;
 const FAR: usize = 4;
 
 /// Every fault that a change of two metadata targets can meet: coordinator, participant, both, and the messages.
-const ALL: &[Strike] = &[
+pub(super) const ALL: &[Strike] = &[
     Strike::Crash(MDT),
     Strike::Crash(FAR),
     Strike::CrashBoth(MDT, FAR),
@@ -22,7 +23,7 @@ const ALL: &[Strike] = &[
     Strike::LoseAndCrash(FAR),
 ];
 /// The same, and the death of the client that asks for the change.
-const DEADLY: &[Strike] = &[Strike::Die(0), Strike::Crash(MDT), Strike::Crash(FAR)];
+pub(super) const DEADLY: &[Strike] = &[Strike::Die(0), Strike::Crash(MDT), Strike::Crash(FAR)];
 
 /// All stories of this module.
 pub(super) const STORIES: &[Story] = &[
@@ -106,28 +107,28 @@ pub(super) const STORIES: &[Story] = &[
     },
 ];
 
-fn two() -> Act {
+pub(super) fn two() -> Act {
     Planned(|plan| plan.mdts = 2)
 }
 
 fn make(at: &str, mdt: u32) -> Op {
-    Op::MkdirOn { path: path(at), mode: 0o755, mdt: if PLACES_DIRECTORIES { mdt } else { 0 } }
+    Op::MkdirOn { path: path(at), mode: 0o755, wish: NewDir { mdts: vec![mdt], hash: 0 } }
 }
 
-fn rmdir(at: &str) -> Op {
+pub(super) fn rmdir(at: &str) -> Op {
     Op::Rmdir { path: path(at) }
 }
 
-fn unlink(client: usize, at: &str) -> Act {
+pub(super) fn unlink(client: usize, at: &str) -> Act {
     Do(client, Op::Unlink { path: path(at) })
 }
 
 /// Looks at the story's directory.
-fn root(client: usize) -> Act {
+pub(super) fn root(client: usize) -> Act {
     Do(client, Op::Stat { path: Path::new() })
 }
 
-fn list(client: usize, at: &str) -> Act {
+pub(super) fn list(client: usize, at: &str) -> Act {
     Do(client, Op::List { path: path(at), plus: true, bytes: 4096 })
 }
 
@@ -209,7 +210,7 @@ fn remote_of_dead() -> Vec<Act> {
     ]
 }
 
-fn rename(client: usize, from: &str, to: &str) -> Act {
+pub(super) fn rename(client: usize, from: &str, to: &str) -> Act {
     renamed(client, from, to, 0)
 }
 
@@ -217,7 +218,7 @@ fn renamed(client: usize, from: &str, to: &str, flags: u32) -> Act {
     Do(client, Op::Rename { from: path(from), to: path(to), flags })
 }
 
-fn link(client: usize, from: &str, to: &str) -> Act {
+pub(super) fn link(client: usize, from: &str, to: &str) -> Act {
     Do(client, Op::Link { from: path(from), to: path(to) })
 }
 

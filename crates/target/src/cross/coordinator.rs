@@ -248,14 +248,20 @@ impl Coordinator {
         });
     }
 
-    /// At start, from a record: a staged one, so that the attempt is in doubt, or a done one.
+    /// At start, from a record: a staged one, so that the attempt is in doubt, or a done one. Without participants there is
+    /// nobody to wait for.
     pub(crate) fn load(&mut self, attempt: Attempt, members: &[Member], done: bool) {
+        if done && members.is_empty() {
+            self.todos.push_back(Todo::DropDone(attempt));
+            return;
+        }
         let phase = if done {
             Phase::Done { durable: true, applied: BTreeSet::new(), forgotten: BTreeSet::new() }
         } else {
             Phase::InDoubt { votes: BTreeSet::new(), decided: false }
         };
         self.entries.insert(attempt, Entry { members: members.to_vec(), phase });
+        self.commit_if_ready(attempt);
     }
 
     /// A participant is lost for good. It counts as one that had prepared what is in doubt, and that has applied and
@@ -462,6 +468,35 @@ mod tests {
         coordinator.session_ended(P);
         todos(&mut coordinator);
         coordinator
+    }
+
+    /// A change of this target alone: its staged record is all that it takes.
+    #[test]
+    fn without_participants_nobody_is_waited_for() {
+        let mut coordinator = Coordinator::default();
+        coordinator.stage(A, &[]);
+        assert_eq!(todos(&mut coordinator), []);
+        coordinator.staged_durable(A);
+        assert_eq!(todos(&mut coordinator), [Todo::Commit(A)]);
+        coordinator.committed(A);
+        assert_eq!(todos(&mut coordinator), []);
+        coordinator.done_durable(A);
+        assert_eq!(todos(&mut coordinator), [Todo::DropDone(A)]);
+        assert!(coordinator.is_idle());
+        coordinator.stage(A, &[]);
+        coordinator.give_up(A);
+        coordinator.staged_gone(A);
+        assert_eq!(todos(&mut coordinator), [Todo::DropStaged(A), Todo::Ended(A, Why::GivenUp)]);
+        // After a restart.
+        coordinator.load(A, &[], true);
+        assert_eq!(todos(&mut coordinator), [Todo::DropDone(A)]);
+        assert!(coordinator.is_idle());
+        coordinator.load(A, &[], false);
+        assert_eq!(todos(&mut coordinator), [Todo::Commit(A)]);
+        assert!(coordinator.replayed(A), "its client may be first");
+        coordinator.committed(A);
+        coordinator.done_durable(A);
+        assert_eq!(todos(&mut coordinator), [Todo::Commit(A), Todo::DropDone(A)]);
     }
 
     /// All fields of the table: what is done at once, when the report of `P` says prepared, done, or nothing.

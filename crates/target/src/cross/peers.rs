@@ -107,6 +107,9 @@ impl Machine {
                     self.cross.coordinator.refused(mdt, attempt, Why::Busy(mdt));
                 } else if rep.changed {
                     stdx::mark!("cross.changed");
+                    if let Some(staged) = self.cross.staged.get_mut(&attempt) {
+                        staged.changed = true;
+                    }
                     self.cross.coordinator.refused(mdt, attempt, Why::GivenUp);
                 } else if rep.errno != 0 {
                     stdx::mark!("cross.refused");

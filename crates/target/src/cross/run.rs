@@ -40,6 +40,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);
 /// A request that waits so long for another target to say what is there is answered `EINPROGRESS`.
 pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a change is tried again because a participant has found something else than the change takes it to be.
+pub(super) const CHANGED_MAX: u32 = 64;
 /// An attempt that was busy is tried again after this time at the latest.
 pub(super) const BUSY_MAX: Duration = Duration::from_secs(1);
 /// Tells the proof of a cross change from the versions of objects that other replies have in its place.
@@ -65,6 +67,8 @@ pub(super) struct Staged {
     pub(super) objects: Vec<CrossObject>,
     /// Its execution has begun.
     pub(super) commits: bool,
+    /// A participant has found something else than the change takes it to be.
+    pub(super) changed: bool,
 }
 
 /// A prepared part of another target's attempt.
@@ -142,6 +146,8 @@ pub(crate) enum Wanted {
     Change(Vec<CrossPart>),
     /// A session with another metadata target.
     Session(Member),
+    /// The latest configuration.
+    Config,
 }
 
 /// All of a target's cross changes.
@@ -341,6 +347,11 @@ impl Cx<'_> {
         self.wait()
     }
 
+    /// Whether a participant has found something else in an attempt at the change of this request than the change took it to be.
+    pub fn was_changed(&self) -> bool {
+        self.op.changed() > 0
+    }
+
     /// What is on another metadata target, read without holding anything there: a part has to check it. Equal questions of
     /// one request have the same answer until its attempt to make a change has failed.
     pub fn look(&mut self, mdt: u32, question: &CrossLookReq) -> Result<CrossLookRep, Stop> {
@@ -356,6 +367,16 @@ impl Cx<'_> {
         let frame = self.upstream(&target, Opcode::CrossLook, question, Bytes::new())?;
         Errno::from_status(frame.header.status)?;
         Ok(frame.decode().map_err(|_| Errno::EPROTO)?)
+    }
+
+    /// Fetches the configuration once for this operation, which names something that the known one lacks: its client may have a
+    /// newer one. `Ok` afterwards. If the MGS is away, the request is answered `EINPROGRESS` after a while. Not for tasks.
+    pub fn latest_config(&mut self) -> Result<(), Stop> {
+        if self.op.asked_config && !self.m.asks_config() {
+            return Ok(());
+        }
+        self.op.memo().change = Some(Change::Wanted(Wanted::Config));
+        Err(self.wait())
     }
 
     /// Whether a change of this object, or of names in it, with parts on other targets is under way. No lock on it is granted
@@ -471,6 +492,7 @@ impl Machine {
                 losses,
                 objects: Vec::new(),
                 commits: false,
+                changed: false,
             };
             cross.staged.insert(attempt, staged);
         }

@@ -12,8 +12,8 @@ use super::coordinator::{self, Outcome, Why};
 use super::keys::{Taken, Woken};
 use super::participant;
 use super::run::{
-    BUSY_MAX, CHANGES_MAX, Change, LOOK_PATIENCE, PATIENCE, Peer, Prepared, Question, Staged, from_wire, key_of,
-    to_wire, with_losses,
+    BUSY_MAX, CHANGED_MAX, CHANGES_MAX, Change, LOOK_PATIENCE, PATIENCE, Peer, Prepared, Question, Staged, from_wire,
+    key_of, to_wire, with_losses,
 };
 use super::{Age, Attempt, Member};
 use crate::boot::Stage;
@@ -171,8 +171,13 @@ impl<S: Service> Target<S> {
                 self.m.add_timer(at, Timer::Busy(attempt));
                 self.m.park(op);
             }
+            Why::GivenUp if staged.changed && op.changed() >= CHANGED_MAX => {
+                stdx::mark!("cross.changes_for_ever");
+                self.failed(op, Errno::EBUSY);
+            }
             Why::GivenUp => {
                 stdx::mark!("cross.given_up");
+                op.memo().changed += u32::from(staged.changed);
                 self.m.ready.push_back(op.id);
                 self.m.park(op);
             }
@@ -235,6 +240,12 @@ impl<S: Service> Target<S> {
             self.not_now(op);
             return;
         }
+        let bytes = parts.iter().map(Message::encoded_len).sum();
+        if !self.has_room_for_parts(&op, bytes) {
+            stdx::mark!("cross.no_room");
+            self.failed(op, Errno::ENOSPC);
+            return;
+        }
         let Some(mut op) = self.in_session(op, &members) else { return };
         let m = &mut self.m;
         let age = op.memo().age.unwrap_or_else(|| m.cross.age(own));
@@ -273,6 +284,7 @@ impl<S: Service> Target<S> {
             losses: members.iter().map(|mdt| m.cross.losses.heard(*mdt)).collect(),
             objects: Vec::new(),
             commits: false,
+            changed: false,
         };
         m.needs_remote_dir();
         stdx::mark!("cross.staged");
@@ -283,6 +295,21 @@ impl<S: Service> Target<S> {
         m.cross.coordinator.stage(attempt, &members);
         m.park(op);
         m.when_group(group, true, Then::Staged(attempt));
+    }
+
+    /// A request has asked for the latest configuration.
+    pub(crate) fn fetch_config(&mut self, mut op: Op) {
+        op.asked_config = true;
+        self.m.ask_config();
+        if self.m.asks_config() {
+            stdx::mark!("cross.newer_config");
+            self.m.patience(&op);
+            self.wait_for_session(op);
+        } else {
+            // A target without an MGS.
+            self.m.ready.push_back(op.id);
+            self.m.park(op);
+        }
     }
 
     /// The request back, if sessions with all these targets stand. Otherwise it waits for them, or is answered.

@@ -279,6 +279,14 @@ impl Cluster {
         found.iter().map(open).collect()
     }
 
+    /// All records that a target has on its medium.
+    pub fn records(&self, name: &str) -> Vec<(store::Key, store::Value)> {
+        let engine = &self.servers[self.server(name)].host.engine;
+        let found = engine.scan(&store::KeyRange::all(), usize::MAX).unwrap().records;
+        let formats = schema::formats();
+        found.into_iter().map(|(key, sealed)| (key.clone(), formats.open(&key, &sealed).unwrap())).collect()
+    }
+
     /// kill -9 and a power failure: of what was not durable, chance decides what is kept.
     pub fn kill(&mut self, at: usize) {
         let mut rng = self.rng.fork();

@@ -63,12 +63,21 @@ impl Cluster {
         self.raw_session(target, ClientUuid(2 << 64 | self.raws.len() as u128), true)
     }
 
+    /// A session of a client that knows only this much of the protocol.
+    pub fn raw_export_with(&mut self, target: &str, client: ClientUuid, features: u64) -> RawExport {
+        self.raw_session_with(target, client, false, features)
+    }
+
     fn raw_session(&mut self, target: &str, client: ClientUuid, lightweight: bool) -> RawExport {
+        self.raw_session_with(target, client, lightweight, features::SUPPORTED)
+    }
+
+    fn raw_session_with(&mut self, target: &str, client: ClientUuid, lightweight: bool, features: u64) -> RawExport {
         let raw = self.raw(self.server(target));
         let connect = ConnectReq {
             client_uuid: client.to_bytes(),
             target: target.into(),
-            features: features::SUPPORTED,
+            features,
             version: PROTOCOL_VERSION,
             lightweight,
             ..ConnectReq::default()

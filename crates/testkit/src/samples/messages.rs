@@ -99,7 +99,27 @@ fn attr(n: u32) -> Attr {
         layout: Some(layout(n + 15)),
         has_xattrs: true,
         mtime_set_ns: time(16),
+        lmv: Some(Box::new(lmv(n + 17))),
     }
+}
+
+fn lmv(n: u32) -> Lmv {
+    Lmv {
+        hash: DirHash::Crush2 as i32,
+        count: n + 1,
+        version: n + 2,
+        stripes: vec![stripe(n + 3), stripe(n + 4)],
+        master: Some(fid(n + 5)),
+        index: n + 6,
+    }
+}
+
+fn stripe(n: u32) -> Stripe {
+    Stripe { fid: fid(n), mdt: big(u64::from(n)) as u32 }
+}
+
+fn attrs_act() -> AttrsAct {
+    AttrsAct { fid: fid(1), inode: bytes("inode"), atime: true, mtime: true }
 }
 
 fn want(n: u64) -> WantLocks {
@@ -200,7 +220,15 @@ fn named_object(n: u32) -> NamedObject {
 }
 
 fn seen_object() -> SeenObject {
-    SeenObject { mode: 1, uid: 2, gid: 3, access_list: Some(bytes("list")), is_full: true }
+    SeenObject {
+        mode: 1,
+        uid: 2,
+        gid: 3,
+        access_list: Some(bytes("list")),
+        is_full: true,
+        stripes: vec![stripe(4), stripe(5)],
+        master: Some(fid(6)),
+    }
 }
 
 fn name_act() -> NameAct {
@@ -224,6 +252,7 @@ fn links_act() -> LinksAct {
         seen: Some(seen_object()),
         removal: Some(removal()),
         kind: 8,
+        stripes: vec![stripe(9), stripe(10)],
     }
 }
 
@@ -248,6 +277,8 @@ fn create() -> CreateOp {
         rdev: big(8),
         symlink: bytes("target"),
         mdt: Some(big(9) as u32),
+        stripes: vec![stripe(10), stripe(11)],
+        hash: DirHash::Crush as i32,
     }
 }
 
@@ -413,6 +444,7 @@ samples! {
     "CrossAct/Name" = cross_act(name_act());
     "CrossAct/Make" = cross_act(make_act());
     "CrossAct/Links" = cross_act(links_act());
+    "CrossAct/Attrs" = cross_act(attrs_act());
     "CrossAnswer" = cross_answer();
     "NameAct" = name_act();
     "DirName" = dir_name(1);
@@ -420,6 +452,7 @@ samples! {
     "SeenObject" = seen_object();
     "MakeAct" = make_act();
     "LinksAct" = links_act();
+    "AttrsAct" = attrs_act();
     "Removal" = removal();
     "CrossLookReq" =
         CrossLookReq { name: Some(dir_name(1)), object: Some(fid(3)), earlier: 5, errno: 6 };
@@ -453,6 +486,8 @@ samples! {
     "Cred" = cred(1);
     "Attr" = attr(1);
     "Layout" = layout(1);
+    "Lmv" = lmv(1);
+    "Stripe" = stripe(1);
     "WantLocks" = WantLocks { exclusive: true, ..want(1) };
     "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)), confirms_layout: true, name: Some(dir_name(8)) };
     "LookupReq" = LookupReq { parent: fid(1), name: bytes("name"), want: Some(want(4)), cred: Some(cred(7)) };

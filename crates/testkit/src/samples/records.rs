@@ -5,7 +5,7 @@
 use super::{big, negative};
 use core::fmt::Debug;
 use proto::Bytes;
-use proto::msg::{Config, CrossPart, Layout, Param, Pool, SequenceRange, TargetEntry};
+use proto::msg::{Config, CrossPart, DirHash, Layout, Lmv, Param, Pool, SequenceRange, Stripe, TargetEntry};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
@@ -42,6 +42,17 @@ fn layout() -> Layout {
         want_first: -6,
         first_object: 7,
         pool: "pool".into(),
+    }
+}
+
+fn lmv() -> Lmv {
+    Lmv {
+        hash: DirHash::Crush2 as i32,
+        count: 1,
+        version: 2,
+        stripes: vec![Stripe { fid: fid(3), mdt: 7 }, Stripe { fid: fid(4), mdt: 0 }],
+        master: Some(fid(5)),
+        index: 6,
     }
 }
 
@@ -84,6 +95,7 @@ fn inode() -> Inode {
         dir: dir_state(),
         leaving: true,
         next_object: 22,
+        lmv: Some(Box::new(lmv())),
     }
 }
 

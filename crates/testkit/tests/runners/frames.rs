@@ -113,7 +113,7 @@ impl Frames {
                 self.fids.insert(name.to_owned(), fid);
                 let mode = if what == "mkdir" { 0o040_755 } else { 0o100_644 };
                 let parent = Fid::ROOT;
-                Reint::Create(CreateOp { parent, name: named, fid, mode, rdev: 0, symlink: Bytes::new(), mdt: None })
+                Reint::Create(CreateOp { parent, name: named, fid, mode, ..CreateOp::default() })
             }
             "open" => {
                 let fid = self.kit.new_fid(at);

@@ -1,4 +1,4 @@
-//! `lfs mkdir`, `lfs getdirstripe`: the metadata targets of directories.
+//! `lfs getdirstripe`, `lfs rm_entry`: the metadata targets of directories.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -6,71 +6,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use fuse::ioctl::{self, NewDirectory, Verb};
-use rustix::fs::{Mode, StatVfsMountFlags};
+use fuse::ioctl::{self, DirLayout, Verb};
+use proto::Fid;
+use proto::msg::DirHash;
 use serde_json::json;
 
 use super::layout::Form;
-use super::space::{TargetSpace, spaces};
 use super::{ask, explain};
 use crate::output::say;
 
-/// The arguments of `lfs mkdir`.
-#[derive(Args)]
-pub(crate) struct Make {
-    /// Index of the metadata target; -1 is the one with the most free inodes. Without it, that of the directory above
-    #[arg(short = 'i', long = "mdt-index", visible_alias = "index", alias = "mdt", value_name = "INDEX")]
-    #[arg(value_parser = parse_index, allow_negative_numbers = true)]
-    index: Option<Place>,
-    /// Permissions in octal, whatever the umask
-    #[arg(short = 'o', short_alias = 'm', long, value_name = "MODE", value_parser = parse_mode)]
-    mode: Option<u32>,
-    /// Directories to make
-    #[arg(required = true)]
-    paths: Vec<PathBuf>,
-}
-
-/// Where a directory is to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// On the metadata target with this index.
-    On(u32),
-    /// On any.
-    Any,
-}
-
-fn parse_index(text: &str) -> Result<Place, String> {
-    match text.parse() {
-        Ok(index) => Ok(Place::On(index)),
-        Err(_) if text == "-1" => Ok(Place::Any),
-        Err(_) if text.contains(',') => {
-            Err("directories on several metadata targets are not in this version; see limits".to_owned())
-        }
-        Err(_) => Err("expected the index of a metadata target, or -1 for any".to_owned()),
-    }
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
-    mode.ok_or_else(|| "expected permissions in octal, like 750".to_owned())
-}
-
-/// Runs `lfs mkdir`. Returns whether all directories could be made.
-pub(super) fn make(wish: &Make) -> anyhow::Result<bool> {
-    // This is how a program reads its umask. With a mode that is given it stays empty.
-    let umask = rustix::process::umask(Mode::empty());
-    let umask = if wish.mode.is_some() { Mode::empty() } else { umask };
-    rustix::process::umask(umask);
-    let mode = wish.mode.unwrap_or(0o777);
-    let make = |path: &Path| match wish.index {
-        None => rustix::fs::mkdir(path, Mode::from_raw_mode(mode)).map_err(|error| explain(path, &error.into())),
-        Some(place) => make_on(path, place, mode, umask.as_raw_mode()),
-    };
-    Ok(each(&wish.paths, make))
-}
-
 /// Does something with each path, and prints what fails. Returns whether nothing failed.
-fn each(paths: &[PathBuf], act: impl Fn(&Path) -> anyhow::Result<()>) -> bool {
+pub(super) fn each(paths: &[PathBuf], act: impl Fn(&Path) -> anyhow::Result<()>) -> bool {
     let mut fine = true;
     for path in paths {
         if let Err(error) = act(path) {
@@ -100,50 +46,25 @@ fn remove_entry(path: &Path) -> anyhow::Result<()> {
     })
 }
 
-fn directory_above(path: &Path) -> &Path {
+pub(super) fn directory_above(path: &Path) -> &Path {
     match path.parent() {
         Some(above) if !above.as_os_str().is_empty() => above,
         _ => Path::new("."),
     }
 }
 
-fn make_on(path: &Path, place: Place, mode: u32, umask: u32) -> anyhow::Result<()> {
-    // EEXIST, as for `.` and `..`
-    let name = path.file_name().ok_or_else(|| explain(path, &io::Error::from_raw_os_error(17)))?;
-    let above = directory_above(path);
-    let mdt = match place {
-        Place::On(index) => index,
-        Place::Any => emptiest(&spaces(above)?).ok_or_else(|| anyhow!("no metadata target answers; see: lfs mdts"))?,
-    };
-    // A mount that the kernel alone knows to be read-only.
-    let flags = rustix::fs::statvfs(above).with_context(|| format!("'{}'", above.display()))?.f_flag;
-    if flags.contains(StatVfsMountFlags::RDONLY) {
-        return Err(explain(path, &io::Error::from_raw_os_error(30)));
-    }
-    let new = NewDirectory { mdt, mode, umask, name: name.as_bytes().to_vec() };
-    ioctl::ask(above, Verb::MkdirOn, &new.input()).map(drop).map_err(|error| match error.raw_os_error() {
-        // ENODEV
-        Some(19) => anyhow!("'{}': there is no MDT{mdt:04x} in this file system; see: lfs mdts", path.display()),
-        // ENXIO
-        Some(6) => anyhow!("'{}': MDT{mdt:04x} was declared lost; see: lfs mdts", path.display()),
-        // EOPNOTSUPP
-        Some(95) => anyhow!(
-            "'{}': a metadata target is of an older version, in which a directory is on the target of the one above",
-            path.display()
-        ),
-        _ => explain(path, &error),
-    })
+/// Hash functions of striped directories, by their numbers.
+const HASHES: [&str; 5] = ["none", "all_char", "fnv_1a_64", "crush", "crush2"];
+
+/// The name of a hash function.
+fn hash_name(hash: u32) -> String {
+    HASHES.get(hash as usize).map_or_else(|| format!("{hash:#x}"), |name| (*name).to_owned())
 }
 
-/// The index of the metadata target with the most free inodes; of several, that with the most space, then the first.
-fn emptiest(targets: &[TargetSpace]) -> Option<u32> {
-    let figures = |target: &TargetSpace| match target.figures.as_deref() {
-        Ok([_, _, available, _, files_free, ..]) if target.is_mdt() => {
-            Some((*files_free, *available, std::cmp::Reverse(target.index())))
-        }
-        _ => None,
-    };
-    targets.iter().filter_map(figures).max().map(|(.., std::cmp::Reverse(index))| index)
+/// The hash function with a name. `none` is [`DirHash::Unknown`].
+pub(super) fn hash_named(name: &str) -> Option<DirHash> {
+    let number = HASHES.iter().position(|known| *known == name)?;
+    DirHash::try_from(number as i32).ok()
 }
 
 /// The arguments of `lfs getdirstripe`.
@@ -153,6 +74,9 @@ pub(crate) struct Get {
     only: Only,
     #[command(flatten)]
     form: Form,
+    /// Print the default for new directories, of which there is none in this version, instead of the directory's own layout
+    #[arg(short = 'D', long)]
+    default: bool,
     /// Directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -162,13 +86,13 @@ pub(crate) struct Get {
 #[derive(Args)]
 #[group(multiple = false)]
 struct Only {
-    /// Print only the number of stripes; 0: the directory is on one metadata target
-    #[arg(short = 'c', long = "mdt-count", visible_alias = "count")]
+    /// Print only the number of stripes; 0: the directory is not striped
+    #[arg(short = 'c', short_alias = 'T', long = "mdt-count", visible_alias = "count")]
     count: bool,
-    /// Print only the index of the metadata target
+    /// Print only the index of the metadata target, of a striped directory that of the first stripe
     #[arg(short = 'm', short_alias = 'i', long = "mdt-index", visible_alias = "index")]
     index: bool,
-    /// Print only the hash by which names are spread over stripes
+    /// Print only the function that assigns names to stripes
     #[arg(short = 'H', long = "mdt-hash")]
     hash: bool,
 }
@@ -180,76 +104,156 @@ pub(super) fn mdt_of(path: &Path) -> anyhow::Result<u32> {
     index.ok_or_else(|| anyhow!("'{}': the mount gave no index of a metadata target", path.display()))
 }
 
+/// The layout of a directory as it is shown.
+#[derive(PartialEq, Debug)]
+struct Shown {
+    /// Number of stripes; 0: it is not striped.
+    count: u32,
+    /// Index of the metadata target that has the directory itself; -1: any.
+    first: i64,
+    hash: String,
+    stripes: Vec<(u32, Fid)>,
+}
+
+impl Shown {
+    /// What new directories get, as long as nothing else can be set.
+    fn default_layout() -> Shown {
+        Shown { count: 0, first: -1, hash: hash_name(0), stripes: Vec::new() }
+    }
+
+    fn of(layout: Option<DirLayout>, mdt: u32) -> Shown {
+        let first = mdt.into();
+        match layout {
+            None => Shown { first, ..Shown::default_layout() },
+            Some(layout) => Shown { count: layout.count, first, hash: hash_name(layout.hash), stripes: layout.stripes },
+        }
+    }
+
+    /// The single figure that was asked for.
+    fn only(&self, only: &Only) -> Option<String> {
+        match () {
+            () if only.count => Some(self.count.to_string()),
+            () if only.index => Some(self.first.to_string()),
+            () if only.hash => Some(self.hash.clone()),
+            () => None,
+        }
+    }
+
+    fn json(&self, path: &Path) -> serde_json::Value {
+        let stripe = |(mdt, fid): &(u32, Fid)| json!({ "mdt_index": mdt, "fid": fid.to_string() });
+        json!({
+            "path": path.display().to_string(), "stripe_count": self.count, "stripe_offset": self.first,
+            "hash_type": self.hash, "stripes": self.stripes.iter().map(stripe).collect::<Vec<_>>(),
+        })
+    }
+
+    /// In Lustre's form.
+    fn lines(&self, yaml: bool) -> Vec<String> {
+        let Shown { count, first, hash, stripes } = self;
+        let mut lines = Vec::new();
+        if yaml {
+            lines.push(format!("lmv_stripe_count:  {count}"));
+            lines.push(format!("lmv_stripe_offset: {first}"));
+            lines.push(format!("lmv_hash_type:     {hash}"));
+            lines.extend((!stripes.is_empty()).then(|| "lmv_objects:".to_owned()));
+            for (mdt, Fid { seq, oid, ver }) in stripes {
+                lines.push(format!("      - l_mdt_idx: {mdt}"));
+                lines.push(format!("        l_fid:     {seq:#x}:{oid:#x}:{ver:#x}"));
+            }
+        } else {
+            lines.push(format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}"));
+            lines.extend((!stripes.is_empty()).then(|| "mdtidx\t\t FID[seq:oid:ver]".to_owned()));
+            lines.extend(stripes.iter().map(|(mdt, fid)| format!("{mdt:6}\t\t {fid}")));
+        }
+        lines
+    }
+}
+
 /// Runs `lfs getdirstripe`.
 pub(super) fn get(get: &Get) -> anyhow::Result<()> {
+    let many = get.paths.len() > 1;
     for path in &get.paths {
         if !std::fs::metadata(path).with_context(|| format!("'{}'", path.display()))?.is_dir() {
             bail!("'{}' is no directory; see: lfs getstripe", path.display());
         }
-        let index = mdt_of(path)?;
-        let only = match () {
-            () if get.only.count => Some("0".to_owned()),
-            () if get.only.index => Some(index.to_string()),
-            () if get.only.hash => Some("none".to_owned()),
-            () => None,
+        let mdt = mdt_of(path)?;
+        let shown = match () {
+            () if get.default => Shown::default_layout(),
+            // This much is known while the target is away.
+            () if get.only.index => Shown::of(None, mdt),
+            () => Shown::of(ioctl::dir_layout(path).map_err(|error| explain(path, &error))?, mdt),
         };
-        match only {
-            Some(value) if get.paths.len() > 1 => say!("{}: {value}", path.display()),
+        match shown.only(&get.only) {
+            Some(value) if many => say!("{}: {value}", path.display()),
             Some(value) => say!("{value}"),
-            None if get.form.json => say!(
-                "{}",
-                json!({ "path": path.display().to_string(), "stripe_count": 0, "stripe_offset": index, "hash_type": "none" })
-            ),
-            None => print(path, index, get),
+            None if get.form.json => say!("{}", shown.json(path)),
+            None => {
+                if many {
+                    say!("{}", path.display());
+                }
+                shown.lines(get.form.yaml).iter().for_each(|line| say!("{line}"));
+            }
         }
     }
     Ok(())
-}
-
-/// Prints in Lustre's form.
-fn print(path: &Path, index: u32, get: &Get) {
-    if get.paths.len() > 1 {
-        say!("{}", path.display());
-    }
-    if get.form.yaml {
-        say!("lmv_stripe_count:  0\nlmv_stripe_offset: {index}\nlmv_hash_type:     none");
-    } else {
-        say!("lmv_stripe_count: 0 lmv_stripe_offset: {index} lmv_hash_type: none");
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_emptiest_metadata_target_is_chosen() {
-        let target = |name: &str, figures: Result<(u64, u64), i32>| TargetSpace {
-            name: format!("fs-{name}"),
-            figures: figures.map(|(available, files_free)| vec![100, 50, available, 1000, files_free, 7]),
-        };
-        let mut targets = vec![
-            target("MDT0000", Ok((10, 500))),
-            target("MDT0001", Err(107)),
-            target("MDT0002", Ok((20, 600))),
-            target("MDT000a", Ok((20, 600))),
-            target("OST0000", Ok((90, 900))),
-        ];
-        assert_eq!(emptiest(&targets), Some(2));
-        targets[0] = target("MDT0000", Ok((21, 600)));
-        assert_eq!(emptiest(&targets), Some(0));
-        assert_eq!(emptiest(&targets[1..2]), None);
+    fn fid(seq: u64, oid: u32) -> Fid {
+        Fid { seq, oid, ver: 0 }
     }
 
     #[test]
-    fn one_index_is_taken_and_modes_are_octal() {
-        assert_eq!((parse_index("11"), parse_index("-1")), (Ok(Place::On(11)), Ok(Place::Any)));
-        for (bad, why) in [("0,1", "not in this version"), ("-2", "-1 for any"), ("x", "index")] {
-            assert!(parse_index(bad).is_err_and(|error| error.contains(why)), "{bad}");
+    fn a_striped_directory_is_shown_as_in_lustre() {
+        let stripes = vec![(3, fid(0x200000400, 1)), (0, fid(0x240000400, 0x1a))];
+        let shown = Shown::of(Some(DirLayout { hash: 2, version: 1, count: 2, stripes }), 3);
+        assert_eq!(
+            shown.lines(false).join("\n"),
+            "lmv_stripe_count: 2 lmv_stripe_offset: 3 lmv_hash_type: fnv_1a_64\n\
+             mdtidx\t\t FID[seq:oid:ver]\n     \
+             3\t\t [0x200000400:0x1:0x0]\n     \
+             0\t\t [0x240000400:0x1a:0x0]"
+        );
+        assert_eq!(
+            shown.lines(true),
+            [
+                "lmv_stripe_count:  2",
+                "lmv_stripe_offset: 3",
+                "lmv_hash_type:     fnv_1a_64",
+                "lmv_objects:",
+                "      - l_mdt_idx: 3",
+                "        l_fid:     0x200000400:0x1:0x0",
+                "      - l_mdt_idx: 0",
+                "        l_fid:     0x240000400:0x1a:0x0",
+            ]
+        );
+        assert_eq!(
+            shown.json(Path::new("/d")),
+            json!({
+                "path": "/d", "stripe_count": 2, "stripe_offset": 3, "hash_type": "fnv_1a_64", "stripes": [
+                    { "mdt_index": 3, "fid": "[0x200000400:0x1:0x0]" }, { "mdt_index": 0, "fid": "[0x240000400:0x1a:0x0]" },
+                ]
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_not_striped_has_no_stripes_and_no_hash() {
+        let plain = Shown::of(None, 1).lines(false);
+        assert_eq!(plain, ["lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none"]);
+        let default = Shown::default_layout().lines(false);
+        assert_eq!(default, ["lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none"]);
+        assert_eq!(Shown::of(None, 1).json(Path::new("/d"))["stripes"], json!([]));
+    }
+
+    #[test]
+    fn hash_functions_have_names() {
+        for name in HASHES {
+            assert_eq!(hash_name(hash_named(name).unwrap() as u32), name);
         }
-        assert_eq!(parse_mode("1750"), Ok(0o1750));
-        for bad in ["", "8", "u+w", "10000"] {
-            assert!(parse_mode(bad).is_err(), "{bad}");
-        }
+        assert!(hash_named("md5").is_none() && hash_name(7) == "0x7");
     }
 }

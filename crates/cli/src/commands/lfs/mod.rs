@@ -4,6 +4,8 @@ mod directories;
 pub(crate) mod find;
 mod layout;
 mod migrate;
+mod mkdir;
+mod placement;
 mod pools;
 mod space;
 
@@ -70,9 +72,9 @@ pub(crate) enum Command {
     Setstripe(layout::Set),
     /// Print the layout of files, or the one for a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
-    /// Make directories, on a metadata target of your choice; example: lfs mkdir -i 1 /mnt/dir
-    #[command(alias = "setdirstripe")]
-    Mkdir(directories::Make),
+    /// Make directories on metadata targets of your choice, or striped over several; example: lfs mkdir -c 4 /mnt/dir
+    #[command(visible_alias = "setdirstripe")]
+    Mkdir(mkdir::Make),
     /// Remove names that lead to a lost metadata target, and nothing else; example: lfs rm_entry /mnt/dir
     #[command(name = "rm_entry")]
     RmEntry {
@@ -80,7 +82,7 @@ pub(crate) enum Command {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Print the metadata target of directories; example: lfs getdirstripe -m /mnt/dir
+    /// Print the metadata targets of directories; example: lfs getdirstripe /mnt/dir
     Getdirstripe(directories::Get),
     /// List the pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
     #[command(name = "pool_list")]
@@ -129,7 +131,7 @@ const LACKING_OPTIONS: [(&str, &[&str]); 8] = [
     ),
     (
         "getdirstripe",
-        &["-D", "-O", "-T", "-X", "-r", "-v", "--default", "--max-inherit", "--max-inherit-rr", "--obd", "--recursive"],
+        &["-O", "-X", "-r", "-v", "--max-inherit", "--max-inherit-rr", "--obd", "--recursive", "--verbose"],
     ),
     (
         "getstripe",
@@ -167,25 +169,16 @@ const LACKING_OPTIONS: [(&str, &[&str]); 8] = [
     (
         "mkdir",
         &[
-            "-C",
             "-D",
-            "-H",
-            "-T",
             "-X",
-            "-c",
             "-d",
             "-f",
             "-x",
-            "--count",
             "--default",
             "--delete",
             "--foreign",
             "--max-inherit",
             "--max-inherit-rr",
-            "--mdt-count",
-            "--mdt-hash",
-            "--mdt-overcount",
-            "--overstripe-count",
             "--xattr",
         ],
     ),
@@ -320,7 +313,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Setstripe(wish) => layout::set(&wish)?,
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
         Command::Mkdir(wish) => {
-            return Ok(if directories::make(&wish)? { ExitCode::SUCCESS } else { ExitCode::from(1) });
+            return Ok(if mkdir::make(&wish)? { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
         Command::RmEntry { paths } => {
             return Ok(if directories::remove_entries(&paths) { ExitCode::SUCCESS } else { ExitCode::from(1) });

@@ -1,13 +1,14 @@
 //! `lfs df`: the space of each target.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use fuse::ioctl::Verb;
+use fuse::ioctl::{self, Verb};
 use serde_json::{Value, json};
 
-use super::{ask, pools};
+use super::{explain, pools};
 use crate::output::{human, say};
 
 /// The space of a target: total, free and available bytes, objects, free objects, the number of its disk (0: a disk of its
@@ -36,21 +37,40 @@ impl TargetSpace {
 
 /// The targets of the mount that a path is in.
 pub(super) fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
-    let text = ask(path, Verb::TargetSpace, &[])?;
-    let text = String::from_utf8_lossy(&text);
-    Ok(text
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let name = fields.next()?.to_owned();
-            let rest: Vec<&str> = fields.collect();
-            let figures = match rest.as_slice() {
-                ["error", number] => Err(number.parse().unwrap_or(5)),
-                figures => Ok(figures.iter().filter_map(|f| f.parse().ok()).collect()),
-            };
-            Some(TargetSpace { name, figures })
-        })
-        .collect())
+    let lines = |first: &[u8]| ioctl::ask(path, Verb::TargetSpace, first).map(|text| parse(&text));
+    let all = match lines(&[]) {
+        // EOVERFLOW: they do not fit one answer.
+        Err(error) if error.raw_os_error() == Some(75) => in_parts(|first| lines(&first.to_le_bytes())),
+        all => all,
+    };
+    all.map_err(|error| explain(path, &error))
+}
+
+/// The targets from several answers, each from one number on. The answer after the last is empty.
+fn in_parts(ask: impl Fn(u32) -> io::Result<Vec<TargetSpace>>) -> io::Result<Vec<TargetSpace>> {
+    let mut all = Vec::new();
+    loop {
+        let part = ask(all.len() as u32)?;
+        if part.is_empty() {
+            return Ok(all);
+        }
+        all.extend(part);
+    }
+}
+
+fn parse(text: &[u8]) -> Vec<TargetSpace> {
+    let text = String::from_utf8_lossy(text);
+    let target = |line: &str| {
+        let mut fields = line.split(' ');
+        let name = fields.next()?.to_owned();
+        let rest: Vec<&str> = fields.collect();
+        let figures = match rest.as_slice() {
+            ["error", number] => Err(number.parse().unwrap_or(5)),
+            figures => Ok(figures.iter().filter_map(|f| f.parse().ok()).collect()),
+        };
+        Some(TargetSpace { name, figures })
+    };
+    text.lines().filter_map(target).collect()
 }
 
 /// The form of the output of `lfs df`.
@@ -235,6 +255,14 @@ mod tests {
         sum.add_inodes(7, [107, 9, 98]);
         sum.add_inodes(0, [12, 2, 10]);
         assert_eq!(sum.all(), [16 + 98 + 10, 16, 98 + 10]);
+    }
+
+    #[test]
+    fn many_targets_come_in_several_answers() {
+        let all: Vec<String> = (0..10).map(|index| format!("fs-MDT{index:04x} error 5\n")).collect();
+        let part = |first: u32| Ok(parse(all[first as usize..].iter().take(4).cloned().collect::<String>().as_bytes()));
+        let found = in_parts(part).unwrap();
+        assert!(found.len() == 10 && found[9].name == "fs-MDT0009" && found[9].figures == Err(5));
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn next_version(cx: &mut Cx<'_>, dest: Dest) -> Run<u64> {
 fn directory(cx: &mut Cx<'_>, ino: u64) -> Run<Option<LeasedDir>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let (fid, dest) = (node.fid, cx.w.mdt_of(node.fid));
-    if cx.w.by_alias || !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_whole(node) || !is_plain(node) {
+    if cx.w.by_alias || !allowed(cx.w, dest) || !is_quiet(cx, node) || !is_whole(node) || !is_plain(cx.w, node) {
         return Ok(None);
     }
     let Some(lease) = lease(cx.w, dest, fid) else { return Ok(None) };
@@ -73,9 +73,14 @@ fn is_whole(node: &Node) -> bool {
     complete && node.has(bits::UPDATE)
 }
 
-/// Whether it has a name and no access control list.
-fn is_plain(node: &Node) -> bool {
-    node.knows_access() && node.covered_attr().is_some_and(|attr| !attr.has_xattrs)
+/// Whether it has a name and no access control list. All stripes of a directory have the permissions and lists of the master,
+/// and no change of those begins before the locks on all of them are called back.
+fn is_plain(w: &World, node: &Node) -> bool {
+    let knows_access = match node.is_stripe {
+        true => w.nodes.get(node.parent).is_some_and(Node::knows_access),
+        false => node.knows_access(),
+    };
+    knows_access && node.covered_attr().is_some_and(|attr| !attr.has_xattrs && attr.nlink > 0)
 }
 
 /// For a change of attributes of a private object: its target, and the version of the change.
@@ -83,7 +88,7 @@ fn object(cx: &mut Cx<'_>, ino: u64) -> Run<Option<(Dest, u64)>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let dest = cx.w.mdt_of(node.fid);
     let usable = !cx.w.by_alias && allowed(cx.w, dest);
-    if !usable || !is_quiet(cx, node) || !is_plain(node) || !is_private(cx.w, node) {
+    if !usable || !is_quiet(cx, node) || !is_plain(cx.w, node) || !is_private(cx.w, node) {
         return Ok(None);
     }
     let version = next_version(cx, dest)?;
@@ -147,7 +152,8 @@ pub(crate) fn create(
         let epoch = node.validity.update_epoch();
         node.dir_mut().complete_epoch = Some(epoch);
     }
-    let op = CreateOp { parent: above.fid, name: name.clone(), fid, mode, rdev, symlink: target.clone(), mdt: None };
+    let (parent_fid, name_of, symlink) = (above.fid, name.clone(), target.clone());
+    let op = CreateOp { parent: parent_fid, name: name_of, fid, mode, rdev, symlink, ..CreateOp::default() };
     let what = What::Create { ino: fid.ino(), parent, name: name.clone() };
     done(cx, (dest, leased.version), fid.ino(), want, Reint::Create(op), what);
     Ok(Some(fid.ino()))

@@ -576,6 +576,7 @@ fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
     if let Some(dir) = w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
         dir.forget_all();
     }
+    let parent = w.nodes.master(parent);
     w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
 }
 

@@ -11,7 +11,7 @@ use proto::msg::Layout;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 use rustix::io::Errno;
 
-use super::condition::{Attributes, Facts, Trouble, view_of};
+use super::condition::{Attributes, Facts, Stripes, Trouble, view_of};
 use crate::commands::lfs::layout::LayoutView;
 
 /// A name that the walk has found.
@@ -109,6 +109,11 @@ impl Facts for Candidate<'_> {
         let text = answer.map_err(of_layout)?;
         let index = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
         index.ok_or_else(|| Trouble::Failed(io::ErrorKind::InvalidData.into()))
+    }
+
+    fn stripes(&mut self) -> Result<Stripes, Trouble> {
+        let layout = ioctl::dir_layout_head_at(self.at, self.place).map_err(of_layout)?;
+        Ok(layout.map_or(Stripes::default(), |layout| Stripes { count: layout.count, hash: layout.hash }))
     }
 }
 

@@ -89,6 +89,19 @@ pub(super) trait Facts {
     /// # Errors
     /// See [`Trouble`].
     fn mdt(&mut self) -> Result<u32, Trouble>;
+    /// The stripes of a directory.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn stripes(&mut self) -> Result<Stripes, Trouble>;
+}
+
+/// The stripes of a directory; none if it is not striped.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Stripes {
+    pub count: u32,
+    /// The number of the hash function.
+    pub hash: u32,
 }
 
 /// A kind of layout.
@@ -118,6 +131,10 @@ pub(super) enum Test {
     Group(u32),
     Permissions(Permissions),
     Mdt(Vec<u32>),
+    /// The number of stripes of a directory.
+    MdtCount(Range),
+    /// The hash functions of a directory, by their numbers.
+    MdtHash(Vec<u32>),
     Osts(Vec<u32>),
     StripeCount(Range),
     StripeSize(Range),
@@ -141,6 +158,8 @@ impl Test {
         match self {
             Test::Name(_) | Test::DepthAtLeast(_) | Test::Kind(_) => Cost::Entry,
             Test::Mdt(_)
+            | Test::MdtCount(_)
+            | Test::MdtHash(_)
             | Test::Osts(_)
             | Test::StripeCount(_)
             | Test::StripeSize(_)
@@ -166,6 +185,9 @@ impl Test {
             Test::Group(gid) => facts.attributes()?.gid == *gid,
             Test::Permissions(permissions) => permissions.hold(facts.attributes()?.mode),
             Test::Mdt(targets) => targets.contains(&facts.mdt()?),
+            Test::MdtCount(_) | Test::MdtHash(_) if facts.kind()? != FileType::Directory => false,
+            Test::MdtCount(range) => range.holds_size(facts.stripes()?.count.into()),
+            Test::MdtHash(hashes) => hashes.contains(&facts.stripes()?.hash),
             Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) | Test::Pool(_) => {
                 match facts.kind()? {
                     FileType::RegularFile => self.holds_of_file(facts.layout()?),
@@ -252,6 +274,7 @@ mod tests {
         name: &'static str,
         attributes: Attributes,
         layout: LayoutView,
+        stripes: Stripes,
         asked: Option<Cost>,
     }
 
@@ -278,6 +301,10 @@ mod tests {
             self.asked = self.asked.max(Some(Cost::Layout));
             Ok(1)
         }
+        fn stripes(&mut self) -> Result<Stripes, Trouble> {
+            self.asked = self.asked.max(Some(Cost::Layout));
+            Ok(self.stripes)
+        }
     }
 
     const NOW: i64 = 1_000_000;
@@ -296,7 +323,8 @@ mod tests {
             modification: (NOW - 3000, 0),
             birth: None,
         };
-        Known { name: "film.mpg", attributes, layout: view_of(layout, kind), asked: None }
+        let stripes = Stripes { count: 4, hash: 2 };
+        Known { name: "film.mpg", attributes, layout: view_of(layout, kind), stripes, asked: None }
     }
 
     fn file() -> Known {
@@ -371,6 +399,21 @@ mod tests {
         let mut fifo = known(FileType::Fifo, Layout::default());
         let conditions = Conditions::new(vec![Condition { test: Test::Osts(vec![0]), not: false }], NOW);
         assert!(!conditions.hold(&mut fifo).unwrap() && fifo.asked == Some(Cost::Entry));
+    }
+
+    #[test]
+    fn only_directories_have_stripes_and_a_hash() {
+        let directory = || known(FileType::Directory, Layout::default());
+        let count = |text| Test::MdtCount(Range::plain(text).unwrap());
+        check(directory(), count("4"), true);
+        check(directory(), count("+3"), true);
+        check(directory(), count("-4"), false);
+        check(directory(), Test::MdtHash(vec![1, 2]), true);
+        check(directory(), Test::MdtHash(vec![3]), false);
+        check(Known { stripes: Stripes::default(), ..directory() }, count("0"), true);
+        check(Known { stripes: Stripes::default(), ..directory() }, Test::MdtHash(vec![0]), true);
+        check(file(), count("-100"), false);
+        check(file(), Test::MdtHash(vec![0, 1, 2, 3, 4]), false);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::format::Format;
 use super::glob::Glob;
 use super::mode::Permissions;
 use super::number::Range;
+use crate::commands::lfs::directories::hash_named;
 
 const MINUTE: u64 = 60;
 const DAY: u64 = 24 * 3600;
@@ -40,7 +41,7 @@ const fn word(
 }
 
 /// The tests.
-const TESTS: [Word; 30] = [
+const TESTS: [Word; 32] = [
     word("name", &[], Some('n'), "PATTERN", "The name matches a pattern of the shell"),
     word("type", &[], Some('t'), "KIND", "The kind: b, c, d, f, l, p or s"),
     word("size", &[], Some('s'), "[+-]N[bkMGTPE]", "The size; bytes without a unit"),
@@ -67,7 +68,21 @@ const TESTS: [Word; 30] = [
     word("perm", &[], None, "[-/]MODE", "The permissions: exactly these, all of these (-), one of these (/)"),
     word("links", &[], None, "[+-]N", "The number of links"),
     word("mindepth", &[], None, "N", "At least N levels below the paths"),
-    word("mdt", &["mdt-index"], Some('m'), "INDEX,...", "On one of these metadata targets"),
+    word(
+        "mdt",
+        &["mdt-index"],
+        Some('m'),
+        "INDEX,...",
+        "On one of these metadata targets; a striped directory is on its first",
+    ),
+    word("mdt-count", &[], Some('T'), "[+-]N", "Stripes of a directory; 0 if it is not striped"),
+    word(
+        "mdt-hash",
+        &[],
+        Some('H'),
+        "HASH,...",
+        "The hash of a striped directory: all_char, fnv_1a_64, crush or crush2",
+    ),
     word("ost", &["obd"], Some('O'), "OST,...", "Has data on one of these object targets: names or indices"),
     word("stripe-index", &[], Some('i'), "INDEX,...", "As --ost, with indices only"),
     word("stripe-count", &[], Some('c'), "[+-]N", "Stripes of a file, or of a directory's new files"),
@@ -89,7 +104,7 @@ const TESTS: [Word; 30] = [
 const SETTINGS: [&str; 3] = ["maxdepth", "printf", "threads"];
 
 /// Options of Lustre that this version lacks.
-const LACKING: [(&str, Option<char>); 25] = [
+const LACKING: [(&str, Option<char>); 23] = [
     ("attrs", None),
     ("component-count", None),
     ("comp-count", None),
@@ -104,8 +119,6 @@ const LACKING: [(&str, Option<char>); 25] = [
     ("foreign", None),
     ("hash-flag", None),
     ("hash-type", None),
-    ("mdt-count", Some('T')),
-    ("mdt-hash", Some('H')),
     ("mirror-count", Some('N')),
     ("mirror-state", None),
     ("nlink", None),
@@ -290,6 +303,8 @@ fn test(name: &str, value: &OsStr) -> anyhow::Result<Test> {
         "links" => Range::plain(text).map(Test::Links),
         "mindepth" => depth(text).map(Test::DepthAtLeast),
         "mdt" => targets(text, "MDT").map(Test::Mdt),
+        "mdt-count" => Range::plain(text).map(Test::MdtCount),
+        "mdt-hash" => hashes(text).map(Test::MdtHash),
         "ost" => targets(text, "OST").map(Test::Osts),
         "stripe-index" => targets(text, "OST").map(Test::Osts),
         "stripe-count" => Range::plain(text).map(Test::StripeCount),
@@ -320,6 +335,14 @@ fn kind(text: &str) -> anyhow::Result<FileType> {
 
 fn depth(text: &str) -> anyhow::Result<usize> {
     text.parse().map_err(|_| anyhow!("'{text}' is not a number of levels"))
+}
+
+fn hashes(text: &str) -> anyhow::Result<Vec<u32>> {
+    let number = |name: &str| {
+        let hash = hash_named(name).map(|hash| hash as u32);
+        hash.ok_or_else(|| anyhow!("'{name}' is not a hash; there are all_char, fnv_1a_64, crush, crush2 and none"))
+    };
+    text.split(',').map(number).collect()
 }
 
 /// The text is looked up as a name first, because a user may be called 42.
@@ -515,6 +538,11 @@ mod tests {
             (["-O", "demo-OST000a,OST0001_UUID,3,0x10"], Test::Osts(vec![10, 1, 3, 16])),
             (["-i", "2"], Test::Osts(vec![2])),
             (["--mdt", "demo-MDT0000"], Test::Mdt(vec![0])),
+            (["-mdt-index", "1,2"], Test::Mdt(vec![1, 2])),
+            (["--mdt-count", "+1"], Test::MdtCount(Range::plain("+1").unwrap())),
+            (["-T", "-3"], Test::MdtCount(Range::plain("-3").unwrap())),
+            (["-mdt-hash", "fnv_1a_64,crush"], Test::MdtHash(vec![2, 3])),
+            (["-H", "none"], Test::MdtHash(vec![0])),
             (["-c", "-3"], Test::StripeCount(Range::plain("-3").unwrap())),
             (["-S", "4M"], Test::StripeSize(Range::size("4M", 1).unwrap())),
             (["-L", "released"], Test::Pattern(Pattern::Released)),
@@ -534,6 +562,8 @@ mod tests {
             (&["-size", "big", "/"], "'big'"),
             (&["-O", "demo-MDT0001", "/"], "demo-MDT0001"),
             (&["-O", "1,", "/"], "''"),
+            (&["-H", "crush,md5", "/"], "'md5'"),
+            (&["-T", "x", "/"], "'x'"),
             (&["-user", "no such user", "/"], "no such user"),
             (&["-newermt", "yesterday", "/"], "yesterday"),
             (&["-newer", "/no/such/file", "/"], "/no/such/file"),

@@ -1,0 +1,179 @@
+//! Striped directories: their names are distributed over stripes, each a directory of its own on some metadata target. The
+//! kernel knows the first one alone, the master.
+//!
+//! Everything about a name (requests, locks, leases, listings, cached names) is about the stripe that has it, so an
+//! operation first asks for that ([`of_name`]) and works with it as with any directory. What the kernel is told is about the
+//! master ([`crate::cache::node::Nodes::master`]). Mode, owner and access lists are those of the master; link count and
+//! times are merged from all stripes ([`stat`]). The layout of a directory never changes.
+
+use core::time::Duration;
+
+use proto::msg::{Attr, Stripe};
+use proto::{Errno, Fid};
+use rules::mode::{S_IFDIR, S_IFMT};
+use smallvec::SmallVec;
+
+use super::{attributes, config, fetch, walk};
+use crate::api::{Answer, Stat};
+use crate::base::{Dest, Step, WaitKey};
+use crate::cache::node::ROOT;
+use crate::coherence::cx::{Cx, Run, Stop};
+use crate::coherence::fids::fid_of;
+use crate::coherence::metadata_write_back;
+use crate::coherence::request::{Request, withdraw_all};
+use crate::coherence::world::World;
+
+/// Links of a directory without directories in it.
+const LINKS: u32 = 2;
+/// How long a metadata target is waited for after it has gone.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The directory object that has a name, or would have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Its node.
+    pub(crate) ino: u64,
+    /// Its FID.
+    pub(crate) fid: Fid,
+    /// Its metadata target.
+    pub(crate) dest: Dest,
+}
+
+/// See [`Place`]. The layout of the directory is asked for if no attributes of it are cached.
+pub(crate) fn of_name(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Run<Place> {
+    know(cx, dir)?;
+    let ino = cx.w.nodes.stripe(dir, name);
+    if ino != dir {
+        stdx::mark!("name_in_stripe");
+    }
+    place(cx, ino)
+}
+
+fn place(cx: &mut Cx<'_>, ino: u64) -> Run<Place> {
+    let fid = fid_of(ino)?;
+    Ok(Place { ino, fid, dest: config::locate(cx, fid)? })
+}
+
+/// Makes the layout of a directory known.
+pub(crate) fn know(cx: &mut Cx<'_>, dir: u64) -> Run<()> {
+    // The root is not striped.
+    if dir != ROOT && (cx.began(Step::Lmv) || cx.w.nodes.get(dir).is_none_or(|node| node.attr.is_none())) {
+        fetch(cx, Step::Lmv, fid_of(dir)?)?;
+        cx.forget(Step::Lmv);
+    }
+    Ok(())
+}
+
+/// All directory objects of a directory, itself first.
+pub(crate) fn all(cx: &mut Cx<'_>, dir: u64) -> Run<Vec<Place>> {
+    cx.w.nodes.stripes(dir).into_iter().map(|ino| place(cx, ino)).collect()
+}
+
+/// The attributes of a striped directory, from those of its stripes.
+fn merge<'a>(mut of: impl Iterator<Item = &'a Attr>) -> Option<Attr> {
+    let mut merged = of.next()?.clone();
+    for attr in of {
+        merged.nlink = merged.nlink.saturating_add(attr.nlink.saturating_sub(LINKS));
+        // Of a change of names and an mtime that was set at the same time, the change came later: the mtime was set everywhere.
+        let (at, newest) = (attr.data_changed_ns(), merged.data_changed_ns());
+        if at > newest || at == newest && attr.mtime_set_ns == 0 {
+            (merged.mtime_ns, merged.mtime_set_ns) = (attr.mtime_ns, attr.mtime_set_ns);
+        }
+        merged.ctime_ns = merged.ctime_ns.max(attr.ctime_ns);
+        merged.atime_ns = merged.atime_ns.max(attr.atime_ns);
+    }
+    Some(merged)
+}
+
+/// The merged attributes, if those of all stripes are cached and certain. `None` for a directory that is not striped, too.
+pub(crate) fn merged_cached(w: &World, dir: u64) -> Option<Attr> {
+    let lmv = w.nodes.get(dir)?.lmv()?;
+    let attr = |stripe: &Stripe| w.nodes.get(stripe.fid.ino())?.certain_attr();
+    let all: Option<SmallVec<[&Attr; 8]>> = lmv.stripes.iter().map(attr).collect();
+    merge(all?.into_iter())
+}
+
+/// The stat of a striped directory whose own attributes are cached. Those of stripes that are not cached come from their
+/// targets, all at once. A target that has been away for a while is not waited for: every path through the directory would have
+/// to wait, too. Its stripe counts as it was last known then.
+pub(crate) fn stat(cx: &mut Cx<'_>, dir: u64) -> Run<Stat> {
+    let (mut missing, mut is_partial) = (false, false);
+    for (place, number) in all(cx, dir)?.into_iter().zip(0..).skip(1) {
+        let step = Step::Stripe(number);
+        if !cx.began(step) && cx.w.nodes.get(place.ino).is_some_and(|node| node.certain_attr().is_some()) {
+            continue;
+        }
+        if cx.answer(step).is_none()
+            && let Some(since) = cx.w.imports.get(place.dest).and_then(|target| target.import.away_since())
+        {
+            if cx.now() >= since + PATIENCE {
+                is_partial = true;
+                continue;
+            }
+            cx.w.set_timer(since + PATIENCE);
+            let _ = cx.wait(WaitKey::Timer);
+        }
+        match fetch(cx, step, place.fid) {
+            Ok(_) => {}
+            Err(Stop::Wait) => missing = true,
+            Err(stop) => return Err(stop),
+        }
+    }
+    if missing {
+        cx.keep_node(Step::Kept, dir);
+        return Err(Stop::Wait);
+    }
+    if is_partial {
+        stdx::mark!("stripe_is_away");
+        withdraw_all(cx.w, cx.op.id);
+    }
+    stdx::mark!("stripes_merged");
+    let certain = !is_partial && merged_cached(cx.w, dir).is_some();
+    let node = cx.w.nodes.get(dir).ok_or(Errno::ESTALE)?;
+    let stripes = node.lmv().map_or(&[][..], |lmv| &lmv.stripes);
+    let known = stripes.iter().filter_map(|stripe| cx.w.nodes.get(stripe.fid.ino())?.attr.as_ref());
+    let attr = merge(known).ok_or(Errno::ESTALE)?;
+    Ok(Stat { is_partial, ..super::compose(node, &attr, None, certain) })
+}
+
+/// Before a request that changes attributes of a directory: if it is striped, the change has parts on the targets of all
+/// stripes.
+pub(crate) fn before_change(cx: &mut Cx<'_>, dir: u64) -> Run<()> {
+    know(cx, dir)?;
+    if is_striped(cx.w, dir) { metadata_write_back::before_cross_change(cx) } else { Ok(()) }
+}
+
+/// The request changes attributes of a node, and of its stripes.
+pub(crate) fn touched(w: &mut World, request: Request, ino: u64) -> Request {
+    w.nodes.stripes(ino).into_iter().fold(request, |request, ino| request.touching(ino, true))
+}
+
+/// A change of this client has changed all stripes of a directory: what is cached of them may be outdated. Own changes do
+/// not call own locks back.
+pub(crate) fn changed(w: &mut World, dir: u64) {
+    if w.nodes.get(dir).and_then(|node| node.lmv()).is_none() {
+        return;
+    }
+    let moment = w.moment();
+    for ino in w.nodes.stripes(dir) {
+        if let Some(node) = w.nodes.get_mut(ino) {
+            node.validity.doubt(proto::msg::bits::UPDATE | proto::msg::bits::XATTR);
+            node.change_xattrs(moment);
+        }
+    }
+}
+
+/// Whether a node is a striped directory.
+pub(crate) fn is_striped(w: &World, ino: u64) -> bool {
+    w.nodes.get(ino).is_some_and(|node| node.lmv().is_some())
+}
+
+/// `GetDirLayout`.
+pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    walk(cx, ino)?;
+    let attr = attributes(cx, ino, false)?;
+    if attr.mode & S_IFMT != S_IFDIR {
+        return Err(Errno::ENOTDIR.into());
+    }
+    Ok(Answer::DirLayout(attr.lmv.filter(|lmv| !lmv.stripes.is_empty())))
+}

@@ -1,0 +1,368 @@
+//! Directories that are striped over metadata targets: programs see one directory, whichever stripe has a name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use e2e::command::shell;
+use e2e::faults::wait_for;
+use e2e::load::{self, Load};
+use e2e::story::skip;
+use e2e::{Cluster, Story, Which, adamant, command, needs_root};
+
+const STRIPES: u64 = 4;
+const AT_ONCE: Duration = Duration::from_secs(30);
+
+/// The stripe of a name, of four, by Lustre's default hash: FNV-1a.
+fn stripe_of(name: &str) -> u64 {
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) % STRIPES
+}
+
+/// A name for each stripe, in their order.
+fn names(start: &str) -> Vec<String> {
+    let in_stripe = |stripe| (0..).map(|number| format!("{start}{number}")).find(|name| stripe_of(name) == stripe);
+    (0..STRIPES).map(|stripe| in_stripe(stripe).unwrap()).collect()
+}
+
+fn listed(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let all: Vec<String> = entries.collect();
+    let once: BTreeSet<String> = all.iter().cloned().collect();
+    assert_eq!(once.len(), all.len(), "no name is listed twice");
+    once
+}
+
+fn fid(path: &Path) -> String {
+    adamant(["lfs", "path2fid"]).arg(path).ok().trim().to_owned()
+}
+
+/// `lfs getdirstripe` with these options.
+fn getdirstripe(options: &[&str], dir: &Path) -> String {
+    adamant(["lfs", "getdirstripe"]).args(options).arg(dir).ok()
+}
+
+/// Makes a directory striped over MDT0000 to MDT0003, in this order.
+fn striped(dir: &Path) {
+    adamant(["lfs", "mkdir", "-i", "0", "-c", "4"]).arg(dir).ok();
+}
+
+/// Several programs on both mounts make 2000 files.
+fn fill(dirs: [&Path; 2]) {
+    let program = |number: usize| {
+        let line = format!("for i in $(seq 500); do echo {number} > p{number}.$i; done");
+        Command::new("sh").arg("-ec").arg(line).current_dir(dirs[number % 2]).spawn().unwrap()
+    };
+    let programs: Vec<Child> = (0..4).map(program).collect();
+    for mut program in programs {
+        assert!(program.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_striped_directory_is_one_directory_to_programs() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a striped directory is one directory to programs", Duration::from_secs(240));
+    let cluster = Cluster::with_mdts(&story, 4);
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let (dir, there) = (mount.join("wide"), other.join("wide"));
+    assert!(!dir.exists() && !there.exists());
+    striped(&dir);
+
+    let shown = getdirstripe(&[], &there);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[0], "lmv_stripe_count: 4 lmv_stripe_offset: 0 lmv_hash_type: fnv_1a_64", "{shown}");
+    assert_eq!(lines[1], "mdtidx\t\t FID[seq:oid:ver]", "{shown}");
+    let stripes: Vec<(&str, &str)> = lines[2..].iter().map(|line| line.split_once("\t\t ").unwrap()).collect();
+    assert_eq!(stripes.iter().map(|(mdt, _)| *mdt).collect::<Vec<_>>(), ["     0", "     1", "     2", "     3"]);
+    assert_eq!(stripes.iter().map(|(_, fid)| fid).collect::<BTreeSet<_>>().len(), 4, "{shown}");
+    assert_eq!(stripes[0].1, fid(&dir));
+    assert_eq!((getdirstripe(&["-c"], &dir), getdirstripe(&["-m"], &dir)), ("4\n".into(), "0\n".into()));
+    assert_eq!(getdirstripe(&["-H"], &dir), "fnv_1a_64\n");
+
+    fill([&dir, &there]);
+    let all: BTreeSet<String> = (0..4).flat_map(|p| (1..=500).map(move |i| format!("p{p}.{i}"))).collect();
+    for dir in [&dir, &there] {
+        assert_eq!(listed(dir), all);
+        let ls = command("ls").arg(dir).ok();
+        assert!(
+            ls.lines().count() == 2000 && command("find").arg(dir).args(["-type", "f"]).ok().lines().count() == 2000
+        );
+        assert_eq!(adamant(["lfs", "find"]).arg(dir).args(["-type", "f"]).ok().lines().count(), 2000);
+        command("du").arg("-s").arg(dir).ok();
+    }
+    for mdt in 0..STRIPES {
+        let found = adamant(["lfs", "find"]).arg(&dir).args(["-type", "f", "--mdt"]).arg(mdt.to_string()).ok();
+        let expected = all.iter().filter(|name| stripe_of(name) == mdt).count();
+        assert!(found.lines().count() == expected && expected > 300, "{expected} on MDT{mdt:04x}");
+    }
+    for (tests, expected) in [
+        (&["--mdt-count", "4"][..], true),
+        (&["--mdt-count", "+4"], false),
+        (&["--mdt-hash", "all_char,fnv_1a_64"], true),
+        (&["--mdt-hash", "crush"], false),
+        (&["--mdt-index", "0"], true),
+        (&["--mdt-index", "1"], false),
+    ] {
+        let found = adamant(["lfs", "find"]).arg(&dir).args(["-maxdepth", "0"]).args(tests).ok();
+        assert_eq!(!found.is_empty(), expected, "{tests:?}");
+    }
+
+    attributes(&dir, &there);
+    renames(&mount, &dir, &there);
+    access(&dir, &there);
+
+    // What is left in any stripe keeps the directory.
+    adamant(["lfs", "mkdir", "-c", "-1"]).arg(mount.join("all")).ok();
+    assert_eq!(getdirstripe(&["-c"], &mount.join("all")), "4\n");
+    for name in names("last") {
+        fs::write(mount.join("all").join(&name), "").unwrap();
+        let refused = fs::remove_dir(other.join("all")).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::DirectoryNotEmpty, "{name}");
+        fs::remove_file(other.join("all").join(&name)).unwrap();
+    }
+    fs::remove_dir(other.join("all")).unwrap();
+    assert!(!mount.join("all").exists());
+
+    // The working directory of a program is removed.
+    striped(&mount.join("gone"));
+    let gone = mount.join("gone").display().to_string();
+    shell(&format!("cd '{gone}'; rmdir '{gone}'; test -z \"$(ls)\"; ! touch file; ! mkdir dir; test ! -e '{gone}'"))
+        .ok();
+
+    command("rm").arg("-rf").arg(&there).within(Duration::from_secs(60)).run().ok();
+    assert!(!dir.exists() && !there.exists());
+    assert_eq!((listed(&mount), listed(&other)), (BTreeSet::new(), BTreeSet::new()));
+}
+
+/// Link count and times are those of one directory.
+fn attributes(dir: &Path, there: &Path) {
+    for name in names("sub") {
+        let before = fs::metadata(there).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        fs::create_dir(dir.join(&name)).unwrap();
+        for dir in [dir, there] {
+            let now = fs::metadata(dir).unwrap();
+            assert_eq!(now.nlink(), before.nlink() + 1, "{name}");
+            assert!(now.modified().unwrap() > before.modified().unwrap(), "{name}");
+        }
+    }
+    assert_eq!(fs::metadata(there).unwrap().nlink(), 2 + STRIPES);
+    for name in names("sub") {
+        fs::write(there.join(&name).join("file"), "text").unwrap();
+        assert!(fs::remove_dir(there.join(&name)).is_err());
+        fs::remove_dir_all(there.join(&name)).unwrap();
+    }
+    assert_eq!(fs::metadata(dir).unwrap().nlink(), 2);
+}
+
+/// Names move between stripes, and into the directory and out of it; hard links lead to one file.
+fn renames(mount: &Path, dir: &Path, there: &Path) {
+    let (from, to) = (names("from"), names("to"));
+    for (number, name) in from.iter().enumerate() {
+        for new in [&to[number], &to[(number + 1) % 4]] {
+            fs::write(dir.join(name), name).unwrap();
+            let object = fid(&dir.join(name));
+            fs::rename(dir.join(name), dir.join(new)).unwrap();
+            assert!(!there.join(name).exists());
+            assert_eq!((fs::read_to_string(there.join(new)).unwrap(), fid(&there.join(new))), (name.clone(), object));
+        }
+        // Over what has the name; then out, and in again.
+        let [one, two] = [dir.join(&to[number]), there.join(&to[(number + 1) % 4])];
+        fs::write(&one, "one").unwrap();
+        fs::rename(&one, dir.join(two.file_name().unwrap())).unwrap();
+        assert!(fs::read_to_string(&two).unwrap() == "one" && !one.exists());
+        fs::rename(&two, there.parent().unwrap().join("out")).unwrap();
+        assert_eq!(fs::read_to_string(mount.join("out")).unwrap(), "one");
+        fs::rename(mount.join("out"), dir.join(name)).unwrap();
+
+        let links: Vec<PathBuf> = names("link").iter().map(|link| there.join(link)).collect();
+        for link in &links {
+            fs::hard_link(there.join(name), link).unwrap();
+        }
+        assert_eq!(fs::metadata(dir.join(name)).unwrap().nlink(), 1 + STRIPES);
+        fs::write(&links[number], "more").unwrap();
+        assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), "more");
+        links.iter().for_each(|link| fs::remove_file(link).unwrap());
+        assert_eq!(fs::metadata(there.join(name)).unwrap().nlink(), 1);
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    // The directory itself gets another name, and paths lead through it.
+    let layout = getdirstripe(&[], dir);
+    fs::rename(dir, mount.join("renamed")).unwrap();
+    assert_eq!(getdirstripe(&[], &there.with_file_name("renamed")), layout);
+    let object = fid(&mount.join("renamed/p0.1"));
+    assert_eq!(adamant(["lfs", "fid2path"]).arg(mount).arg(object).ok(), "/renamed/p0.1\n");
+    fs::rename(there.with_file_name("renamed"), there).unwrap();
+}
+
+/// Permissions, owners and access lists hold in all stripes.
+fn access(dir: &Path, there: &Path) {
+    let touch = |dir: &Path, name: &String| command("touch").arg(dir.join(name)).by_user(1234, 1234).run();
+    for name in names("denied") {
+        touch(dir, &name).refused_with(&["Permission denied"]);
+    }
+    fs::set_permissions(there, fs::Permissions::from_mode(0o777)).unwrap();
+    for name in names("allowed") {
+        touch(dir, &name).ok();
+    }
+    std::os::unix::fs::chown(dir, Some(1234), Some(4321)).unwrap();
+    fs::set_permissions(there, fs::Permissions::from_mode(0o2770)).unwrap();
+    for name in names("own") {
+        touch(there, &name).ok();
+        assert_eq!(fs::metadata(dir.join(name)).unwrap().gid(), 4321, "the group is that of the directory");
+    }
+    if command("setfacl").arg("--version").run().code != Some(0) {
+        return skip("setfacl is not installed: access lists are not tried");
+    }
+    command("setfacl").args(["-d", "-m", "u:65534:rw"]).arg(dir).ok();
+    for name in names("listed") {
+        fs::write(there.join(&name), "").unwrap();
+        let list = command("getfacl").args(["-p", "-n"]).arg(dir.join(&name)).ok();
+        assert!(list.contains("user:65534:rw-"), "{list}");
+    }
+}
+
+/// What is in the other stripes goes on, and what needs the one that is away waits for it.
+#[test]
+fn one_metadata_target_of_a_striped_directory_is_killed() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("one metadata target of a striped directory is killed", Duration::from_secs(180));
+    let mut cluster = Cluster::with_mdts(&story, 4);
+    let (dir, there) = (cluster.mount(0).join("wide"), cluster.mount(1).join("wide"));
+    striped(&dir);
+    let old = names("old");
+    for name in &old {
+        fs::write(dir.join(name), name).unwrap();
+        assert_eq!(fs::read_to_string(there.join(name)).unwrap(), *name);
+    }
+    command("sync").arg("-f").arg(&dir).run().ok();
+
+    cluster.kill9(Which::Mdt(2));
+    // The kernel lets nobody else into a directory where a program of the same mount waits for a new name.
+    let new = names("new");
+    let mut waits = Command::new("touch").arg(there.join(&new[2])).spawn().unwrap();
+    let start = Instant::now();
+    for stripe in [0, 1, 3] {
+        fs::write(dir.join(&new[stripe]), "new").unwrap();
+        assert_eq!(fs::read_to_string(dir.join(&old[stripe])).unwrap(), old[stripe]);
+        fs::remove_file(dir.join(&old[stripe])).unwrap();
+    }
+    let took = start.elapsed();
+    story.note(&format!("in the other stripes: {took:.1?}"));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(waits.try_wait().unwrap().is_none(), "it waits");
+    cluster.restart(Which::Mdt(2));
+    assert!(waits.wait().unwrap().success());
+    let expected: BTreeSet<String> = new.into_iter().chain([old[2].clone()]).collect();
+    for dir in [&dir, &there] {
+        assert_eq!(listed(dir), expected);
+        assert_eq!(fs::read_to_string(dir.join(&old[2])).unwrap(), old[2]);
+    }
+
+    // Nothing is placed on a target that is away, and the user is told.
+    cluster.kill9(Which::Mdt(3));
+    let without = cluster.mount(0).join("without");
+    wait_for("the mount knows that the target is away", || {
+        adamant(["lfs", "mdts"]).arg(cluster.mount(0)).ok().contains("-MDT0003_UUID INACTIVE")
+    });
+    let outcome = adamant(["lfs", "mkdir", "-i", "1", "-c", "-1"]).arg(&without).run();
+    assert!(
+        outcome.code == Some(0) && outcome.stderr.contains("no stripe on MDT0003, away or full; 3 in all"),
+        "{outcome}"
+    );
+    let stripes = getdirstripe(&["--json"], &without);
+    let stripes: serde_json::Value = serde_json::from_str(&stripes).unwrap();
+    let mdts: Vec<u64> =
+        stripes["stripes"].as_array().unwrap().iter().map(|s| s["mdt_index"].as_u64().unwrap()).collect();
+    assert_eq!(mdts, [1, 2, 0]);
+    cluster.restart(Which::Mdt(3));
+    fs::remove_dir_all(cluster.mount(1).join("wide")).unwrap();
+    fs::remove_dir(&without).unwrap();
+}
+
+/// Every change is made once and as a whole, whichever of the targets that it concerns dies meanwhile.
+#[test]
+fn programs_work_in_striped_directories_while_metadata_targets_die() {
+    if !needs_root() {
+        return;
+    }
+    let story =
+        Story::begin("programs work in striped directories while metadata targets die", Duration::from_secs(240));
+    let mut cluster = Cluster::with_mdts(&story, 4);
+    let load = Load::in_striped(&cluster.mounts(), 2, 11);
+    load.await_progress(500, AT_ONCE);
+    for kill in 0..8 {
+        std::thread::sleep(Duration::from_millis(1200));
+        cluster.kill9(Which::Mdt(kill % 4));
+        cluster.restart(Which::Mdt(kill % 4));
+        load.await_progress(200, AT_ONCE);
+    }
+    let worked = load.stop();
+    story.note(&format!("{} operations, the longest {:.1?}", load::operations(&worked), load::longest(&worked)));
+    for mount in cluster.mounts() {
+        load::verify(&worked, &mount);
+    }
+    for (mount, work) in cluster.mounts().iter().rev().zip(&worked) {
+        assert_eq!(getdirstripe(&["-c"], &mount.join(&work.folder)), "4\n");
+        fs::remove_dir_all(mount.join(&work.folder)).unwrap();
+    }
+    for which in (0..4).map(Which::Mdt) {
+        wait_for("nothing is in doubt", || cluster.get_on(which, "mdt.*.changes_in_doubt").is_empty());
+    }
+}
+
+/// Stripes need no second target: up to five on one, for tests and for what is to be spread later.
+#[test]
+fn a_single_metadata_target_has_several_stripes() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a single metadata target has several stripes", Duration::from_secs(90));
+    let cluster = Cluster::with_mdts(&story, 1);
+    let (mount, other) = (cluster.mount(0), cluster.mount(1));
+    for (options, count, hash) in [
+        (&["-C", "4"][..], "4\n", "fnv_1a_64\n"),
+        (&["-C", "-5", "-H", "crush"], "5\n", "crush\n"),
+        (&["-i", "0", "-C", "2000", "-H", "crush2"], "5\n", "crush2\n"),
+        (&["-C", "2", "-H", "all_char"], "2\n", "all_char\n"),
+        (&["-c", "7"], "0\n", "none\n"),
+        (&["-C", "-1"], "0\n", "none\n"),
+    ] {
+        let dir = mount.join("dir");
+        adamant(["lfs", "mkdir"]).args(options).arg(&dir).ok();
+        let there = other.join("dir");
+        assert_eq!(
+            (getdirstripe(&["-c"], &there), getdirstripe(&["-H"], &there)),
+            (count.into(), hash.into()),
+            "{options:?}"
+        );
+        let files: BTreeSet<String> = (0..50).map(|number| format!("file{number}")).collect();
+        for name in &files {
+            fs::write(dir.join(name), name).unwrap();
+        }
+        assert_eq!(listed(&there), files, "{options:?}");
+        fs::remove_dir_all(&there).unwrap();
+    }
+    adamant(["lfs", "mkdir", "-i", "0,1"]).arg(mount.join("dir")).run().refused_with(&["no MDT0001", "lfs mdts"]);
+
+    // Only administrators may, and only if the metadata target says so.
+    let refused = |uid: u32| {
+        let mkdir = adamant(["lfs", "mkdir", "-C", "2"]).arg(mount.join("dir")).by_user(uid, uid);
+        mkdir.run().refused_with(&["not permitted", "enable_remote_dir_gid", "enable_striped_dir"]);
+    };
+    fs::set_permissions(mount, fs::Permissions::from_mode(0o777)).unwrap();
+    refused(1234);
+    cluster.set_on(Which::Mdt(0), "mdt.*.enable_striped_dir", "0").ok();
+    refused(0);
+    cluster.set_on(Which::Mdt(0), "mdt.*.enable_striped_dir", "1").ok();
+    adamant(["lfs", "setdirstripe", "-C", "2", "-o", "2750"]).arg(mount.join("dir")).ok();
+    assert_eq!(fs::metadata(other.join("dir")).unwrap().mode() & 0o7777, 0o2750);
+}

@@ -482,9 +482,13 @@ fn a_directory_keeps_its_parent_from_stripe_to_stripe() {
     let body = Fid2pathReq { fid: child, cred: Some(cred(0)) };
     let paths: Fid2pathRep = a.ask(&mut c, 0, Opcode::MdsFid2path, &body).unwrap().decode().unwrap();
     assert_eq!(paths.paths[0], format!("d/{near}").as_bytes());
-    // To another parent over several targets: not yet. Below itself: never.
-    let refused = a.rename(&mut c, 1, (dir.at(2).1, &near), (Fid::ROOT, "x"), 0).map(drop);
-    assert_eq!(refused, Err(Errno::EXDEV));
+    // To another parent over several targets, and back to a stripe.
+    a.rename(&mut c, 1, (dir.at(2).1, &near), (Fid::ROOT, "x"), 0).unwrap();
+    assert_eq!(links(&mut a, &mut c), [2, 2, 2]);
+    a.rename(&mut c, 0, (Fid::ROOT, "x"), (dir.at(2).1, &near), 0).unwrap();
+    assert_eq!(links(&mut a, &mut c), [2, 2, 3]);
+    let up = a.lookup(&mut c, (0, child), "..").unwrap().attr.unwrap().fid;
+    assert_eq!(up, dir.fid());
     let refused = a.rename(&mut c, 0, (Fid::ROOT, "d"), (child, "y"), 0).map(drop);
     assert_eq!(refused, Err(Errno::EINVAL));
     // Files go anywhere, also where all is on one target.

@@ -33,7 +33,7 @@ fn directories_are_made_used_and_removed_on_other_metadata_targets() {
     let fid = adamant(["lfs", "path2fid"]).arg(deep.join("file")).ok();
     assert_eq!(adamant(["lfs", "fid2path"]).arg(&other).arg(fid.trim()).ok(), "/far/a/b/c/file\n");
     assert_eq!(adamant(["lfs", "find"]).arg(&mount).args(["--mdt", "1"]).ok().lines().count(), 5);
-    // A file stays where it is when it gets another name; of directories mv(1) makes copies.
+    // An object stays where it is when it gets another name.
     fs::rename(deep.join("file"), mount.join("file")).unwrap();
     assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "text");
     assert_eq!(adamant(["lfs", "getstripe", "-m"]).arg(other.join("file")).ok(), "1\n");
@@ -52,8 +52,13 @@ fn directories_are_made_used_and_removed_on_other_metadata_targets() {
     let length = std::os::unix::fs::FileExt::read_at(&open, &mut text, 0).unwrap();
     assert_eq!(&text[..length], b"more text", "it is open, and has no name");
     drop(open);
-    assert!(fs::rename(&deep, mount.join("c")).is_err());
-    e2e::command("mv").arg(&deep).arg(mount.join("c")).run().ok();
+    let fid = adamant(["lfs", "path2fid"]).arg(&deep).ok();
+    fs::rename(&deep, mount.join("c")).unwrap();
+    assert_eq!(adamant(["lfs", "path2fid"]).arg(other.join("c")).ok(), fid);
+    assert!(fs::rename(&far, mount.join("c/far")).is_ok() && !other.join("far").exists());
+    let ring = fs::rename(other.join("c"), other.join("c/far/a/c")).map_err(|error| error.raw_os_error());
+    assert_eq!(ring, Err(Some(22)), "EINVAL");
+    fs::rename(mount.join("c/far"), &far).unwrap();
     fs::rename(&far, mount.join("further")).unwrap();
     fs::rename(other.join("further"), other.join("far")).unwrap();
     assert!(fs::remove_dir(&far).is_err());
@@ -82,7 +87,8 @@ fn directories_are_made_used_and_removed_on_other_metadata_targets() {
     assert!(!other.join("far").exists());
 }
 
-/// Files go back and forth between two metadata targets, over earlier versions of themselves, while either target is killed.
+/// Files go back and forth between two metadata targets, over earlier versions of themselves, and directories with them, while
+/// either target is killed.
 #[test]
 fn files_are_renamed_between_metadata_targets_that_die() {
     const FILES: usize = 8;
@@ -94,6 +100,10 @@ fn files_are_renamed_between_metadata_targets_that_die() {
     let (near, far) = (cluster.mount(0).join("near"), cluster.mount(0).join("far"));
     fs::create_dir(&near).unwrap();
     adamant(["lfs", "mkdir", "-i", "1"]).arg(&far).ok();
+    for mount in 0..2 {
+        fs::create_dir(near.join(format!("n{mount}"))).unwrap();
+        adamant(["lfs", "mkdir", "-i", "1"]).arg(near.join(format!("x{mount}"))).ok();
+    }
     let ends = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let workers: Vec<_> = (0..2)
         .map(|mount| {
@@ -118,6 +128,16 @@ fn files_are_renamed_between_metadata_targets_that_die() {
                         assert_eq!(fs::read_to_string(to.join(&name)).unwrap(), text);
                         fs::rename(to.join(&name), near.join(&name)).unwrap();
                     }
+                    // Two directories, one on each target, in each other and in those of both targets.
+                    let (one, other) = (format!("n{mount}"), format!("x{mount}"));
+                    for (above, below) in [(&one, &other), (&other, &one)] {
+                        fs::rename(near.join(below), near.join(above).join(below)).unwrap();
+                        fs::rename(near.join(above), far.join(above)).unwrap();
+                        assert!(fs::rename(far.join(above), far.join(above).join(below).join("ring")).is_err());
+                        fs::rename(far.join(above).join(below), near.join(below)).unwrap();
+                        fs::rename(far.join(above), near.join(above)).unwrap();
+                        assert_eq!(fs::read_dir(near.join(above)).unwrap().count(), 0);
+                    }
                 }
                 round
             })
@@ -136,7 +156,7 @@ fn files_are_renamed_between_metadata_targets_that_die() {
     assert!(rounds.iter().all(|rounds| *rounds > 3), "{rounds:?}");
     for mount in 0..2 {
         let list = |dir: &str| fs::read_dir(cluster.mount(mount).join(dir)).unwrap().count();
-        assert_eq!((list("near"), list("far")), (2 * FILES, 0));
+        assert_eq!((list("near"), list("far")), (2 * FILES + 4, 0));
         for (by, last) in rounds.iter().enumerate() {
             for file in 0..FILES {
                 let name = format!("f{by}-{file}");

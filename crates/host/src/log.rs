@@ -172,9 +172,21 @@ pub fn set(name: &str, value: &str) -> Option<Response> {
 mod tests {
     use super::*;
 
-    /// A single test, because the process has only one log.
+    /// The variable that is set in the process that the test starts.
+    const OWN: &str = "ADAMANT_TEST_LOG";
+
+    /// A single test in a process of its own, because a process has only one log, in which other tests would log, too.
     #[test]
     fn the_log_can_be_changed_while_the_process_runs() {
+        if std::env::var_os(OWN).is_none() {
+            let test = "log::tests::the_log_can_be_changed_while_the_process_runs";
+            let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = own.args(["--exact", test, "--nocapture"]).env(OWN, "1").output().unwrap();
+            let text = |of: &[u8]| String::from_utf8_lossy(of).into_owned();
+            assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+            assert!(text(&output.stdout).contains("1 passed"), "the test has another name");
+            return;
+        }
         assert!(get("log_level").is_none(), "there is none yet");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server.log");

@@ -89,6 +89,8 @@ pub struct Mdt {
     space_grants: Grants,
     /// The engine's space that `space_grants` was last computed from.
     space: Option<store::Space>,
+    /// How many directories have got another parent since the start.
+    moved_directories: u64,
     /// The metadata targets of FID sequences.
     fldb: Vec<SequenceRange>,
     /// The sequences that no client has yet.
@@ -127,6 +129,7 @@ impl Mdt {
             credits: Credits::default(),
             space_grants: Grants::default(),
             space: None,
+            moved_directories: 0,
             fldb: Vec::new(),
             sequences: Vec::new(),
             watching: false,

@@ -24,6 +24,10 @@ pub struct Settings {
     pub enable_striped_dir: bool,
     /// The group that may make either of them besides administrators; 0: none, -1: everybody.
     pub enable_remote_dir_gid: i64,
+    /// Objects are renamed to directories on other targets.
+    pub enable_remote_rename: bool,
+    /// Lustre's `enable_parallel_rename_dir`, `_file` and `_crossdir`: nothing depends on them.
+    pub parallel_renames: [bool; 3],
 }
 
 impl Default for Settings {
@@ -34,6 +38,8 @@ impl Default for Settings {
             enable_remote_dir: true,
             enable_striped_dir: true,
             enable_remote_dir_gid: 0,
+            enable_remote_rename: true,
+            parallel_renames: [true; 3],
         }
     }
 }
@@ -48,6 +54,19 @@ enum Key<'a> {
     Pool(OfPool, &'a [u32]),
     Osp(OfOsp, &'a Ost),
     OspSpace(OfOspSpace, &'a StatfsRep),
+}
+
+/// A setting that is on or off.
+macro_rules! switch {
+    ($($place:tt)+) => {
+        Bound::Number(
+            |mdt| u8::from(mdt.settings.$($place)+).to_string(),
+            |mdt, on| {
+                mdt.settings.$($place)+ = on == 1;
+                Ok(())
+            },
+        )
+    };
 }
 
 const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
@@ -67,13 +86,7 @@ const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
                 Ok(())
             },
         ),
-        OfMdt::EnableRemoteDir => Bound::Number(
-            |mdt| u8::from(mdt.settings.enable_remote_dir).to_string(),
-            |mdt, on| {
-                mdt.settings.enable_remote_dir = on == 1;
-                Ok(())
-            },
-        ),
+        OfMdt::EnableRemoteDir => switch!(enable_remote_dir),
         OfMdt::EnableRemoteDirGid => Bound::Text(
             |mdt| mdt.settings.enable_remote_dir_gid.to_string(),
             |mdt, text| {
@@ -81,13 +94,11 @@ const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
                 Ok(())
             },
         ),
-        OfMdt::EnableStripedDir => Bound::Number(
-            |mdt| u8::from(mdt.settings.enable_striped_dir).to_string(),
-            |mdt, on| {
-                mdt.settings.enable_striped_dir = on == 1;
-                Ok(())
-            },
-        ),
+        OfMdt::EnableStripedDir => switch!(enable_striped_dir),
+        OfMdt::EnableRemoteRename => switch!(enable_remote_rename),
+        OfMdt::EnableParallelRenameDir => switch!(parallel_renames[0]),
+        OfMdt::EnableParallelRenameFile => switch!(parallel_renames[1]),
+        OfMdt::EnableParallelRenameCrossdir => switch!(parallel_renames[2]),
         OfMdt::DestroysInFlight => Bound::Get(|mdt| mdt.destroys.in_flight().to_string()),
     }
 }

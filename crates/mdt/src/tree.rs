@@ -74,6 +74,28 @@ pub fn node(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     find(cx, fid)?.ok_or(Stop::Errno(Errno::ESTALE))
 }
 
+/// Most directories above each other of which a way up is followed.
+const WAY_MAX: usize = 1 << 16;
+
+/// The parents of a directory and of those above it, up to the root or to the first directory that is not on this target. Waits
+/// for changes of these parents that are under way. Empty: the directory itself is not here.
+///
+/// Errors: `EIO` if there is no end, so that directories lie in each other.
+pub fn way_up(cx: &mut Cx<'_>, dir: Fid) -> Result<Vec<Fid>, Stop> {
+    let (mut way, mut at) = (Vec::new(), dir);
+    while at != Fid::ROOT {
+        cx.reads(cross::parent_key(at))?;
+        let Some(node) = find(cx, at)?.filter(|node| node.inode.is_dir()) else { break };
+        at = node.inode.parent();
+        way.push(at);
+        if way.len() > WAY_MAX {
+            cx.log(target::LogLevel::Error, format!("directory {dir} has no way up to the root: run lfsck"));
+            return Err(Errno::EIO.into());
+        }
+    }
+    Ok(way)
+}
+
 /// Calls back the lease of another client on a directory. The holder may have changed the directory in its own memory, so
 /// this comes before the target uses the directory's names or attributes.
 pub fn unleased(cx: &mut Cx<'_>, dir: Fid) -> Result<(), Stop> {

@@ -25,7 +25,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
 
-use crate::model::{Crossing, Expected, Id, Mdts, Model, Op, Returned, TimeRange, differs, is_list};
+use crate::model::{Expected, Id, Mdts, Model, Op, Returned, TimeRange, differs, is_list};
 
 pub(crate) use lost::{Death, Excuses};
 
@@ -459,7 +459,6 @@ fn take_step(state: &mut State, process: usize, event: &Event, excuses: &Excuses
             Errno::EACCES if [from, to].iter().any(|path| model.may_search(cred, path).is_err()) => true,
             Errno::ENOENT => !there(from) || nowhere() || (flags & 2 != 0 && !there(to)),
             Errno::EEXIST => flags & 1 != 0 && there(to),
-            Errno::EXDEV => model.crossing(&event.op) != Crossing::No,
             other => model.clone().apply(&event.op, cred, when) == Err(*other),
         };
         return if so {

@@ -228,6 +228,16 @@ fn may_lead_away(w: &World, parent: u64, name: &Bytes, dest: Dest) -> bool {
     }
 }
 
+/// Whether a rename may give directories other parents: the way up from there may lead over other metadata targets.
+fn may_change_parents(w: &World, [from, to]: [(u64, &Bytes); 2], exchange: bool) -> bool {
+    let may_be_dir = |(parent, name): (u64, &Bytes)| match w.nodes.known_name(parent, name) {
+        KnownName::Nothing => false,
+        KnownName::Child(fid) => w.nodes.get(fid.ino()).is_none_or(|node| node.attr.is_none() || node.is_dir()),
+        KnownName::Unknown => true,
+    };
+    w.nodes.master(from.0) != w.nodes.master(to.0) && (may_be_dir(from) || exchange && may_be_dir(to))
+}
+
 /// Whether what a name leads to may be a striped directory.
 fn may_be_striped(w: &World, parent: u64, name: &Bytes) -> bool {
     match w.nodes.known_name(parent, name) {
@@ -435,6 +445,7 @@ fn move_name(cx: &mut Cx<'_>, parent: u64, name: &Bytes, new_parent: u64, new_na
         || may_be_striped(cx.w, new_parent, new_name)
         || may_lead_away(cx.w, parent, name, dest)
         || may_lead_away(cx.w, new_parent, new_name, dest)
+        || may_change_parents(cx.w, [(parent, name), (new_parent, new_name)], flags & RENAME_EXCHANGE != 0)
     {
         metadata_write_back::before_cross_change(cx)?;
         if !other_mdts(cx.w, dest).is_empty() {

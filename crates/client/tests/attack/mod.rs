@@ -418,7 +418,7 @@ impl Values<'_> {
             stripes: if v.rng.chance(1, 4) { v.stripes() } else { Vec::new() },
             master: v.opt(Self::fid),
         };
-        let act = match self.rng.below(5) {
+        let act = match self.rng.below(6) {
             0 => Some(
                 NameAct { name: name(self), before: self.opt(object), after: self.opt(object), seen: self.opt(seen) }
                     .into(),
@@ -441,6 +441,7 @@ impl Values<'_> {
                 }
                 .into(),
             ),
+            4 => Some(ParentAct { fid: self.fid(), parent: self.fid() }.into()),
             3 => Some(AttrsAct { fid: self.fid(), inode: self.name(), atime: self.bool(), mtime: self.bool() }.into()),
             _ => None,
         };
@@ -547,6 +548,7 @@ impl Values<'_> {
                 object: self.opt(Self::fid),
                 earlier: self.u(),
                 errno: 0,
+                way: self.opt(Self::fid),
             }
             .encode_to_vec(),
             Opcode::CrossFree => CrossFree { attempt: self.attempt() }.encode_to_vec(),

@@ -29,6 +29,8 @@ enum Effect {
     Taken(EntryKey),
     Freed(EntryKey, bool),
     Made(u64),
+    /// A directory has got another parent.
+    Moved,
     Lost(Box<Node>, Gone),
 }
 
@@ -52,6 +54,7 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<C
             Act::Name(act) => done.set_name(mdt, cx, act, step.now_ns)?,
             Act::Links(act) => done.set_links(mdt, cx, act, step.now_ns)?,
             Act::Attrs(act) => done.set_attrs(cx, act, step.now_ns)?,
+            Act::Parent(_) => {}
         }
     }
     for effect in &done.effects {
@@ -59,6 +62,7 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<C
             Effect::Taken(key) => mdt.entry_taken(*key),
             Effect::Freed(key, tombstone) => mdt.entry_freed(*key, *tombstone),
             Effect::Made(ino) => mdt.known.learn(*ino, []),
+            Effect::Moved => mdt.moved_directories += 1,
             Effect::Lost(node, gone) => mdt.link_dropped(cx, node, *gone),
         }
     }
@@ -169,6 +173,7 @@ impl Applied {
             node.inode.nlink += u32::from(act.lost.is_none());
             node.inode.changed(now_ns);
             node.put(cx);
+            self.effects.extend(super::gets_another_parent(act).then_some(Effect::Moved));
         } else {
             let gone = drop_link(mdt, cx, &mut node, now_ns)?;
             destroyed = gone != Gone::No;

@@ -2,8 +2,8 @@
 
 use proto::connect::LINK_MAX;
 use proto::msg::{
-    Act, AttrsAct, CrossObject, CrossPart, DirName, LinksAct, LockMode, MakeAct, NameAct, Policy, Removal, Resource,
-    SeenObject, bits,
+    Act, AttrsAct, CrossObject, CrossPart, DirName, LinksAct, LockMode, MakeAct, NameAct, ParentAct, Policy, Removal,
+    Resource, SeenObject, bits,
 };
 use proto::{ClientUuid, Errno, Fid};
 use rules::mode::S_IFMT;
@@ -24,6 +24,9 @@ pub fn prepare(mdt: &Mdt, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Vote, Sto
         let checked = match step.act.as_ref().ok_or(Errno::EPROTO)? {
             Act::Make(act) => check_make(cx, act).map(|()| true)?,
             Act::Name(act) => check_name(mdt, cx, act, &mut wanted)?,
+            Act::Parent(ParentAct { fid, parent }) => {
+                tree::find(cx, *fid)?.is_some_and(|dir| dir.inode.is_dir() && dir.inode.parent() == *parent)
+            }
             Act::Attrs(act) => {
                 check_attrs(cx, act)?;
                 wanted.push((act.fid, stripes::ATTR_BITS));

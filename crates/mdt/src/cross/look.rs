@@ -139,7 +139,17 @@ impl Looks {
         name: Option<DirName>,
         object: Option<Fid>,
     ) -> Result<CrossLookRep, Stop> {
-        let question = CrossLookReq { name, object, earlier: self.earlier, errno: self.errno };
+        self.ask(cx, mdt, CrossLookReq { name, object, ..CrossLookReq::default() })
+    }
+
+    /// Reads the way up from a directory: the parents, as far as the target has the directories.
+    pub fn way(&mut self, cx: &mut Cx<'_>, mdt: u32, dir: Fid) -> Result<Vec<Fid>, Stop> {
+        let way = self.ask(cx, mdt, CrossLookReq { way: Some(dir), ..CrossLookReq::default() })?.way;
+        if way.is_empty() { Err(Errno::EPROTO.into()) } else { Ok(way) }
+    }
+
+    fn ask(&mut self, cx: &mut Cx<'_>, mdt: u32, question: CrossLookReq) -> Result<CrossLookRep, Stop> {
+        let question = CrossLookReq { earlier: self.earlier, errno: self.errno, ..question };
         let answer = match cx.look(mdt, &question) {
             Ok(rep) => Ok(rep),
             Err(Stop::Errno(errno)) => Err(errno),
@@ -206,6 +216,13 @@ pub fn look(mdt: &Mdt, cx: &mut Cx<'_>, question: &CrossLookReq) -> Result<Reply
                 rep.object = Some(seen(&tree::losing_name(cx, &entry)?.inode));
             }
         }
+    }
+    if let Some(fid) = question.way {
+        rep.way = tree::way_up(cx, fid)?;
+        if rep.way.is_empty() {
+            return Err(Errno::ESTALE.into());
+        }
+        (rep.moves, rep.start) = (mdt.moved_directories, cx.instance());
     }
     if let Some(fid) = question.object {
         let node = tree::node(cx, fid)?;

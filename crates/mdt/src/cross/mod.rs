@@ -40,6 +40,12 @@ pub fn object_key(fid: Fid) -> HeldKey {
     HeldKey { fid, sub: 1 }
 }
 
+/// The key of the parent of a directory. A directory that gets another parent holds it alone; the way up from its new parent
+/// is held by sharers, so that no two renames make a loop.
+pub fn parent_key(dir: Fid) -> HeldKey {
+    HeldKey { fid: dir, sub: 0 }
+}
+
 /// The key of a name in a directory, whether or not it has an entry.
 pub fn name_key(dir: Fid, name: &[u8]) -> HeldKey {
     HeldKey { fid: dir, sub: ShareKey::name(dir, name).0 | 2 }
@@ -53,7 +59,11 @@ pub fn keys(part: &CrossPart) -> Vec<(HeldKey, Hold)> {
             vec![(object_key(*parent), Hold::Shared), (name_key(*parent, name), Hold::Exclusive)]
         }
         Some(Act::Make(act)) => vec![(object_key(act.fid), Hold::Exclusive)],
-        Some(Act::Links(act)) => vec![(object_key(act.fid), Hold::Exclusive)],
+        Some(Act::Links(act)) => {
+            let moves = gets_another_parent(act).then_some((parent_key(act.fid), Hold::Exclusive));
+            moves.into_iter().chain([(object_key(act.fid), Hold::Exclusive)]).collect()
+        }
+        Some(Act::Parent(act)) => vec![(parent_key(act.fid), Hold::Shared)],
         Some(Act::Attrs(act)) => vec![(object_key(act.fid), Hold::Exclusive)],
         None => Vec::new(),
     };
@@ -135,6 +145,12 @@ pub fn mkdir(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &CreateOp) -> 
     // After the object of its entry, which has its place then.
     parts.add(own, NameAct { name, before: None, after, seen: None });
     parts.make(cx)
+}
+
+/// Whether a directory gets another parent.
+pub fn gets_another_parent(act: &LinksAct) -> bool {
+    let parent = |name: &Option<DirName>| name.as_ref().map(|name| name.parent);
+    act.kind == S_IFDIR && act.lost.is_some() && act.gained.is_some() && parent(&act.lost) != parent(&act.gained)
 }
 
 /// An answer without attributes.

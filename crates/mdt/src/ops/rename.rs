@@ -10,15 +10,17 @@ use crate::tree::{self, Node, Place};
 use crate::{Mdt, cross, grants};
 use bytes::Bytes;
 use proto::msg::{
-    CrossAnswer, CrossOperation, DirName, LinksAct, MakeAct, NameAct, NamedObject, ObjectRep, RenameOp, SeenObject,
-    Stripe, bits,
+    CrossAnswer, CrossOperation, DirName, LinksAct, MakeAct, NameAct, NamedObject, ObjectRep, ParentAct, RenameOp,
+    SeenObject, Stripe, bits,
 };
 use proto::{Errno, Fid, Operation};
 use rules::access::EXECUTE;
+use rules::mode::S_IFMT;
 use rules::names::{self, Links};
 use schema::entry::CHAIN_MAX;
 use schema::{Entry, Inode, LinkEa, Record};
-use target::{Cx, Reply, Stop};
+use std::collections::BTreeSet;
+use target::{Cx, Reply, ShareKey, Stop};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
@@ -56,6 +58,8 @@ struct Found {
     other: Option<(NamedObject, End)>,
     /// Its stripes besides itself, if it is a striped directory that is replaced.
     stripes: Vec<End>,
+    /// See [`keeps_the_tree`].
+    above: Vec<Above>,
 }
 
 impl Found {
@@ -75,7 +79,8 @@ impl Found {
                 moved: (_, End::Here(moved)),
                 other: other @ (None | Some((_, End::Here(_)))),
                 stripes,
-            } if stripes.is_empty() => {
+                above,
+            } if stripes.is_empty() && above.is_empty() => {
                 let node = |end| match end {
                     End::Here(node) => Some(node),
                     End::There { .. } => None,
@@ -104,6 +109,14 @@ struct Resolved {
     other: Option<Node>,
     /// The object that gets the source name.
     whiteout: Option<Node>,
+}
+
+impl Resolved {
+    /// Whether directories get another parent.
+    fn gets_another_parent(&self) -> bool {
+        let moves_dirs = self.moved.inode.is_dir() || self.other.as_ref().is_some_and(|other| other.inode.is_dir());
+        moves_dirs && self.dirs.source.inode.master() != self.dirs.target().inode.master()
+    }
 }
 
 /// Executes a rename.
@@ -170,6 +183,12 @@ fn move_here(
 
     subjects::note(cx, &subjects::renamed(op))?;
     subjects::note(cx, &[Subject::Object(found.moved.fid())])?;
+    let exchange = op.flags & EXCHANGE != 0;
+    if found.gets_another_parent() {
+        for node in [Some(&found.moved), found.other.as_ref().filter(|_| exchange)].into_iter().flatten() {
+            cx.writes(cross::parent_key(node.fid()))?;
+        }
+    }
     if let Some(other) = &found.other {
         subjects::note_victim(cx, other)?;
     }
@@ -177,7 +196,6 @@ fn move_here(
         subjects::note(cx, &[Subject::New(whiteout.fid())])?;
         create::put_new(cx, Some(grant), whiteout);
     }
-    let exchange = op.flags & EXCHANGE != 0;
     let gone = if exchange {
         write_exchange(cx, change, op, &mut found, links);
         Gone::No
@@ -194,6 +212,7 @@ fn move_here(
     if let Some(other) = &found.other {
         mdt.link_dropped(cx, other, gone);
     }
+    mdt.moved_directories += u64::from(found.gets_another_parent());
     cx.count(Operation::Rename);
     Ok(reply)
 }
@@ -201,7 +220,7 @@ fn move_here(
 /// Makes a rename with parts on several targets: calls back the locks here, and asks for the parts.
 fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, found: &Found) -> Result<Reply, Stop> {
     let exchange = op.flags & EXCHANGE != 0;
-    let Found { source, target, moved, other, stripes, .. } = found;
+    let Found { source, target, moved, other, stripes, above, .. } = found;
     let client = cx.client().ok_or(Errno::ENOTCONN)?;
     let whiteout = match op.whiteout {
         Some(fid) => {
@@ -254,18 +273,28 @@ fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, f
         lost: Some(from.clone()),
         gained: Some(to.clone()),
         seen: moved.1.seen(),
+        kind: moved.0.mode & S_IFMT,
         ..cross::links(moved.0.fid)
     };
     parts.add(moved.1.mdt(cx), links);
     if let Some((object, end)) = other {
         let gained = exchange.then_some(from);
         let gone = if exchange { Vec::new() } else { end.stripes().to_vec() };
-        let links =
-            LinksAct { lost: Some(to), gained, seen: end.seen(), stripes: gone.clone(), ..cross::links(object.fid) };
+        let links = LinksAct {
+            kind: if exchange { object.mode & S_IFMT } else { 0 },
+            lost: Some(to),
+            gained,
+            seen: end.seen(),
+            stripes: gone.clone(),
+            ..cross::links(object.fid)
+        };
         parts.add(end.mdt(cx), links);
         for ((act, on), stripe) in stripes::lost_stripes(&gone).into_iter().zip(stripes) {
             parts.add(on, LinksAct { seen: stripe.seen(), ..act });
         }
+    }
+    for Above { mdt, act } in above {
+        parts.add(*mdt, *act);
     }
     parts.make(cx)
 }
@@ -322,9 +351,14 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, looks
         Some((_, end)) if op.flags & EXCHANGE == 0 && moved.1.object().is_dir() => stripes_of(cx, looks, end)?,
         _ => Vec::new(),
     };
-    let found = Found { source, source_place, target, target_place, moved, other, stripes };
-    keeps_the_tree(cx, op, &found)?;
-    Ok(found)
+    if !mdt.settings.enable_remote_rename
+        && target.as_ref().is_some_and(|dir| dir.here().is_none() && dir.master() != source.inode.master())
+    {
+        return Err(Errno::EXDEV.into());
+    }
+    let found = Found { source, source_place, target, target_place, moved, other, stripes, above: Vec::new() };
+    let above = keeps_the_tree(mdt, cx, looks, op, &found)?;
+    Ok(Found { above, ..found })
 }
 
 /// The stripes of a directory besides itself.
@@ -363,34 +397,92 @@ fn end_of(
     Ok((object, end))
 }
 
-/// Checks that no directory moves below itself, and none is replaced by what is below it.
-fn keeps_the_tree(cx: &mut Cx<'_>, op: &RenameOp, found: &Found) -> Result<(), Stop> {
-    let Found { source, target: Some(target), moved: (_, moved), other, stripes, .. } = found else { return Ok(()) };
-    if target.master() == source.inode.master() {
-        return Ok(());
+/// A directory on the way up from the new parent of one that moves. It keeps its own parent until the change has happened.
+struct Above {
+    mdt: u32,
+    act: ParentAct,
+}
+
+/// Checks that no directory moves below itself, and none is replaced by what is below it. Returns the directories that have to
+/// keep their parents for it; none if everything is here and happens in one instant.
+fn keeps_the_tree(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    looks: &mut Looks,
+    op: &RenameOp,
+    found: &Found,
+) -> Result<Vec<Above>, Stop> {
+    let Found { source, target: Some(target), moved: (_, moved), other, stripes, .. } = found else {
+        return Ok(Vec::new());
+    };
+    let (from, to) = (source.inode.master(), target.master());
+    if from == to {
+        return Ok(Vec::new());
     }
     let exchange = op.flags & EXCHANGE != 0;
     let other = other.as_ref().map(|(_, end)| end);
     // The stripes of a directory go in a change with several parts.
-    let all_here = moved.here().is_some() && stripes.is_empty() && other.is_none_or(|other| other.here().is_some());
-    let here = target.here().filter(|_| all_here);
-    let other = other.filter(|end| end.object().is_dir());
-    // A directory with parts on several targets keeps its parent.
-    if (moved.object().is_dir() || exchange && other.is_some()) && here.is_none() {
-        return Err(Errno::EXDEV.into());
+    let all_here = moved.here().is_some()
+        && target.here().is_some()
+        && stripes.is_empty()
+        && other.is_none_or(|other| other.here().is_some());
+    let moves = moved.object().is_dir().then(|| (moved.fid(), [target.fid(), source.fid()], Errno::EINVAL));
+    let errno = if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY };
+    let other = other.filter(|other| other.object().is_dir());
+    let gives_way = other.map(|other| (other.fid(), [source.fid(), target.fid()], errno));
+    let checks = [moves, gives_way].into_iter().flatten();
+
+    if all_here {
+        let mut leaves = false;
+        for (ancestor, dirs, errno) in checks.clone() {
+            match lies_in(cx, dirs, ancestor)? {
+                Some(true) => return Err(errno.into()),
+                Some(false) => {}
+                None => leaves = true,
+            }
+        }
+        if !leaves {
+            return Ok(Vec::new());
+        }
+        stdx::mark!("mdt.way_up_leaves");
     }
-    if moved.object().is_dir()
-        && let Some(target) = here
-        && lies_in(cx, target, moved.fid(), Some(source))?
-    {
-        return Err(Errno::EINVAL.into());
+    let mut above: Vec<Above> = Vec::new();
+    for (ancestor, [dir, _], errno) in checks {
+        let dir = if dir == source.fid() { from } else { to };
+        let way = way_to_the_root(mdt, cx, looks, dir)?;
+        if way.iter().any(|above| above.act.fid == ancestor) {
+            return Err(errno.into());
+        }
+        // What is replaced has to be empty: nothing can be below it then.
+        if errno == Errno::EINVAL {
+            above.extend(way);
+        }
     }
-    if let Some(other) = other
-        && lies_in(cx, source, other.fid(), target.here())?
-    {
-        return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+    above.sort_unstable_by_key(|above| (above.mdt, above.act.fid));
+    above.dedup_by_key(|above| above.act);
+    Ok(above)
+}
+
+/// A directory and those above it, up to the root, without holding anything. The parts of the change check it.
+fn way_to_the_root(mdt: &Mdt, cx: &mut Cx<'_>, looks: &mut Looks, dir: Fid) -> Result<Vec<Above>, Stop> {
+    let (mut way, mut seen, mut at) = (Vec::new(), BTreeSet::new(), dir);
+    // Pieces that were read one after the other can make a ring. No part finds it so.
+    while at != Fid::ROOT && !seen.contains(&at) {
+        let mut parents = tree::way_up(cx, at)?;
+        let mut on = cx.name().index.0;
+        if parents.is_empty() {
+            on = cross::elsewhere(mdt, cx, at)?.ok_or(Errno::ESTALE)?;
+            parents = looks.way(cx, on, at)?;
+        }
+        for parent in parents {
+            if at == Fid::ROOT || !seen.insert(at) {
+                break;
+            }
+            way.push(Above { mdt: on, act: ParentAct { fid: at, parent } });
+            at = parent;
+        }
     }
-    Ok(())
+    Ok(way)
 }
 
 /// The inode of a whiteout in a directory.
@@ -407,37 +499,21 @@ fn new_whiteout(mdt: &Mdt, change: &Change<'_>, op: &RenameOp, fid: Fid, dir: &I
     create::new_inode(mdt, change, dir, &new)
 }
 
-/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`, if it is here. `EXDEV`: the way
-/// up leads to another target before it meets that of `parent`.
-fn lies_in(cx: &mut Cx<'_>, dir: &Node, ancestor: Fid, parent: Option<&Node>) -> Result<bool, Stop> {
-    let way = way_up(cx, dir)?;
-    let above = match parent {
-        Some(parent) => way_up(cx, parent)?,
-        None => Vec::new(),
-    };
-    for fid in &way {
+/// Whether a directory is `ancestor` or below it. `parent` is the directory of `ancestor`; both are here, and whatever is above
+/// both of them cannot be below `ancestor`. `None`: the way up leads to another target first.
+fn lies_in(cx: &mut Cx<'_>, [dir, parent]: [Fid; 2], ancestor: Fid) -> Result<Option<bool>, Stop> {
+    let way = [vec![dir], tree::way_up(cx, dir)?].concat();
+    let above = [vec![parent], tree::way_up(cx, parent)?].concat();
+    for fid in way {
+        // The change is of use only while nobody has undone what it has found.
+        cx.depends_on(ShareKey::object(fid));
         match () {
-            () if *fid == ancestor => return Ok(true),
-            () if above.contains(fid) => return Ok(false),
+            () if fid == ancestor => return Ok(Some(true)),
+            () if fid == Fid::ROOT || above.contains(&fid) => return Ok(Some(false)),
             () => {}
         }
     }
-    if way.last() == Some(&Fid::ROOT) && tree::find(cx, Fid::ROOT)?.is_some() {
-        return Ok(false);
-    }
-    stdx::mark!("mdt.way_up_leaves");
-    Err(Errno::EXDEV.into())
-}
-
-/// A directory and those above it, up to the root or the first one on another target.
-fn way_up(cx: &mut Cx<'_>, dir: &Node) -> Result<Vec<Fid>, Stop> {
-    let (mut way, mut parent) = (vec![dir.fid()], dir.inode.parent());
-    while way.last() != Some(&Fid::ROOT) {
-        way.push(parent);
-        let Some(next) = tree::find(cx, parent)? else { break };
-        parent = next.inode.parent();
-    }
-    Ok(way)
+    Ok(None)
 }
 
 /// Checks the rename, and returns how the link counts of the directories change.

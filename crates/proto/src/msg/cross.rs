@@ -45,6 +45,7 @@ impl CrossPart {
             Act::Make(act) => Some(act.fid),
             Act::Links(act) => Some(act.fid),
             Act::Attrs(act) => Some(act.fid),
+            Act::Parent(_) => None,
         };
         self.acts.iter().filter_map(object).collect()
     }
@@ -57,7 +58,7 @@ pub struct CrossAct {
     #[prost(sint64, tag = "1")]
     pub now_ns: i64,
     /// What is done.
-    #[prost(oneof = "Act", tags = "2, 3, 4, 5")]
+    #[prost(oneof = "Act", tags = "2, 3, 4, 5, 6")]
     pub act: Option<Act>,
 }
 
@@ -76,6 +77,9 @@ pub enum Act {
     /// Changes attributes of a stripe of a directory.
     #[prost(message, boxed, tag = "5")]
     Attrs(Box<AttrsAct>),
+    /// Keeps a directory in the directory that has it.
+    #[prost(message, tag = "6")]
+    Parent(ParentAct),
 }
 
 impl From<NameAct> for Act {
@@ -87,6 +91,12 @@ impl From<NameAct> for Act {
 impl From<MakeAct> for Act {
     fn from(act: MakeAct) -> Act {
         Act::Make(Box::new(act))
+    }
+}
+
+impl From<ParentAct> for Act {
+    fn from(act: ParentAct) -> Act {
+        Act::Parent(act)
     }
 }
 
@@ -202,12 +212,24 @@ pub struct LinksAct {
     /// For the rules that the object's own target checks when a name is removed.
     #[prost(message, optional, tag = "5")]
     pub removal: Option<Removal>,
-    /// For a further name: the object's type, as the name's entry records it.
+    /// The object's type (`S_IFMT`), as the entry of its name records it. Absent if it only loses a name.
     #[prost(uint32, tag = "6")]
     pub kind: u32,
     /// A striped directory that is removed: its stripes, which the same change removes.
     #[prost(message, repeated, tag = "7")]
     pub stripes: Vec<Stripe>,
+}
+
+/// A directory on the way up from where another directory moves to. Nothing is changed; its parent stays what it is until the
+/// change has happened, so that the way still leads to the root and not through the directory that moves.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct ParentAct {
+    /// The directory.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// The directory that has it.
+    #[prost(message, required, tag = "2")]
+    pub parent: Fid,
 }
 
 /// What all stripes of a directory have in common, after a change of it.
@@ -306,6 +328,9 @@ pub struct CrossLookReq {
     /// The errno that the change would have by the reading before; 0 if it was none.
     #[prost(int32, tag = "4")]
     pub errno: i32,
+    /// A directory on this target from which the way up is wanted.
+    #[prost(message, optional, tag = "5")]
+    pub way: Option<Fid>,
 }
 
 /// Body of the reply to `CrossLook`.
@@ -320,6 +345,15 @@ pub struct CrossLookRep {
     /// The object; that of the name if it is on this target, too.
     #[prost(message, optional, tag = "3")]
     pub object: Option<SeenObject>,
+    /// The parents of the directory and of those above it, up to the first that is not on this target or is the root.
+    #[prost(message, repeated, tag = "4")]
+    pub way: Vec<Fid>,
+    /// With `way`: how many directories of this target have got another parent, since a start that `start` tells apart.
+    #[prost(uint64, tag = "5")]
+    pub moves: u64,
+    /// The number of the target's start.
+    #[prost(uint64, tag = "6")]
+    pub start: u64,
 }
 
 /// Body of `CrossSession`, the first request in a session of two metadata targets.

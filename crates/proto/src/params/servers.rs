@@ -136,6 +136,14 @@ declare! {
             EnableStripedDir = setting("enable_striped_dir", "", Values::Switch, "1");
             /// Group that may make either of them besides root and callers with `CAP_SYS_ADMIN`; 0 for none, -1 for everybody
             EnableRemoteDirGid = setting("enable_remote_dir_gid", "group", Values::Text, "0");
+            /// Renames objects to directories on other metadata targets; 0: `EXDEV`, so that mv(1) copies
+            EnableRemoteRename = setting("enable_remote_rename", "", Values::Switch, "1");
+            /// Nothing: [no lock of the whole file system](limits.md#renames) orders renames of directories
+            EnableParallelRenameDir = setting("enable_parallel_rename_dir", "", Values::Switch, "1");
+            /// The same for renames of files
+            EnableParallelRenameFile = setting("enable_parallel_rename_file", "", Values::Switch, "1");
+            /// The same for renames to other directories
+            EnableParallelRenameCrossdir = setting("enable_parallel_rename_crossdir", "", Values::Switch, "1");
             /// Removals of objects that are under way
             DestroysInFlight = gauge("destroys_in_flight", "requests");
         }

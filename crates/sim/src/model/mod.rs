@@ -29,7 +29,7 @@ use proto::{Bytes, Errno};
 pub(crate) use compare::{Returned, Substitutes, content_differs, differs};
 pub(crate) use list::{ACCESS, DEFAULT, List, is_list};
 pub(crate) use op::{Expected, Op, PathRole, WriteWay};
-pub(crate) use targets::{Crossing, Home, Mdts};
+pub(crate) use targets::{Home, Mdts};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

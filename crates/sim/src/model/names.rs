@@ -10,8 +10,8 @@ use proto::{Bytes, Errno};
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
 use super::list::is_list;
 use super::{
-    Body, Crossing, Expected, Home, Id, Inode, Model, NAME_MAX, Op, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT,
-    S_IFREG, S_ISVTX, TimeRange,
+    Body, Expected, Home, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX,
+    TimeRange,
 };
 
 type Outcome = Result<Expected, Errno>;
@@ -270,9 +270,6 @@ impl Model {
             && !self.entries(there).is_empty()
         {
             return Err(Errno::ENOTEMPTY);
-        }
-        if self.crossing(&Op::Rename { from: from.clone(), to: to.clone(), flags }) == Crossing::Yes {
-            return Err(Errno::EXDEV);
         }
         match there {
             Some(there) if exchange => {

@@ -2,17 +2,16 @@
 //!
 //! A new object lies on the target of its name: that of its directory, or of a striped directory that of the stripe that has the
 //! name. Only `mkdir` can place it on another one, or distribute it over several. It stays there when it gets another name. A
-//! change that concerns several targets is atomic, and durable when it is answered. A rename that gives a directory another parent
-//! is refused (`EXDEV`) if it concerns several targets.
+//! change that concerns several targets is atomic, and durable when it is answered. So is a rename that gives a directory another
+//! parent if the way up from there leads over other targets than the one that has everything else.
 
 use std::rc::Rc;
 
 use client::api::NewDir;
-use proto::Errno;
 use proto::msg::{Cred, DirHash};
 use rules::stripes;
 
-use super::{Body, Id, Model, Op, Path, PathRole, ROOT, Returned};
+use super::{Body, Id, Model, Op, Path, PathRole, ROOT};
 
 /// A set of metadata targets, by index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,17 +97,6 @@ impl From<&NewDir> for Home {
     }
 }
 
-/// Whether a call is refused because it concerns several targets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Crossing {
-    /// It concerns one target.
-    No,
-    /// It concerns one target, which may be unable to see that the call makes no loop.
-    Perhaps,
-    /// It concerns several targets.
-    Yes,
-}
-
 impl Model {
     /// The same with the root elsewhere.
     pub(crate) fn placed_on(mut self, home: Home) -> Model {
@@ -153,65 +141,61 @@ impl Model {
                 found = found.and(self.parent(&root, path).map_or(Mdts::NONE, name));
             }
         }
+        if let Op::Rename { from, to, .. } = &op {
+            found = found.and(self.ways_up(from, to, exchanges));
+        }
         if found == Mdts::NONE { Mdts::ALL } else { found }
     }
 
-    /// Whether a rename is refused because it crosses targets.
-    pub(crate) fn crossing(&self, op: &Op) -> Crossing {
-        match op {
-            Op::Rename { from, to, flags } => self.rename_crossing(from, to, flags & 2 != 0),
-            _ => Crossing::No,
-        }
-    }
-
-    /// Whether this result refuses a call because it crosses targets, as it should or may.
-    pub(crate) fn is_refused_across(&self, op: &Op, result: &Result<Returned, Errno>) -> bool {
-        *result == Err(Errno::EXDEV) && self.crossing(op) != Crossing::No
-    }
-
-    fn rename_crossing(&self, from: &Path, to: &Path, exchange: bool) -> Crossing {
+    /// The targets of the directories that have to keep their parents while directories get other ones: those from the new parent
+    /// up. None if the rename certainly or perhaps concerns a single target, which sees what it needs.
+    fn ways_up(&self, from: &Path, to: &Path, exchange: bool) -> Mdts {
         let root = Cred::default();
         let (Ok((dir, _)), Ok((new_dir, _))) = (self.parent(&root, from), self.parent(&root, to)) else {
-            return Crossing::No;
+            return Mdts::NONE;
         };
         let (moved, there) = (self.walk(&root, from).ok(), self.walk(&root, to).ok());
-        if dir == new_dir {
-            return Crossing::No;
-        }
         let is_dir = |id: Option<Id>| id.is_some_and(|id| self.inode(id).is_dir());
+        let ways: Vec<(Id, Id)> = [(is_dir(moved), (new_dir, dir)), (exchange && is_dir(there), (dir, new_dir))]
+            .into_iter()
+            .filter_map(|(moves, way)| moves.then_some(way))
+            .collect();
+        if dir == new_dir {
+            return Mdts::NONE;
+        }
         let (mdt, new_mdt) = (self.target_of(dir, from), self.target_of(new_dir, to));
         let is_far = |id: Id| self.inode(id).home.first() != mdt;
         let replaced = there.is_some_and(|id| !exchange && self.inode(id).home.is_striped());
         let crosses = new_mdt != mdt || replaced || [moved, there].into_iter().flatten().any(is_far);
-        if crosses && (is_dir(moved) || exchange && is_dir(there)) {
-            return Crossing::Yes;
+        if !crosses && !ways.iter().any(|(new, old)| self.leaves(*new, *old, mdt)) {
+            return Mdts::NONE;
         }
-        match (is_dir(moved), is_dir(there)) {
-            // Of a directory on another target the way up is not known.
-            (false, true) if new_mdt != mdt => match self.local_way(dir, mdt).1 {
-                End::AtRoot => Crossing::No,
-                End::Leaves(_) => Crossing::Perhaps,
-            },
-            (true, false) => self.way_up(new_dir, dir, mdt),
-            (false, true) => self.way_up(dir, new_dir, mdt),
-            (true, true) => worse(self.way_up(new_dir, dir, mdt), self.way_up(dir, new_dir, mdt)),
-            (false, false) => Crossing::No,
+        ways.into_iter().map(|(new, _)| self.way_up(new)).fold(Mdts::NONE, Mdts::and)
+    }
+
+    /// The targets of a directory and of those above it.
+    fn way_up(&self, from: Id) -> Mdts {
+        let (mut way, mut at) = (Mdts::NONE, from);
+        loop {
+            way = way.and(Mdts::one(self.inode(at).home.first()));
+            match self.inode(at).body {
+                Body::Directory { parent, .. } if at != ROOT => at = parent,
+                _ => return way,
+            }
         }
     }
 
-    /// Whether the target of both names sees that the way up from `new` is free of the moved directory, which was in `old`:
-    /// it follows the way to the root, or to a directory that is also above `old`, as far as directories are its own.
-    fn way_up(&self, new: Id, old: Id, mdt: u32) -> Crossing {
+    /// Whether the way up from `new` certainly leaves this target before it meets a directory that is also above `old`.
+    fn leaves(&self, new: Id, old: Id, mdt: u32) -> bool {
         let (way, end) = self.local_way(new, mdt);
         let (known, _) = self.local_way(old, mdt);
-        let End::Leaves(beyond) = end else { return Crossing::No };
+        let End::Leaves(beyond) = end else { return false };
         if way.iter().any(|id| known.contains(id)) {
-            return Crossing::No;
+            return false;
         }
         // The FID of the directory beyond is known there, but nothing else of it; and so of the way up from `old`.
         let is_above = |id: Id| self.is_above(id, old);
-        let met = way.into_iter().any(is_above) || beyond.is_none_or(is_above);
-        if met { Crossing::Perhaps } else { Crossing::Yes }
+        !way.into_iter().any(is_above) && !beyond.is_none_or(is_above)
     }
 
     /// The directories from this one up, as far as they lie on a target, and where they end. The target has a name in the first.
@@ -266,12 +250,4 @@ enum End {
     AtRoot,
     /// Before this directory, which is on another target; `None` is the root of the file system.
     Leaves(Option<Id>),
-}
-
-fn worse(one: Crossing, other: Crossing) -> Crossing {
-    match (one, other) {
-        (Crossing::Yes, _) | (_, Crossing::Yes) => Crossing::Yes,
-        (Crossing::Perhaps, _) | (_, Crossing::Perhaps) => Crossing::Perhaps,
-        _ => Crossing::No,
-    }
 }

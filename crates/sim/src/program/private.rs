@@ -511,9 +511,6 @@ impl Process {
         client: usize,
         result: &Result<Returned, Errno>,
     ) -> Result<(), Stop> {
-        if self.model.is_refused_across(op, result) {
-            return Ok(());
-        }
         let given_up = self.given_up();
         let earlier = self.model.clone();
         let expect = self.model.apply(op, cred, when);
@@ -583,9 +580,7 @@ impl Process {
         let mut gone: Vec<usize> = self.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
         gone.extend(self.all_evicted(None).filter(|client| !sched.is_dead(*client)));
         let (states, all) = self.history.borrow().without(&gone, |_, _| true);
-        let fits = |state: &Model| {
-            state.is_refused_across(op, result) || fate_differs(&state.clone().apply(op, cred, when), result).is_none()
-        };
+        let fits = |state: &Model| fate_differs(&state.clone().apply(op, cred, when), result).is_none();
         let right = !all || states.iter().any(fits) || fits(&self.model);
         (!right).then(|| format!("{result:?} is the result in no state that this can leave"))
     }

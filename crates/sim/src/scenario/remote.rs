@@ -58,10 +58,10 @@ pub(super) const STORIES: &[Story] = &[
         strikes: DEADLY,
     },
     Story {
-        name: "remote-refused",
-        what: "a directory gets a parent on another metadata target by no rename; other renames there are not refused",
-        acts: remote_refused,
-        strikes: &[],
+        name: "remote-move",
+        what: "directories get parents on other metadata targets, and none below itself",
+        acts: remote_move,
+        strikes: ALL,
     },
     Story {
         name: "remote-link",
@@ -91,6 +91,18 @@ pub(super) const STORIES: &[Story] = &[
         name: "remote-rename-race",
         what: "two clients rename one file, to the same and to another metadata target: one succeeds",
         acts: remote_rename_race,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-move-race",
+        what: "two clients rename two directories on two metadata targets, each into the other: one succeeds",
+        acts: remote_move_race,
+        strikes: ALL,
+    },
+    Story {
+        name: "remote-move-ways",
+        what: "directories are renamed while others change what lies above them, over three metadata targets",
+        acts: remote_move_ways,
         strikes: ALL,
     },
     Story {
@@ -226,7 +238,7 @@ const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
-fn remote_refused() -> Vec<Act> {
+fn remote_move() -> Vec<Act> {
     vec![
         two(),
         Do(0, make("d", 1)),
@@ -234,20 +246,69 @@ fn remote_refused() -> Vec<Act> {
         mkdir(0, "c"),
         mknod(0, "f"),
         mknod(0, "d/f"),
+        stat(1, "d/e"),
+        Arm,
         rename(0, "d", "c/d"),
-        rename(0, "c", "d/c"),
-        renamed(0, "c", "d/f", EXCHANGE),
-        rename(0, "d/e", "c/e"),
-        rename(0, "c", "d/e"),
-        rename(0, "f", "d/e"),
-        link(0, "d", "g"),
-        link(0, "f", "d/f"),
-        renamed(0, "f", "d/f", NOREPLACE),
+        stat(1, "c/d/f"),
+        rename(1, "c", "c/d/c"),
+        rename(0, "c/d/e", "e"),
+        rename(1, "c/d", "e/d"),
+        list(0, "e/d"),
+        rename(0, "e", "e/d/e"),
+        renamed(0, "c", "e/d/f", EXCHANGE),
+        list(1, "e/d"),
+        renamed(1, "e", "e/d/f", EXCHANGE),
+        rename(0, "f", "e/d"),
+        link(0, "e", "g"),
+        rename(0, "e/d", "d"),
         renamed(0, "f", "d/g", EXCHANGE),
-        rename(0, "d/e", "d/h"),
-        stat(1, "d"),
-        list(1, "d/h"),
+        renamed(0, "f", "d/f", NOREPLACE),
         list(1, "d"),
+        root(1),
+    ]
+}
+
+fn remote_move_race() -> Vec<Act> {
+    vec![
+        two(),
+        Do(0, make("d", 1)),
+        mkdir(0, "c"),
+        stat(1, "d"),
+        stat(1, "c"),
+        Arm,
+        Begin(0, Op::Rename { from: path("c"), to: path("d/c"), flags: 0 }),
+        Begin(1, Op::Rename { from: path("d"), to: path("c/d"), flags: 0 }),
+        JoinAny,
+        JoinAny,
+        list(0, "c"),
+        list(1, "d"),
+        root(0),
+        root(1),
+    ]
+}
+
+/// The way up from the new parent of `m` leads over all targets, and changes meanwhile.
+fn remote_move_ways() -> Vec<Act> {
+    vec![
+        Planned(|plan| plan.mdts = 3),
+        Do(0, make("a", 1)),
+        Do(0, make("a/b", 2)),
+        Do(0, make("a/b/c", 0)),
+        Do(0, make("m", 1)),
+        Do(0, make("m/n", 0)),
+        Do(0, make("z", 2)),
+        stat(1, "a/b/c"),
+        stat(1, "m/n"),
+        Arm,
+        Begin(0, Op::Rename { from: path("m"), to: path("a/b/c/m"), flags: 0 }),
+        Begin(1, Op::Rename { from: path("a/b"), to: path("z/b"), flags: 0 }),
+        JoinAny,
+        JoinAny,
+        Begin(0, Op::Rename { from: path("z"), to: path("a/z"), flags: 0 }),
+        Begin(1, Op::Rename { from: path("a"), to: path("z/b/c/a"), flags: 0 }),
+        JoinAny,
+        JoinAny,
+        root(0),
         root(1),
     ]
 }

@@ -36,7 +36,7 @@ use super::{Age, Attempt};
 pub struct Key {
     /// The object.
     pub fid: Fid,
-    /// Tells the keys of an object apart: 0 is its existence, 1 the object, anything else the hash of a name in it.
+    /// Tells the keys of an object apart: 0 is the parent of a directory, 1 the object, anything else the hash of a name in it.
     pub sub: u64,
 }
 
@@ -188,9 +188,9 @@ impl Keys {
         self.claims.values().filter(|claim| !claim.holds).count() + self.requests.len()
     }
 
-    /// Whether a key of this object or of a name in it is held.
+    /// Whether the key of this object or of a name in it is held.
     pub(crate) fn holds_on(&self, fid: Fid) -> bool {
-        self.held.range(Key { fid, sub: 0 }..=Key { fid, sub: u64::MAX }).next().is_some()
+        self.held.range(Key { fid, sub: 1 }..=Key { fid, sub: u64::MAX }).next().is_some()
     }
 
     /// Whether a key of a name in this object is held.

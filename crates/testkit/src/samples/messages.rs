@@ -122,6 +122,10 @@ fn attrs_act() -> AttrsAct {
     AttrsAct { fid: fid(1), inode: bytes("inode"), atime: true, mtime: true }
 }
 
+fn parent_act() -> ParentAct {
+    ParentAct { fid: fid(1), parent: fid(2) }
+}
+
 fn want(n: u64) -> WantLocks {
     WantLocks {
         object_cookie: big(n),
@@ -445,6 +449,7 @@ samples! {
     "CrossAct/Make" = cross_act(make_act());
     "CrossAct/Links" = cross_act(links_act());
     "CrossAct/Attrs" = cross_act(attrs_act());
+    "CrossAct/Parent" = cross_act(parent_act());
     "CrossAnswer" = cross_answer();
     "NameAct" = name_act();
     "DirName" = dir_name(1);
@@ -453,13 +458,17 @@ samples! {
     "MakeAct" = make_act();
     "LinksAct" = links_act();
     "AttrsAct" = attrs_act();
+    "ParentAct" = parent_act();
     "Removal" = removal();
     "CrossLookReq" =
-        CrossLookReq { name: Some(dir_name(1)), object: Some(fid(3)), earlier: 5, errno: 6 };
+        CrossLookReq { name: Some(dir_name(1)), object: Some(fid(3)), earlier: 5, errno: 6, way: Some(fid(7)) };
     "CrossLookRep" = CrossLookRep {
         dir: Some(seen_object()),
         named: Some(named_object(1)),
         object: Some(seen_object()),
+        way: vec![fid(4), fid(5)],
+        moves: big(6),
+        start: big(7),
     };
     "CrossSessionReq" = CrossSessionReq { mdt: 1, session: big(2), instance: big(3), losses: 4, known_losses: 5 };
     "CrossSessionRep" = CrossSessionRep { prepared: vec![cross_attempt(1)], done: vec![cross_attempt(4)], losses: 7 };

@@ -123,9 +123,8 @@ const NAMES: &[(&str, &str)] = &[
         "mdt",
         "async_commit_count blocksize brw_stats checksum_t10pi_enforce dir_restripe_nsonly dir_split_count \
          dir_split_delta dom_lock dom_read_open enable_chprojid_gid enable_dir_auto_split enable_dir_migration \
-         enable_dir_restripe enable_parallel_rename_dir enable_parallel_rename_file enable_pin_gid \
-         enable_remote_dir enable_remote_dir_gid enable_remote_rename enable_remote_subdir_mount \
-         enable_rename_trylock enable_resource_id_check enable_striped_dir evict_tgt_nids export filesfree \
+         enable_dir_restripe enable_pin_gid enable_remote_subdir_mount \
+         enable_rename_trylock enable_resource_id_check evict_tgt_nids export filesfree \
          filestotal fstype hash hsm hsm_control identity_acquire_expire identity_expire identity_flush \
          identity_info identity_int_expire identity_upcall job_xattr kbytesavail \
          kbytesfree kbytestotal ldlm_stats local_recovery migrate_hsm_allowed no_create nosquash_nids readonly \

@@ -5,8 +5,8 @@ mod raw;
 
 use std::time::Duration;
 
-use proto::msg::{Reint, RenameOp};
-use proto::{Errno, Fid};
+use proto::msg::{CancelReq, Reint, RenameOp};
+use proto::{Errno, Fid, Opcode};
 use raw::{DIR, FILE, Raw, cluster, doubts, renaming, three};
 use stdx::marks;
 use testkit::cluster::Cluster;
@@ -109,6 +109,31 @@ fn of_two_renames_that_would_make_a_ring_one_is_refused() {
     c.pass(Duration::from_secs(5));
     assert_eq!((a.answer(&mut c, 0), b.answer(&mut c, 1)), (Some(0), Some(EINVAL)));
     assert_eq!((depth(&mut a, &mut c, 0, in_x), depth(&mut a, &mut c, 1, in_y)), (5, 3));
+}
+
+/// Both have read that they may, and are made at the same moment: they wait for each other no longer than a lock is awaited.
+#[test]
+fn two_renames_that_would_make_a_ring_do_not_hold_each_other_up() {
+    let (mut c, _) = cluster();
+    let [mut a, mut b, mut holder] = [77, 78, 79].map(|client| Raw::new(&mut c, client));
+    let p = make(&mut a, &mut c, (0, 0), ROOT, "p");
+    let q = make(&mut a, &mut c, (0, 1), ROOT, "q");
+    let x = make(&mut a, &mut c, (0, 0), p, "x");
+    let y = make(&mut a, &mut c, (1, 1), q, "y");
+    let (in_x, in_y) = (make(&mut a, &mut c, (0, 0), x, "in"), make(&mut a, &mut c, (1, 1), y, "in"));
+    let held = [holder.lock(&mut c, 0, x), holder.lock(&mut c, 1, y)];
+    ask(&mut a, &mut c, 0, renaming((p, "x"), (in_y, "x"), 0));
+    ask(&mut b, &mut c, 1, renaming((q, "y"), (in_x, "y"), 0));
+    assert_eq!((a.answer(&mut c, 0), b.answer(&mut c, 1)), (None, None));
+    for (handle, mdt) in held.into_iter().zip(&mut holder.mdts) {
+        let cancel = CancelReq { handles: vec![handle], waiting_cookies: Vec::new() };
+        c.raw_ask(mdt, Opcode::LdlmCancel, &cancel);
+    }
+    c.pass(Duration::from_millis(400));
+    let mut answers = [a.answer(&mut c, 0), b.answer(&mut c, 1)];
+    answers.sort_unstable();
+    assert_eq!(answers, [Some(EINVAL), Some(0)]);
+    assert_eq!(depth(&mut a, &mut c, 0, in_x) + depth(&mut a, &mut c, 1, in_y), 8);
 }
 
 /// A rename within one target waits for one over several that goes through there.

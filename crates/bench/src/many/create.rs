@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use fuse::ioctl::{self, NewDirectory, Verb};
 use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
@@ -21,10 +22,19 @@ pub enum Kind {
     Mknod,
     /// Directories, with mkdir.
     Mkdir,
+    /// Directories on a metadata target, in a mount of Adamant.
+    MkdirOn(u32),
     /// Links to this file.
     Link(CString),
     /// Nothing: existing names are only removed.
     Nothing,
+}
+
+impl Kind {
+    /// Whether the objects are directories.
+    fn is_directory(&self) -> bool {
+        matches!(self, Kind::Mkdir | Kind::MkdirOn(_))
+    }
 }
 
 /// Options for each opened file.
@@ -77,13 +87,13 @@ impl Create {
             Kind::Open(Open { keep: true, .. }) => "open/keep",
             Kind::Open(_) => "open/close",
             Kind::Mknod => "create",
-            Kind::Mkdir => "mkdir",
+            Kind::Mkdir | Kind::MkdirOn(_) => "mkdir",
             Kind::Link(_) => "link",
             Kind::Nothing => "",
         };
         match (&self.unlink, &self.kind) {
             (None, _) => made.to_owned(),
-            (Some(_), Kind::Mkdir) => format!("{made}/rmdir"),
+            (Some(_), kind) if kind.is_directory() => format!("{made}/rmdir"),
             (Some(_), _) => format!("{made}/unlink"),
         }
     }
@@ -128,6 +138,7 @@ impl Create {
             }
             _ => (Vec::new(), Vec::new()),
         };
+        let mut above = Above::default();
         let mut progress = Progress::start();
         let mut count = 0;
         let result = loop {
@@ -148,12 +159,12 @@ impl Create {
             }
             let number = self.start.wrapping_add(count as i64);
             let name = self.pattern.name(number, &mut name);
-            if let Err(error) = self.make_one(name, &xattr, &data, kept) {
+            if let Err(error) = self.make_one(name, &xattr, &data, &mut above, kept) {
                 break Err(error);
             }
             if let Some(pattern) = &self.unlink {
                 let name = pattern.name(number, &mut other);
-                let flags = if self.kind == Kind::Mkdir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                let flags = if self.kind.is_directory() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 if let Err(errno) = fs::unlinkat(fs::CWD, name, flags) {
                     break Err(failed("unlink", name.to_bytes(), errno));
                 }
@@ -164,7 +175,14 @@ impl Create {
     }
 
     #[inline]
-    fn make_one(&self, name: &CStr, xattr: &[u8], data: &[u8], kept: &mut Vec<OwnedFd>) -> Result<(), Ended> {
+    fn make_one(
+        &self,
+        name: &CStr,
+        xattr: &[u8],
+        data: &[u8],
+        above: &mut Above,
+        kept: &mut Vec<OwnedFd>,
+    ) -> Result<(), Ended> {
         match &self.kind {
             Kind::Open(open) => {
                 let mode = Mode::from_raw_mode(0o644);
@@ -180,6 +198,9 @@ impl Create {
                 .map_err(|errno| failed("mknod", name.to_bytes(), errno)),
             Kind::Mkdir => {
                 fs::mkdir(name, Mode::from_raw_mode(0o755)).map_err(|errno| failed("mkdir", name.to_bytes(), errno))
+            }
+            Kind::MkdirOn(mdt) => {
+                above.mkdir(*mdt, name.to_bytes()).map_err(|errno| failed("mkdir", name.to_bytes(), errno))
             }
             Kind::Link(target) => {
                 fs::link(target.as_c_str(), name).map_err(|errno| failed("link", name.to_bytes(), errno))
@@ -197,7 +218,7 @@ impl Create {
             return Ok(());
         }
         let mut buffer = Vec::new();
-        let flags = if self.kind == Kind::Mkdir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let flags = if self.kind.is_directory() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         for number in 0..count {
             let name = self.pattern.name(self.start.wrapping_add(number as i64), &mut buffer);
             match fs::unlinkat(fs::CWD, name, flags) {
@@ -206,6 +227,43 @@ impl Create {
             }
         }
         Ok(())
+    }
+}
+
+/// The directory above the last name, which the next one mostly shares.
+#[derive(Default)]
+struct Above {
+    path: Vec<u8>,
+    fd: Option<OwnedFd>,
+    umask: Option<u32>,
+}
+
+impl Above {
+    /// Makes a directory on a metadata target.
+    fn mkdir(&mut self, mdt: u32, path: &[u8]) -> Result<(), Errno> {
+        let cut = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let (above, name) = path.split_at(cut);
+        let fd = match self.fd.take() {
+            Some(fd) if self.path == above => fd,
+            _ => {
+                let directory = if above.is_empty() { b"." } else { above };
+                fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?
+            }
+        };
+        let umask = *self.umask.get_or_insert_with(|| {
+            // This is how a program reads its umask.
+            let umask = rustix::process::umask(Mode::empty());
+            rustix::process::umask(umask);
+            umask.as_raw_mode()
+        });
+        let new = NewDirectory { mdts: vec![mdt], hash: 0, mode: 0o755, umask, name: name.to_vec() };
+        let input = new.input().ok_or(Errno::INVAL)?;
+        let made = ioctl::ask_fd(fd.as_fd(), Verb::MkdirOn, &input);
+        if self.path != above {
+            self.path = above.to_vec();
+        }
+        self.fd = Some(fd);
+        made.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 
@@ -374,5 +432,14 @@ mod tests {
         let Err(Ended::Failed(text)) = result else { panic!("{result:?}") };
         assert!(text.starts_with("mknod(") && text.contains("/f2) error: File exists"), "{text}");
         assert!(String::from_utf8(out).unwrap().starts_with("total: 2 create in "));
+    }
+
+    #[test]
+    fn only_adamant_has_metadata_targets() {
+        let folder = tempfile::tempdir().unwrap();
+        let (created, result) = create(Kind::MkdirOn(1), folder.path(), 5).run(&mut Vec::new());
+        assert_eq!(created.made.count, 0);
+        let Err(Ended::Failed(text)) = result else { panic!("{result:?}") };
+        assert!(text.starts_with("mkdir(") && text.contains("only a mount of Adamant"), "{text}");
     }
 }

@@ -58,6 +58,8 @@ fn failed(call: &str, name: &[u8], errno: rustix::io::Errno) -> Ended {
     let hint = match errno {
         rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => "; raise the limit with 'ulimit -n', or leave -k away",
         rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "; make room or use fewer files",
+        rustix::io::Errno::NOTTY => "; only a mount of Adamant has metadata targets",
+        rustix::io::Errno::NODEV => "; there is no such metadata target, see: lfs mdts",
         rustix::io::Errno::NOTCONN => "; the mount is gone, mount it again",
         _ => "",
     };

@@ -60,8 +60,8 @@ pub(crate) struct Create {
     /// With -o: the group of each file
     #[arg(short = 'G', value_name = "GID", conflicts_with_all = ["mknod", "mkdir", "link"])]
     gid: Option<u32>,
-    /// With -d: the metadata target of each directory; this version has one, 0
-    #[arg(short = 'i', value_name = "MDT", conflicts_with_all = ["open", "mknod", "link"], value_parser = first_mdt)]
+    /// With -d, on a mount of Adamant: the index of the metadata target of each directory
+    #[arg(short = 'i', value_name = "MDT", requires = "mkdir", conflicts_with = "beside", value_parser = clap::value_parser!(u32).range(..=65535))]
     mdt: Option<u32>,
     /// The project of each file; this version has no projects
     #[arg(short = 'P', value_name = "PROJID", value_parser = no_project)]
@@ -123,14 +123,6 @@ pub(crate) struct Stat {
     /// How many to stat, by default TOTAL; a negative number is a time in seconds
     #[arg(value_name = "ITERATIONS", allow_negative_numbers = true)]
     iterations: Option<i64>,
-}
-
-fn first_mdt(text: &str) -> anyhow::Result<u32> {
-    match text.parse() {
-        Ok(0) => Ok(0),
-        Ok(_) => Err(anyhow!("this version serves one metadata target: say -i 0 or leave it away")),
-        Err(_) => Err(anyhow!("expected the index of a metadata target")),
-    }
 }
 
 fn no_project(_: &str) -> anyhow::Result<u32> {
@@ -206,7 +198,7 @@ pub(crate) fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
     let kind = if let Some(target) = arguments.link {
         Kind::Link(target)
     } else if arguments.mkdir {
-        Kind::Mkdir
+        arguments.mdt.map_or(Kind::Mkdir, Kind::MkdirOn)
     } else if arguments.mknod {
         Kind::Mknod
     } else if !arguments.open {
@@ -298,6 +290,7 @@ mod tests {
             "-o -k f 0 10",
             "-ok f -t 5",
             "-d -i 0 f 10",
+            "-d -i 3 f 10",
             "-u f 10",
             "-r f 10",
             "-o f -5",
@@ -308,9 +301,13 @@ mod tests {
         for bad in ["f 10", "-o -m f 10", "-m -k f 10", "-d -x 10 f 10", "-o", "-o %s 10", "-o f 1 2 3", "-W -o f 1"] {
             assert!(parse::<Create>(bad).is_err(), "{bad}");
         }
-        for (bad, reason) in
-            [("-d -i 1 f 10", "one metadata target"), ("-o -P 5 f 10", "projects"), ("-o -i 0 f 1", "-i")]
-        {
+        for (bad, reason) in [
+            ("-d -i x f 10", "-i"),
+            ("-d -i 70000 f 10", "70000"),
+            ("-d -i 1 --beside /tmp f 10", "--beside"),
+            ("-o -P 5 f 10", "projects"),
+            ("-o -i 0 f 1", "-d"),
+        ] {
             assert!(parse::<Create>(bad).err().unwrap().to_string().contains(reason), "{bad}");
         }
     }

@@ -17,6 +17,7 @@ use crate::far::Far;
 use crate::filler::Share;
 use crate::guardian;
 use crate::survey::Survey;
+use crate::survey::folders::ByClient;
 
 /// A process of the cluster.
 #[derive(Debug)]
@@ -283,6 +284,7 @@ impl Cluster {
             threads_low: 1,
             threads_high: 1,
             folders: 1,
+            stripes: 1,
             files,
             outstanding: 1,
             tests: vec![Test::Create, Test::Destroy],
@@ -298,7 +300,8 @@ impl Cluster {
             }
         };
         let mut rows = Vec::new();
-        survey.run(&ask, &mut std::io::sink(), &mut rows)?;
+        let mgs = |_: &str| Ok(vec![self.mgs.parse()?]);
+        survey.run(&ask, &ByClient { mgs: &mgs }, &mut std::io::sink(), &mut rows)?;
         Ok(rows.first().context("the survey gave nothing")?.rate)
     }
 

@@ -86,6 +86,9 @@ pub struct Description {
     /// The servers that an incomplete mount waits for, and why.
     #[serde(default)]
     pub waits: Vec<String>,
+    /// The addresses of the MGS of a server's targets.
+    #[serde(default)]
+    pub mgs: Vec<String>,
 }
 
 /// The response to a request.
@@ -533,6 +536,7 @@ mod tests {
                     refs: None,
                 }],
                 waits: Vec::new(),
+                mgs: Vec::new(),
             }),
             Request::GetParam { .. } => Response::Params(
                 [

@@ -124,6 +124,13 @@ impl Server {
             .zip(&listeners)
             .find(|(t, _)| t.name.kind == TargetKind::Mgt)
             .map(|(_, (_, nid))| nid.clone());
+        let mgs = match (&own_mgs, &options.mgs[..]) {
+            (Some(own), _) => vec![own.clone()],
+            (None, []) => {
+                opened.iter().map(|target| &target.mgs).find(|mgs| !mgs.is_empty()).cloned().unwrap_or_default()
+            }
+            (None, given) => given.to_vec(),
+        };
         let mut devices = Vec::new();
         let mut threads = Vec::new();
         let answers = admin::Answers::default();
@@ -159,8 +166,9 @@ impl Server {
             })
             .collect();
         let shutdown = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let mgs = mgs.iter().map(Nid::to_string).collect();
         let answer =
-            answers.get_or_init(|| answer(&threads, devices, places, &shutdown, options.faults.clone())).clone();
+            answers.get_or_init(|| answer(&threads, devices, places, mgs, &shutdown, options.faults.clone())).clone();
         let admin = admin::serve("server", move |request| answer(request));
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this server: {error}")).ok();
@@ -368,6 +376,7 @@ fn answer(
     threads: &[TargetThread],
     devices: Vec<Device>,
     places: Vec<String>,
+    mgs: Vec<String>,
     shutdown: &Arc<std::sync::atomic::AtomicBool>,
     faults: Faults,
 ) -> Arc<admin::Answer> {
@@ -382,6 +391,7 @@ fn answer(
         places,
         devices,
         waits: Vec::new(),
+        mgs,
     };
     let surveyed: Vec<(String, mpsc::UnboundedSender<Control>)> = threads
         .iter()

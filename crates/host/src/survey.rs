@@ -1,14 +1,16 @@
-//! The load generator of `mds-survey`: requests that go directly to a running metadata target, made on the target's own
-//! thread.
+//! The load generator of `mds-survey` and of `lctl test_create` and its like: requests that go directly to a running metadata
+//! target, made on the target's own thread.
 //!
 //! There is no network and no client. Each stream is a session whose connection exists only in this process, and its
 //! requests are handed to the machine as frames, like those of any client. So each operation is the real one, with its
 //! checks, locks, reply record and place in a group; only encoding, sockets and the work of the client are missing. A
 //! stream has one request outstanding; a thread of the survey is one or more streams.
 //!
-//! A stream takes all the FID sequences that it will need before the first test, because a grant waits for the disk. Number
-//! 0 is a folder, number i + 1 its file i. Folders are `.mds-survey.N` in the root. Everything is removed by
-//! [`Order::Close`], or after a minute without an order.
+//! The directories exist beforehand: whoever gives the orders has them made by a client, because they may lie on several
+//! targets. A survey works in the stripes that are on its own target, and gives its files names that belong there.
+//!
+//! A stream takes all the FID sequences that it will need before the first test, because a grant waits for the disk. What a
+//! survey owns ([`Content::Own`]) is removed by [`Order::Close`], or after a minute without an order; the directories stay.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,10 +20,11 @@ use prost::Message;
 use proto::connect::{PROTOCOL_VERSION, features};
 use proto::frame::flags;
 use proto::msg::{
-    ConnectRep, ConnectReq, CreateOp, Cred, Empty, GetattrReq, LookupReq, Reint, ReintReq, SeqAllocRep, SeqAllocReq,
-    SetxattrOp, UnlinkOp,
+    ConnectRep, ConnectReq, CreateOp, Cred, DirHash, Empty, GetattrReq, LookupReq, ObjectRep, Reint, ReintReq,
+    SeqAllocRep, SeqAllocReq, SetxattrOp, UnlinkOp,
 };
 use proto::{Errno, Fid, Frame, Handle, Header, Opcode, Tag, Xid};
+use rules::stripes;
 use serde::{Deserialize, Serialize};
 use target::ConnId;
 
@@ -31,7 +34,7 @@ use crate::clock;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Make the sessions and folders.
+    /// Make the sessions.
     Open(Plan),
     /// Start a test.
     Run(Test),
@@ -44,18 +47,47 @@ pub enum Order {
 }
 
 /// The size of a survey.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The number of threads.
     pub threads: u32,
     /// The streams of each thread.
     pub outstanding: u32,
-    /// The number of folders; thread t works in folder t modulo this.
-    pub folders: u32,
-    /// The number of files of all threads together.
+    /// The directories; thread t works in number t modulo their count.
+    pub folders: Vec<Folder>,
+    /// The number of files of all threads together. Each has the same number of them, and of names.
     pub files: u64,
-    /// The number in the name of the first file.
+    /// The number in the name of the first file of the first thread.
     pub start: u64,
+    /// Whose the files are.
+    pub content: Content,
+}
+
+/// A directory, or that stripe of one which is on the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Folder {
+    /// The sequence of its FID.
+    pub seq: u64,
+    /// The number in the sequence.
+    pub oid: u32,
+    /// The function that assigns names to stripes, a [`proto::msg::DirHash`].
+    pub hash: i32,
+    /// The number of stripes; 1: it is not striped.
+    pub stripes: u32,
+    /// Which of them this is.
+    pub stripe: u32,
+}
+
+/// Whose the files of a survey are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// Its own: create is its first test, and what is left at the end is removed.
+    Own,
+    /// It makes them, and they stay.
+    Made,
+    /// They exist; a test finds them by their names.
+    Found,
 }
 
 /// The operation that every stream does with each of its files.
@@ -72,6 +104,10 @@ pub enum Test {
     Setxattr,
     /// Removes the name and the file.
     Destroy,
+    /// Creates a directory.
+    Mkdir,
+    /// Removes the name and the directory.
+    Rmdir,
 }
 
 /// The progress of a survey.
@@ -129,11 +165,9 @@ pub enum OrderError {
 enum Stage {
     Connect,
     TakeSequences,
-    MakeFolders,
     Idle,
     Run(Test),
     RemoveFiles,
-    RemoveFolders,
     Disconnect,
     Over,
 }
@@ -150,6 +184,8 @@ struct Stream {
     /// The first of its files that exist, and the first after them.
     first_file: u64,
     files: u64,
+    /// The object of the next file, whose name was looked up.
+    found: Option<Fid>,
 }
 
 /// The survey of one target.
@@ -173,8 +209,12 @@ pub struct Survey {
 
 /// The most streams of a survey.
 const STREAMS_MAX: u32 = 4096;
-/// A survey closes itself after this long without an order.
+/// A survey stops and closes itself after this long without an order: whoever gave orders asks for the progress all the time.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The time over which a rate is taken.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// The most names that are tried for a file until one belongs to the stripe.
+const NAMES_TRIED_MAX: u32 = 100_000;
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 const MODE_FILE: u32 = 0o100_644;
 const MODE_FOLDER: u32 = 0o040_755;
@@ -186,7 +226,8 @@ impl Survey {
     /// The plan is refused.
     pub fn new(target: String, plan: Plan, first_conn: u64) -> Result<Survey, PlanError> {
         let streams = plan.threads.saturating_mul(plan.outstanding);
-        if streams == 0 || streams > STREAMS_MAX || plan.folders == 0 || plan.folders > plan.threads {
+        let folders = plan.folders.len();
+        if streams == 0 || streams > STREAMS_MAX || folders == 0 || folders > plan.threads as usize {
             return Err(PlanError::Streams);
         }
         let each = plan.files / u64::from(streams);
@@ -203,6 +244,7 @@ impl Survey {
             end: 1,
             first_file: 0,
             files: 0,
+            found: None,
         };
         let now = Instant::now();
         let mut survey = Survey {
@@ -275,7 +317,7 @@ impl Survey {
             }
             Order::Close => {
                 if self.stage == Stage::Idle {
-                    self.begin(Stage::RemoveFiles);
+                    self.close();
                     Ok(())
                 } else {
                     Err(OrderError::NotStopped)
@@ -296,35 +338,51 @@ impl Survey {
 
     /// Called once a second.
     pub fn second(&mut self) {
-        let now = Instant::now();
-        let (before, done) = self.sampled;
-        let passed = (now - before).as_secs_f64();
-        if matches!(self.stage, Stage::Run(_)) && passed >= 0.5 {
-            self.status.samples.push((self.status.done - done) as f64 / passed);
-            self.sampled = (now, self.status.done);
-        }
-        if self.stage == Stage::Idle && self.last_order.elapsed() > PATIENCE {
-            self.begin(Stage::RemoveFiles);
+        self.sample(Instant::now());
+        if self.last_order.elapsed() > PATIENCE {
+            match self.stage {
+                Stage::Run(_) => self.skip_rest(),
+                Stage::Idle => self.close(),
+                _ => {}
+            }
         }
     }
 
+    /// Notes the rate if a second of a test has passed.
+    fn sample(&mut self, now: Instant) {
+        let (before, done) = self.sampled;
+        let passed = now.saturating_duration_since(before);
+        if matches!(self.stage, Stage::Run(_)) && passed >= SAMPLE {
+            self.status.samples.push((self.status.done - done) as f64 / passed.as_secs_f64());
+            self.sampled = (now, self.status.done);
+        }
+    }
+
+    fn close(&mut self) {
+        let own = self.plan.content == Content::Own;
+        self.begin(if own { Stage::RemoveFiles } else { Stage::Disconnect });
+    }
+
+    /// The number of files of each stream.
+    fn each(&self) -> u64 {
+        self.plan.files / self.streams.len() as u64
+    }
+
     fn begin(&mut self, stage: Stage) {
-        let folders = self.plan.folders as usize;
-        let each = self.plan.files / self.streams.len() as u64;
+        let (each, content) = (self.each(), self.plan.content);
         self.stage = stage;
         self.stop = false;
         self.started = Instant::now();
         self.sampled = (self.started, 0);
-        for (index, stream) in self.streams.iter_mut().enumerate() {
+        for stream in &mut self.streams {
             let known = stream.handle != Handle(0);
             (stream.at, stream.end) = match stage {
                 Stage::Connect => (0, 1),
-                Stage::TakeSequences if known => (0, each / u64::from(Fid::OID_MAX) + 1),
+                Stage::TakeSequences if known && content != Content::Found => (0, each.div_ceil(Fid::OID_MAX.into())),
                 Stage::TakeSequences => (0, 0),
-                Stage::MakeFolders => (0, u64::from(known && index < folders)),
-                Stage::RemoveFolders => (0, u64::from(index < folders && !stream.sequences.is_empty())),
                 Stage::Disconnect => (0, u64::from(known)),
-                Stage::Run(Test::Create) => (stream.files, each.max(stream.files)),
+                Stage::Run(_) if content != Content::Own => (0, each),
+                Stage::Run(Test::Create | Test::Mkdir) => (stream.files, each.max(stream.files)),
                 Stage::Run(_) | Stage::RemoveFiles => (stream.first_file, stream.files),
                 Stage::Idle | Stage::Over => (0, 0),
             };
@@ -342,14 +400,12 @@ impl Survey {
         match self.stage {
             Stage::Connect | Stage::TakeSequences if failed => self.begin(Stage::Disconnect),
             Stage::Connect => self.begin(Stage::TakeSequences),
-            Stage::TakeSequences => self.begin(Stage::MakeFolders),
-            Stage::MakeFolders => self.stage = Stage::Idle,
+            Stage::TakeSequences => self.stage = Stage::Idle,
             Stage::Run(_) => {
                 self.status.seconds = self.started.elapsed().as_secs_f64();
                 self.stage = Stage::Idle;
             }
-            Stage::RemoveFiles => self.begin(Stage::RemoveFolders),
-            Stage::RemoveFolders => self.begin(Stage::Disconnect),
+            Stage::RemoveFiles => self.begin(Stage::Disconnect),
             Stage::Disconnect => self.stage = Stage::Over,
             Stage::Idle | Stage::Over => {}
         }
@@ -372,6 +428,7 @@ impl Survey {
 
     /// Appends the next requests, at most `limit`.
     pub fn send(&mut self, limit: usize, frames: &mut Vec<(ConnId, Frame)>) {
+        self.sample(Instant::now());
         for _ in 0..limit {
             let Some(index) = self.ready.pop_front() else { return };
             let frame = self.request(index);
@@ -384,7 +441,7 @@ impl Survey {
     pub fn receive(&mut self, conn: ConnId, frame: &Frame) {
         let header = &frame.header;
         let index = (conn.0 - self.first_conn) as usize;
-        let stage = self.stage;
+        let (stage, content) = (self.stage, self.plan.content);
         let stream = &mut self.streams[index];
         if !header.has(flags::REPLY) || header.has(flags::EARLY) || header.xid.0 != stream.xid || !stream.waits {
             return;
@@ -397,15 +454,31 @@ impl Survey {
                 Err(_) => result = Err(Errno::EPROTO),
             }
         }
+        if result.is_ok() && content == Content::Found && Self::looks_up(stage, stream) {
+            match found(frame) {
+                Ok(_) if stage == Stage::Run(Test::Lookup) => {}
+                Ok(fid) => {
+                    stream.found = Some(fid);
+                    self.ready.push_back(index);
+                    return;
+                }
+                Err(errno) => result = Err(errno),
+            }
+        }
+        stream.found = None;
         match (result, stage) {
             // A failed removal must not prevent the others.
-            (Err(_), Stage::RemoveFiles | Stage::RemoveFolders | Stage::Disconnect) => {}
+            (Err(_), Stage::RemoveFiles | Stage::Disconnect) => {}
             (Err(errno), _) => {
                 let reason = frame.decode::<ConnectRep>().map(|reply| reply.reason).unwrap_or_default();
                 let what = self.describe(stage, index);
                 let hint = match errno {
                     Errno::ENOSPC => "; the target is full, use fewer files",
-                    Errno::EEXIST => "; an earlier survey left it, remove it through a mount",
+                    Errno::EEXIST if content == Content::Own => {
+                        "; an earlier survey left it, remove it through a mount"
+                    }
+                    Errno::EEXIST => "; there is one of that name already, start with another number",
+                    Errno::ENOENT if content == Content::Found => "; there must be one of that name",
                     _ => "",
                 };
                 let reason =
@@ -417,7 +490,7 @@ impl Survey {
                 return;
             }
             (Ok(()), Stage::Connect) => stream.handle = header.export,
-            (Ok(()), Stage::Run(Test::Create)) => stream.files = stream.at + 1,
+            (Ok(()), Stage::Run(Test::Create | Test::Mkdir)) => stream.files = stream.at + 1,
             (Ok(()), Stage::Run(Test::Destroy) | Stage::RemoveFiles) => stream.first_file = stream.at + 1,
             (Ok(()), _) => {}
         }
@@ -462,7 +535,7 @@ impl Survey {
             }
             Stage::Connect => format!("connecting to '{}'", self.target),
             Stage::TakeSequences => "taking a sequence of FIDs".to_owned(),
-            _ => format!("making '{}'", String::from_utf8_lossy(&folder_name(index))),
+            _ => "the survey".to_owned(),
         }
     }
 
@@ -472,21 +545,33 @@ impl Survey {
         Some(Fid::new(sequence, (number % width) as u32 + 1))
     }
 
-    fn folder(&self, index: usize) -> Fid {
+    fn folder(&self, index: usize) -> &Folder {
         let thread = index / self.plan.outstanding.max(1) as usize;
-        self.fid(thread % self.plan.folders as usize, 0).unwrap_or(Fid::ROOT)
+        &self.plan.folders[thread % self.plan.folders.len()]
     }
 
     fn file_name(&self, index: usize) -> Bytes {
-        let each = self.plan.files / self.streams.len() as u64;
-        format!("f{}", self.plan.start + index as u64 * each + self.streams[index].at).into()
+        self.folder(index).name(self.plan.start + index as u64 * self.each() + self.streams[index].at)
+    }
+
+    /// Whether the next request of a stream, or the last one, looks a name up.
+    fn looks_up(stage: Stage, stream: &Stream) -> bool {
+        match stage {
+            Stage::Run(Test::Lookup) => true,
+            Stage::Run(Test::MdGetattr | Test::Setxattr) => stream.found.is_none(),
+            _ => false,
+        }
     }
 
     fn request(&mut self, index: usize) -> Frame {
-        let number = self.streams[index].at + 1;
+        let (stream, content) = (&self.streams[index], self.plan.content);
         let cred = Some(Cred { capabilities: ALL_CAPABILITIES, ..Cred::default() });
-        let fid = self.fid(index, number).unwrap_or(Fid::ROOT);
-        let (parent, name) = (self.folder(index), self.file_name(index));
+        let fid = stream.found.or_else(|| self.fid(index, stream.at)).unwrap_or(Fid::ROOT);
+        let (parent, name) = (self.folder(index).fid(), self.file_name(index));
+        if content == Content::Found && Self::looks_up(self.stage, stream) {
+            let request = LookupReq { parent, name, want: None, cred };
+            return self.frame(index, Opcode::MdsLookup, 0, &request);
+        }
         let op = match self.stage {
             Stage::Connect => return self.connect(index),
             Stage::TakeSequences => return self.frame(index, Opcode::SeqAlloc, 0, &SeqAllocReq {}),
@@ -501,15 +586,9 @@ impl Survey {
                 let request = GetattrReq { fid, cred, ..GetattrReq::default() };
                 return self.frame(index, Opcode::MdsGetattr, 0, &request);
             }
-            Stage::MakeFolders => Reint::Create(CreateOp {
-                parent: Fid::ROOT,
-                name: folder_name(index),
-                fid: self.fid(index, 0).unwrap_or(Fid::ROOT),
-                mode: MODE_FOLDER,
-                ..CreateOp::default()
-            }),
-            Stage::Run(Test::Create) => {
-                Reint::Create(CreateOp { parent, name, fid, mode: MODE_FILE, ..CreateOp::default() })
+            Stage::Run(test @ (Test::Create | Test::Mkdir)) => {
+                let mode = if test == Test::Create { MODE_FILE } else { MODE_FOLDER };
+                Reint::Create(CreateOp { parent, name, fid, mode, ..CreateOp::default() })
             }
             Stage::Run(Test::Setxattr) => Reint::Setxattr(SetxattrOp {
                 fid,
@@ -517,16 +596,10 @@ impl Survey {
                 value: Bytes::from_static(b"0123456789abcdef"),
                 ..SetxattrOp::default()
             }),
-            Stage::Run(Test::Destroy) | Stage::RemoveFiles => {
-                Reint::Unlink(UnlinkOp { parent, name, rmdir: false, reported: None, entry_only: false })
+            Stage::Run(Test::Destroy | Test::Rmdir) | Stage::RemoveFiles => {
+                let rmdir = self.stage == Stage::Run(Test::Rmdir);
+                Reint::Unlink(UnlinkOp { parent, name, rmdir, reported: None, entry_only: false })
             }
-            Stage::RemoveFolders => Reint::Unlink(UnlinkOp {
-                parent: Fid::ROOT,
-                name: folder_name(index),
-                rmdir: true,
-                reported: None,
-                entry_only: false,
-            }),
         };
         let request = ReintReq { cred, now_ns: clock::wall_ns(), want: None, op: Some(op) };
         self.frame(index, Opcode::MdsReint, 1, &request)
@@ -563,8 +636,40 @@ impl Survey {
     }
 }
 
-fn folder_name(index: usize) -> Bytes {
-    format!(".mds-survey.{index}").into()
+impl Folder {
+    /// The stripe `stripe` of a directory with as many stripes.
+    pub fn new(fid: Fid, hash: i32, stripes: u32, stripe: u32) -> Folder {
+        Folder { seq: fid.seq, oid: fid.oid, hash, stripes, stripe }
+    }
+
+    fn fid(&self) -> Fid {
+        Fid::new(self.seq, self.oid)
+    }
+
+    /// The name of a file: `f` and its number. In a stripe, a further number follows if the name would belong to another one:
+    /// `f7.1`.
+    fn name(&self, number: u64) -> Bytes {
+        let hash = DirHash::try_from(self.hash).unwrap_or(DirHash::Unknown);
+        let is_here = |name: &String| stripes::of_hash(hash, name.as_bytes(), self.stripes) == self.stripe;
+        let plain = format!("f{number}");
+        if self.stripes <= 1 || is_here(&plain) {
+            return plain.into();
+        }
+        let other = (1..NAMES_TRIED_MAX).map(|further| format!("{plain}.{further}")).find(is_here);
+        other.unwrap_or(plain).into()
+    }
+}
+
+/// The object that a lookup found.
+fn found(frame: &Frame) -> Result<Fid, Errno> {
+    let reply: ObjectRep = frame.decode().map_err(|_| Errno::EPROTO)?;
+    let here = reply.attr.map(|attr| attr.fid);
+    match (here, reply.elsewhere) {
+        (Some(fid), _) => Ok(fid),
+        // Another target has it, and the load is to be on this one.
+        (None, Some(_)) => Err(Errno::EXDEV),
+        (None, None) => Err(Errno::ENOENT),
+    }
 }
 
 #[cfg(test)]

@@ -257,11 +257,7 @@ async fn serve<S: Service + 'static>(
                 world.event(Event::Tick);
             }
             () = world.timer_moved.notified() => {}
-            () = world.survey_ready.notified() => {
-                // Connections have their turn between two turns of the survey.
-                tokio::task::yield_now().await;
-                world.survey_turn();
-            }
+            // Before the survey, which is always ready.
             _ = second.tick() => {
                 world.event(Event::WallClock(clock::wall_ns()));
                 world.report_space();
@@ -269,6 +265,11 @@ async fn serve<S: Service + 'static>(
                     survey.second();
                     world.survey_ready.notify_one();
                 }
+            }
+            () = world.survey_ready.notified() => {
+                // Connections have their turn between two turns of the survey.
+                tokio::task::yield_now().await;
+                world.survey_turn();
             }
         }
         world.carry_out();
@@ -424,7 +425,7 @@ impl<S: Service + 'static> World<S> {
         let mut survey = self.survey.borrow_mut();
         match (order, &mut *survey) {
             (Order::Open(plan), known) if known.as_ref().is_none_or(Survey::is_over) => {
-                let new = self.open_survey(*plan)?;
+                let new = self.open_survey(plan.clone())?;
                 let status = new.status();
                 *survey = Some(new);
                 Ok(status)

@@ -34,7 +34,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["stdx", "store"]),
     (
         "host",
-        &["stdx", "proto", "rpc", "dlm", "store", "schema", "target", "lfsck", "mgt", "mdt", "ost", "client", "engine"],
+        &[
+            "stdx", "proto", "rules", "rpc", "dlm", "store", "schema", "target", "lfsck", "mgt", "mdt", "ost",
+            "client", "engine",
+        ],
     ),
     ("fusewire", &[]),
     ("fuse", &["stdx", "proto", "client", "host", "fusewire"]),

@@ -649,6 +649,12 @@ fn space(path: &str) -> String {
 /// Date and time in UTC, in the format of the MPI tool.
 pub(crate) fn timestamp() -> String {
     let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    let (year, month, day, time) = date_of(seconds);
+    format!("{:02}/{day:02}/{year} {time}", month + 1)
+}
+
+/// Year, month from 0, day, and time of day in UTC of a time in seconds since 1970.
+pub(crate) fn date_of(seconds: u64) -> (u64, usize, u64, String) {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let mut year = 1970;
     let mut day = days;
@@ -664,5 +670,5 @@ pub(crate) fn timestamp() -> String {
         month += 1;
     }
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{:02}/{:02}/{year} {hour:02}:{minute:02}:{second:02}", month + 1, day + 1)
+    (year, month, day + 1, format!("{hour:02}:{minute:02}:{second:02}"))
 }

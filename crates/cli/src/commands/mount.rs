@@ -466,6 +466,7 @@ impl About {
             places: vec![self.place.clone()],
             devices: self.devices(state),
             waits: self.client.waits(),
+            mgs: Vec::new(),
         }
     }
 }

@@ -135,7 +135,7 @@ fn main() -> ExitCode {
     }
     let result = match called_as.as_str() {
         "lfs" => lfs::run(parse::<Lfs>(lfs::find::plain(words, 1)).command),
-        "lctl" => lctl::run(parse::<Lctl>(words).arguments),
+        "lctl" => lctl::run(parse::<Lctl>(lctl::plain(words, 1)).arguments),
         "lr_reader" => lr_reader::run(&called("lr_reader", words)),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
         // mount(8) uses the type of the existing mount when it changes one.
@@ -148,6 +148,7 @@ fn main() -> ExitCode {
         _ if words.get(1).is_some_and(|word| word == "lfs") => {
             run(parse::<Adamant>(lfs::find::plain(words, 2)).command)
         }
+        _ if words.get(1).is_some_and(|word| word == "lctl") => run(parse::<Adamant>(lctl::plain(words, 2)).command),
         _ => run(parse::<Adamant>(mdtest::attached(many::attached(words, 1), 1)).command),
     };
     match result {

@@ -1,6 +1,7 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
 mod activate;
+mod load;
 mod lost;
 mod lustre;
 mod params;
@@ -33,6 +34,13 @@ pub(crate) struct Arguments {
     /// Ask the server that listens at this address, perhaps on another machine, instead of the processes of this machine
     #[arg(long, value_name = "NID")]
     host: Option<Nid>,
+    /// For the verbs test_*: threads, in Lustre's form 'lctl --threads N -SECONDS DEVICE VERB ...'. After each so many SECONDS the
+    /// rate is printed; 'q' instead: only the total
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Option<u32>,
+    /// The -SECONDS of --threads
+    #[arg(long, hide = true, value_name = "-SECONDS", requires = "threads", allow_hyphen_values = true)]
+    report: Option<load::Report>,
     #[command(subcommand)]
     command: Command,
 }
@@ -176,8 +184,29 @@ enum Command {
         /// The text
         text: Vec<String>,
     },
+    #[command(flatten)]
+    Test(load::Verb),
     #[command(external_subcommand)]
     Other(Vec<OsString>),
+}
+
+/// Rewrites `--threads N -SECONDS DEVICE`, as the first words after the command at `at - 1`, for the parser.
+pub(crate) fn plain(words: Vec<OsString>, at: usize) -> Vec<OsString> {
+    if words.get(at - 1).is_none_or(|word| at > 1 && word != "lctl") {
+        return words;
+    }
+    match words.get(at..at + 4) {
+        Some([option, threads, report, device]) if option == "--threads" => {
+            let option = |name: &str, value: &OsString| {
+                let mut word = OsString::from(name);
+                word.push(value);
+                word
+            };
+            let rewritten = [option("--threads=", threads), option("--report=", report), option("--device=", device)];
+            words[..at].iter().cloned().chain(rewritten).chain(words[at + 4..].iter().cloned()).collect()
+        }
+        _ => words,
+    }
 }
 
 /// Runs the command.
@@ -185,6 +214,12 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (device, host) = (arguments.device.as_deref(), arguments.host.as_ref());
     let asked = |device| asked(device, host);
     match arguments.command {
+        Command::Test(verb) if host.is_none() => {
+            let threads = load::Threads { count: arguments.threads, report: arguments.report };
+            load::run(&verb, device, &threads, || devices(&mut audience(None)))
+        }
+        Command::Test(_) => misuse!("--host is not for verbs test_*: a metadata target is loaded from its own machine"),
+        _ if arguments.threads.is_some() => misuse!("--threads is for test_create and the other verbs test_*"),
         Command::AbortRecovery => abort_recovery(device, host),
         Command::Activate { target } => set_active(target.as_deref().or(device), host, true),
         Command::Deactivate { target } => set_active(target.as_deref().or(device), host, false),
@@ -367,5 +402,26 @@ fn asked(device: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Audience> {
     match found {
         Some(socket) => Ok(Audience::one(socket)),
         None => bail!("no process here has a device '{device}'; see: adamant lctl dl"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_rewritten_only_before_the_verb() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        let rewritten = "lctl --threads=4 --report=-1 --device=fs-MDT0000 test_create -d /dir";
+        assert_eq!(plain(words("lctl --threads 4 -1 fs-MDT0000 test_create -d /dir"), 1), words(rewritten));
+        let line = "adamant lctl --threads 4 -1 fs-MDT0000 test_create -d /dir";
+        assert_eq!(plain(words(line), 2), words(&format!("adamant {rewritten}")));
+        for line in
+            ["lctl --threads 4 -1", "lctl mark --threads 4 -1 x", "lctl --threads=4 --device x test_create", "lctl"]
+        {
+            assert_eq!(plain(words(line), 1), words(line));
+        }
+        let other = words("adamant mdtest --threads 4 -1 x");
+        assert_eq!(plain(other.clone(), 2), other);
     }
 }

@@ -63,7 +63,6 @@ pub(super) const VERBS: &[&str] = &[
     "show",
     "show_route",
     "snapshot_*",
-    "test_*",
     "which_nid",
     "writeconf",
 ];

@@ -141,6 +141,7 @@ fn wrong_options_give_a_usage_line_and_status_2() {
         &["unlinkmany", "f", "0"],
         &["statmany", "f", "10"],
         &["mds-survey", "--tests", "lookup"],
+        &["createmany", "-o", "-i", "1", "f", "10"],
     ] {
         let outcome = adamant(line).run();
         assert_eq!(outcome.code, Some(2), "{line:?}: {outcome}");
@@ -213,4 +214,157 @@ fn mds_survey_loads_a_target_from_inside() {
     assert_eq!(text.matches("\"setxattr\"").count(), 2, "{text}");
     assert!(is_empty(cluster.mount(0)), "a survey leaves nothing");
     adamant(["mds-survey", "--targets", "fs-MDT0009"]).run().refused_with(&["fs-MDT0009"]);
+}
+
+#[test]
+fn mds_survey_loads_several_targets_at_once() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("mds-survey over several metadata targets", Duration::from_secs(240));
+    let cluster = Cluster::with_mdts(&story, 3);
+    let [first, second, third] = [0, 1, 2].map(|index| cluster.target_name(Which::Mdt(index)));
+    let survey = |targets: &str, more: &[&str]| {
+        let words = ["mds-survey", "--targets", targets, "--thrlo", "2", "--thrhi", "4", "--dir-count", "2"];
+        adamant(words).args(["--file-count", "800"]).args(more).run()
+    };
+    // A target that does not have the root, alone.
+    let text = survey(&second, &[]).ok();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.starts_with("mdt 1 file     800 dir    2 thr    2 create "), "{text}");
+
+    for stripes in ["0", "2", "3"] {
+        let prefix = story.folder().join(format!("striped{stripes}")).display().to_string();
+        let text =
+            survey(&[&first[..], &second, &third].join(" "), &["--stripe-count", stripes, "--rslt", &prefix]).ok();
+        assert!(text.starts_with("mdt 3 file     800 dir    2 thr    2 create "), "{text}");
+        assert_eq!(text.lines().next().expect("a line").matches('[').count(), 5, "a pair for each test: {text}");
+        assert_eq!(std::fs::read_to_string(format!("{prefix}.summary")).expect("the summary"), text);
+        let detail = std::fs::read_to_string(format!("{prefix}.detail")).expect("the detail");
+        for target in [&first, &second, &third] {
+            assert_eq!(detail.matches(&format!("\"{target}\"")).count(), 10, "two lines of five tests: {detail}");
+        }
+        assert_eq!(detail.matches("\"operations\": 800").count(), 30, "{detail}");
+        for mount in 0..2 {
+            assert!(is_empty(cluster.mount(mount)), "a survey leaves nothing");
+        }
+    }
+    // An empty directory that a killed survey left is in nobody's way.
+    std::fs::create_dir(cluster.mount(0).join(format!(".mds-survey.{}.0", &second[second.len() - 7..])))
+        .expect("a directory");
+    survey(&second, &["--tests", "create"]).ok();
+    assert!(is_empty(cluster.mount(0)), "a survey leaves nothing");
+    survey(&format!("{first} {first}"), &[]).refused_with(&["named twice"]);
+}
+
+#[test]
+fn lctl_tests_a_target_from_inside() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lctl test_create and the others", Duration::from_secs(240));
+    let cluster = Cluster::with_mdts(&story, 2);
+    let [first, second] = [0, 1].map(|index| cluster.target_name(Which::Mdt(index)));
+    let mount = cluster.mount(0);
+    let alone = |device: &str, words: &[&str]| adamant(["lctl", "--device", device]).args(words).run();
+    let threads = |device: &str, words: &[&str]| adamant(["lctl", "--threads", "4", "-1", device]).args(words).run();
+
+    // Directories are where they shall be, and clients see them.
+    let text = alone(&second, &["test_mkdir", "/dir0", "/dir1"]).ok();
+    assert!(text.starts_with("test_mkdir: 2 in "), "{text}");
+    alone(&first, &["test_mkdir", "/other", "--stripe_index", "1"]).ok();
+    alone(&first, &["test_mkdir", "/wide", "-c", "2", "--stripe_index", "1"]).ok();
+    let index = |name: &str| adamant(["lfs", "getdirstripe", "-m"]).arg(mount.join(name)).ok().trim().to_owned();
+    assert_eq!(["dir0", "dir1", "other", "wide"].map(index), ["1"; 4]);
+    assert_eq!(adamant(["lfs", "getdirstripe", "-c"]).arg(mount.join("wide")).ok().trim(), "2");
+
+    let files = ["-d", "/dir", "-D", "2", "-b", "2", "-n", "100"];
+    let count = |name: &str| std::fs::read_dir(mount.join(name)).expect("a directory").count();
+    for verb in ["test_create", "test_lookup", "test_md_getattr", "test_setxattr"] {
+        let text = threads(&second, &[&[verb][..], &files].concat()).ok();
+        let total = text.lines().last().expect("a line");
+        assert!(total.starts_with("Total: total 400 threads 4 sec ") && total.ends_with("/second"), "{verb}: {text}");
+        assert!(text.lines().rev().skip(1).all(|line| line.starts_with("4/4 Total: ")), "{verb}: {text}");
+        assert_eq!((count("dir0"), count("dir1")), (200, 200), "{verb}");
+    }
+    let names: Vec<_> = (2..402).filter(|n| (n - 2) / 100 % 2 == 1).map(|n| format!("f{n}")).collect();
+    assert!(names.iter().all(|name| mount.join("dir1").join(name).is_file()), "threads 1 and 3 work in dir1");
+    let value = xattrs(mount, "dir0/f2");
+    assert!(value.contains("user."), "an attribute was set: {value}");
+
+    // Nothing is done twice, and what is not there is not found.
+    threads(&second, &[&["test_create"][..], &files].concat()).refused_with(&["failed: File exists"]);
+    threads(&second, &["test_lookup", "-d", "/dir0", "-b", "5000"]).refused_with(&["f5000", "there must be one"]);
+    threads(&second, &["test_create", "-d", "/none"]).refused_with(&["/none", "test_mkdir"]);
+    threads(&first, &["test_create", "-d", "/dir0"]).refused_with(&["/dir0", "is not on"]);
+    threads(&second, &["test_mkdir", "/dir0"]).refused_with(&["/dir0", "File exists"]);
+    alone(&second, &["test_rmdir", "/dir0"]).refused_with(&["/dir0", "not empty"]);
+
+    let text = threads(&second, &[&["test_destroy"][..], &files].concat()).ok();
+    assert!(text.contains("Total: total 400 threads 4 "), "{text}");
+    assert_eq!((count("dir0"), count("dir1")), (0, 0));
+
+    // Each target in its own stripe of one directory, with files and with directories.
+    for (make, remove) in [("test_create", "test_destroy"), ("test_mkdir", "test_rmdir")] {
+        for device in [&first, &second] {
+            threads(device, &[make, "-d", "/wide", "-n", "50"]).ok();
+        }
+        assert_eq!(count("wide"), 400, "{make}");
+        for device in [&first, &second] {
+            threads(device, &[remove, "-d", "/wide", "-n", "50"]).ok();
+        }
+        assert_eq!(count("wide"), 0, "{remove}");
+    }
+    let text = alone(&second, &["test_rmdir", "/dir0", "/dir1", "/other", "/wide"]).ok();
+    assert!(text.starts_with("test_rmdir: 4 in "), "{text}");
+    assert!(is_empty(mount));
+
+    // Misuse, and devices that cannot be tested.
+    for words in [
+        &["test_create", "-d", "/dir"][..],
+        &["--threads", "4", "-1", &first, "test_create"],
+        &["--threads", "4", "1", &first, "test_create", "-d", "/"],
+        &["--threads", "0", "-1", &first, "test_create", "-d", "/"],
+        &["--threads", "4", "-1", &first, "test_create", "-d", "/", "-n", "0"],
+        &["--threads", "4", "-1", &first, "test_lookup", "-d", "/", "-c", "2"],
+        &["--threads", "4", "-1", &first, "dl"],
+    ] {
+        let outcome = adamant(["lctl"]).args(words).run();
+        assert_eq!(outcome.code, Some(2), "{words:?}: {outcome}");
+    }
+    threads("no-MDT0009", &["test_create", "-d", "/"]).refused_with(&["no-MDT0009", "lctl dl"]);
+    threads(&cluster.target_name(Which::Ost(0)), &["test_create", "-d", "/"]).refused_with(&["no metadata target"]);
+}
+
+/// The names of the extended attributes of a file.
+fn xattrs(mount: &Path, name: &str) -> String {
+    let mut names = [0; 4096];
+    let length = rustix::fs::listxattr(mount.join(name), &mut names).expect("a list");
+    String::from_utf8_lossy(&names[..length]).into_owned()
+}
+
+#[test]
+fn createmany_makes_directories_on_a_metadata_target() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("createmany -i", Duration::from_secs(120));
+    let cluster = Cluster::with_mdts(&story, 2);
+    let mount = cluster.mount(0);
+    let names = format!("{}/d%d", mount.display());
+    for index in ["1", "0"] {
+        let text = adamant(["createmany", "-d", "-i", index, &names, "20"]).run().ok();
+        assert!(text.contains("total: 20 mkdir in "), "{text}");
+        for number in [0, 19] {
+            let found = adamant(["lfs", "getdirstripe", "-m"]).arg(mount.join(format!("d{number}"))).ok();
+            assert_eq!(found.trim(), index);
+        }
+        adamant(["unlinkmany", "-d", &names, "20"]).run().ok();
+    }
+    let outcome = adamant(["createmany", "-d", "-u", "-i", "1", &names, "5"]).run();
+    assert!(outcome.ok().contains("total: 5 mkdir/rmdir in "));
+    assert!(is_empty(mount));
+    adamant(["createmany", "-d", "-i", "7", &names, "5"]).run().refused_with(&["no such metadata target"]);
+    let bare = format!("{}/d%d", story.folder().display());
+    adamant(["createmany", "-d", "-i", "1", &bare, "5"]).run().refused_with(&["only a mount of Adamant"]);
 }

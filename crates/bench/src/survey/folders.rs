@@ -148,7 +148,9 @@ impl Session {
             let mdts: Vec<String> = wanted.mdts.iter().map(|mdt| format!("MDT{mdt:04x}")).collect();
             let hint = match errno {
                 Errno::ENODEV => "; see: lfs mdts",
-                Errno::ENOTEMPTY => "; a survey that was killed may have left files, which go after a minute",
+                Errno::ENOTEMPTY => {
+                    "; a survey that was killed may have left files, which its servers begin to remove after a minute"
+                }
                 Errno::EPERM => "; mdt.*.enable_remote_dir or enable_striped_dir may be 0, or the user not be root",
                 _ => "",
             };

@@ -61,7 +61,7 @@ pub(crate) struct Create {
     #[arg(short = 'G', value_name = "GID", conflicts_with_all = ["mknod", "mkdir", "link"])]
     gid: Option<u32>,
     /// With -d, on a mount of Adamant: the index of the metadata target of each directory
-    #[arg(short = 'i', value_name = "MDT", requires = "mkdir", conflicts_with = "beside", value_parser = clap::value_parser!(u32).range(..=65535))]
+    #[arg(short = 'i', value_name = "MDT", requires = "mkdir", conflicts_with_all = ["open", "mknod", "link", "beside"], value_parser = clap::value_parser!(u32).range(..=65535))]
     mdt: Option<u32>,
     /// The project of each file; this version has no projects
     #[arg(short = 'P', value_name = "PROJID", value_parser = no_project)]
@@ -306,7 +306,8 @@ mod tests {
             ("-d -i 70000 f 10", "70000"),
             ("-d -i 1 --beside /tmp f 10", "--beside"),
             ("-o -P 5 f 10", "projects"),
-            ("-o -i 0 f 1", "-d"),
+            ("-o -i 0 f 1", "-i"),
+            ("-u -i 0 f 1", "-d"),
         ] {
             assert!(parse::<Create>(bad).err().unwrap().to_string().contains(reason), "{bad}");
         }

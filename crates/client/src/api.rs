@@ -5,10 +5,11 @@
 //! [`crate::Client::deadline`] has passed. Nodes are identified by inode number ([`proto::Fid::ino`]).
 
 pub use rpc::at::Timeouts;
+pub use rules::placement;
 pub use rules::stripes::{STRIPES_MAX, STRIPES_PER_TARGET_MAX};
 
 use bytes::Bytes;
-use proto::msg::{Cred, Layout};
+use proto::msg::{Cred, DirDefault, Layout};
 use proto::{Errno, Fid, Frame, Nid};
 use smallvec::SmallVec;
 
@@ -480,6 +481,11 @@ pub enum Call {
     MdtIndex { ino: u64 },
     /// The layout of a directory, for `lfs getdirstripe`. `ENOTDIR` for anything else.
     GetDirLayout { ino: u64 },
+    /// The default layout of a directory for new directories, for `lfs getdirstripe -D`. `ENOTDIR` for anything else.
+    GetDirDefault { ino: u64 },
+    /// `lfs setdirstripe -D`: sets the default layout of a directory for new directories, or removes it. `ENODEV`: a target that
+    /// it names is not there. `EOPNOTSUPP`: a server's version does not support it.
+    SetDirDefault { ino: u64, default: Option<Box<DirDefault>> },
     /// `lfs getstripe`.
     GetLayout { ino: u64 },
     /// `lfs setstripe`: the wanted layout; a list of targets in `osts`, a pool in `pool`. See
@@ -529,6 +535,8 @@ pub enum Answer {
     Paths(Vec<Bytes>),
     /// GetDirLayout: the layout of a directory; `None` if it is not striped.
     DirLayout(Option<Box<proto::msg::Lmv>>),
+    /// GetDirDefault: `None` if there is no default.
+    DirDefault(Option<Box<DirDefault>>),
     /// GetLayout: the layout of a file or the default of a directory; `None` if there is none.
     Layout(Option<Layout>),
     /// TargetSpace: name, total, free, available bytes, files, free files; `Err` if the target does not answer.

@@ -85,6 +85,8 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::FidToPath { .. }
         | Call::MdtIndex { .. }
         | Call::GetDirLayout { .. }
+        | Call::GetDirDefault { .. }
+        | Call::SetDirDefault { .. }
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
         | Call::Migrate { .. }

@@ -390,7 +390,13 @@ fn what_stripes_have_in_common_changes_in_all() {
         a.reint(&mut c, 1, Reint::Setxattr(op)).unwrap();
     }
     let layout = Layout { want_count: 2, want_first: -1, ..Layout::default() };
-    let op = SetlayoutOp { fid: dir.fid(), kind: SetlayoutKind::Set as i32, layout: Some(layout), lvb: None };
+    let op = SetlayoutOp {
+        fid: dir.fid(),
+        kind: SetlayoutKind::Set as i32,
+        layout: Some(layout),
+        lvb: None,
+        dir_default: None,
+    };
     a.reint(&mut c, 1, Reint::Setlayout(op)).unwrap();
     let user = SetxattrOp { fid: dir.fid(), name: "user.x".into(), value: "1".into(), ..SetxattrOp::default() };
     a.reint(&mut c, 1, Reint::Setxattr(user)).unwrap();

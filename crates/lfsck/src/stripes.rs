@@ -64,4 +64,7 @@ fn check_stripe(stripe: &Inode, master: Option<&Inode>, mut wrong: impl FnMut(&'
     if stripe.layout != master.layout {
         wrong("its default layout is not that of its master");
     }
+    if stripe.dir_default != master.dir_default {
+        wrong("its default for directories is not that of its master");
+    }
 }

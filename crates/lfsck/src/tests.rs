@@ -601,5 +601,8 @@ fn what_is_wrong_with_stripes_is_found() {
     breaks_stripes("its default layout is not that of its master", |near, _| {
         stripe(near, |dir| dir.layout = Some(Layout::default()));
     });
+    breaks_stripes("its default for directories is not that of its master", |near, _| {
+        stripe(near, |dir| dir.dir_default = Some(Box::default()));
+    });
     breaks_stripes("it is no directory", |near, _| stripe(near, |dir| dir.mode = S_IFREG | 0o644));
 }

@@ -89,7 +89,16 @@ pub fn attr_of(cx: &mut Cx<'_>, inode: &Inode) -> Attr {
     if inode.is_file() && !inode.is_resident() {
         cx.depends_on(ShareKey::layout(inode.fid));
     }
-    inode.attr()
+    attr_for(cx, inode)
+}
+
+/// The attributes as the target has them, without what the client does not know.
+pub fn attr_for(cx: &Cx<'_>, inode: &Inode) -> Attr {
+    let mut attr = inode.attr();
+    if attr.dir_default.is_some() && stripes::are_known(cx).is_err() {
+        attr.dir_default = None;
+    }
+    attr
 }
 
 /// Size and times of a resident file as the target has them.

@@ -16,7 +16,7 @@ const BODY_LEN: usize = 64 << 10;
 /// object's name; an entry of a listing, which only a server sends, is the largest.
 const REQUEST_FACTOR: usize = 40;
 /// See [`REQUEST_FACTOR`].
-const REPLY_FACTOR: usize = 256;
+const REPLY_FACTOR: usize = 260;
 
 /// A body that says `field` again and again.
 fn repeated(field: &[u8]) -> Vec<u8> {

@@ -11,6 +11,7 @@
 //! - [`create`]: whether an object may be made, and its first attributes.
 //! - [`names`]: valid names, removals, `rename`, and the link counts after them.
 //! - [`mode`]: the bits of `st_mode`.
+//! - [`placement`]: the metadata targets of a new directory, and what it inherits of a default.
 //! - [`stripes`]: which stripe of a striped directory has a name.
 
 pub mod access;
@@ -20,6 +21,7 @@ pub mod create;
 pub mod mode;
 pub mod names;
 mod object;
+pub mod placement;
 pub mod stripes;
 
 pub use access::{Caller, Capability};

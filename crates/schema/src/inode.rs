@@ -9,7 +9,7 @@ use crate::record::{BadRecord, Record, rest};
 use bytes::Bytes;
 use prost::{Message, encoding};
 use proto::Fid;
-use proto::msg::{Attr, Layout, Lmv, Lvb, Stripe};
+use proto::msg::{Attr, DirDefault, Layout, Lmv, Lvb, Stripe};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::{Object, acl};
 use store::{Key, KeyRange, Value};
@@ -73,6 +73,8 @@ pub struct Inode {
     pub next_object: u32,
     /// Striped directories and their stripes: the layout.
     pub lmv: Option<Box<Lmv>>,
+    /// Directories: the default for new directories.
+    pub dir_default: Option<Box<DirDefault>>,
 }
 
 /// The state of a directory's entries.
@@ -173,6 +175,9 @@ struct Body {
     /// Striped directories and their stripes: the layout.
     #[prost(message, optional, boxed, tag = "22")]
     lmv: Option<Box<Lmv>>,
+    /// Directories: the default for new directories. Since version 0.3.0; earlier ones drop it when they change the directory.
+    #[prost(message, optional, boxed, tag = "23")]
+    dir_default: Option<Box<DirDefault>>,
     /// First object number of the file that was never used, nor any above it. 0: the one after its layout.
     #[prost(uint32, tag = "90")]
     next_object: u32,
@@ -247,6 +252,7 @@ impl Inode {
             has_xattrs: !self.xattrs.is_empty(),
             mtime_set_ns: self.mtime_set_ns,
             lmv: self.lmv.clone(),
+            dir_default: self.dir_default.clone(),
         }
     }
 
@@ -369,6 +375,9 @@ impl Inode {
         if let Some(lmv) = &self.lmv {
             encoding::message::encode(22, &**lmv, to);
         }
+        if let Some(default) = &self.dir_default {
+            encoding::message::encode(23, &**default, to);
+        }
         number(90, self.next_object.into(), to);
     }
 }
@@ -440,6 +449,7 @@ impl Record for Inode {
             leaving: body.leaving,
             next_object: body.next_object,
             lmv: body.lmv,
+            dir_default: body.dir_default,
         })
     }
 }
@@ -543,6 +553,7 @@ mod tests {
                 index: 300,
                 ..Lmv::default()
             })),
+            dir_default: Some(Box::new(DirDefault { count: -1, mdts: vec![0, 300], ..DirDefault::default() })),
         };
         let body = Body::decode(full.encode_record()).unwrap();
         assert_eq!(body.encode_to_vec(), full.encode_record());

@@ -25,6 +25,10 @@ pub(crate) enum Step {
     Configuration,
     /// The FID of a new object, which.
     NewFid(u32),
+    /// Where a new directory shall lie,
+    Place,
+    /// and the attributes of the directory above, which has the default for that.
+    PlaceDefault,
     /// A sequence of FIDs was awaited.
     Sequence(Dest),
     /// The directory or object that a request is about to change: the first or the second.

@@ -128,6 +128,7 @@ fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
         | Call::Opendir { ino }
         | Call::Setxattr { ino, .. }
         | Call::Removexattr { ino, .. }
+        | Call::SetDirDefault { ino, .. }
         | Call::SetLayout { ino, .. } => SmallVec::from_slice(&[ino]),
         Call::Create { parent, .. }
         | Call::Mknod { parent, .. }

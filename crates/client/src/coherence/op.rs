@@ -6,8 +6,7 @@ use proto::{Errno, Frame, Header};
 use std::sync::Arc;
 use stdx::Instant;
 
-use crate::api::FileHandle;
-use crate::api::{Call, CallId};
+use crate::api::{Call, CallId, FileHandle, NewDir};
 use crate::base::Dest;
 use crate::base::OpId;
 use crate::base::Step;
@@ -202,6 +201,17 @@ pub(crate) enum Memo {
     },
     /// A number that the operation remembers.
     Number(u64),
+    /// Where a new directory shall lie.
+    Place(Arc<Placed>),
+}
+
+/// The place of a new directory, chosen by the default of the directory above.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    /// The targets; `None`: an ordinary directory, on the target of its name.
+    pub(crate) wish: Option<NewDir>,
+    /// Those of them that the default names.
+    pub(crate) named: Vec<u32>,
 }
 
 /// An invalidation of a node's attributes or pages that was sent to the kernel.

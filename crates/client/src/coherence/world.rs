@@ -18,7 +18,7 @@ use crate::coherence::metadata_write_back::MetadataWriteBack;
 use crate::coherence::op::Task;
 use crate::coherence::reclaim::Reclaim;
 use crate::coherence::request::Pending;
-use crate::session::{Fld, Imports, Sequences};
+use crate::session::{Fld, Imports, Sequences, Turns};
 use crate::stats::Stats;
 
 /// The reply that is being applied.
@@ -74,6 +74,8 @@ pub(crate) struct World {
     pub(crate) sequences: BTreeMap<Dest, Sequences>,
     /// The metadata targets of FID sequences.
     pub(crate) fld: Fld,
+    /// Whose turn it is to get a new directory.
+    pub(crate) turns: Turns,
     /// The present attempt is of a call through an alias ([`crate::ops::alias`]).
     pub(crate) by_alias: bool,
     /// The mount is complete: programs can make calls.
@@ -143,6 +145,7 @@ impl World {
             closes: closes::none(),
             sequences: BTreeMap::new(),
             fld: Fld::default(),
+            turns: Turns::new(options.seed),
             by_alias: false,
             mounted: false,
             failed: false,

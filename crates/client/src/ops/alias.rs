@@ -65,6 +65,8 @@ fn nodes(call: &mut Call) -> SmallVec<[&mut u64; 2]> {
         | Call::PathToFid { ino }
         | Call::MdtIndex { ino }
         | Call::GetDirLayout { ino }
+        | Call::GetDirDefault { ino }
+        | Call::SetDirDefault { ino, .. }
         | Call::GetLayout { ino }
         | Call::SetLayout { ino, .. }
         | Call::Migrate { ino, .. } => smallvec![ino],

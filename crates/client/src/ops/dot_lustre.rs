@@ -70,6 +70,7 @@ pub(super) fn check(w: &World, call: &Call) -> Run<()> {
         Call::Setattr { ino, .. }
         | Call::Setxattr { ino, .. }
         | Call::Removexattr { ino, .. }
+        | Call::SetDirDefault { ino, .. }
         | Call::SetLayout { ino, .. } => fixed(*ino),
         Call::Mknod { parent, name, .. }
         | Call::Mkdir { parent, name, .. }

@@ -25,17 +25,18 @@ const BLOCK: u64 = 4096;
 /// must not hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Requests the space of all targets at once. Unreachable targets are not waited for, except those that `wait_for`
-/// selects, until `until`.
-fn space(
+/// Requests the space of targets at once. Unreachable targets are not waited for, except those that `wait_for` selects, until
+/// `until`.
+pub(super) fn space(
     cx: &mut Cx<'_>,
+    dests: Vec<Dest>,
     wait_for: impl Fn(Dest) -> bool,
     until: Option<Instant>,
 ) -> Run<Vec<(Dest, Result<StatfsRep, Errno>)>> {
     let late = until.is_some_and(|until| cx.now() >= until);
     let mut missing = false;
     let mut answers = Vec::new();
-    for dest in cx.w.imports.dests() {
+    for dest in dests {
         let opcode = match dest {
             Dest::Mgs => continue,
             Dest::Mdt(_) => Opcode::MdsStatfs,
@@ -59,8 +60,9 @@ fn space(
             Some(Err(errno)) => answers.push((dest, Err(errno))),
             Some(Ok(reply)) => {
                 let rep = reply.frame().decode::<StatfsRep>().map_err(|_| Errno::EPROTO);
+                let now = cx.now();
                 if let (Ok(rep), Some(target)) = (&rep, cx.w.imports.get_mut(dest)) {
-                    target.space = Some(*rep);
+                    (target.space, target.space_at) = (Some(*rep), now);
                 }
                 answers.push((dest, rep));
             }
@@ -126,7 +128,8 @@ impl Sum {
 pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
     let until = Instant(cx.memo(Step::Until).unwrap_or((cx.now() + PATIENCE).0));
     cx.set_memo(Step::Until, until.0);
-    let answers = space(cx, |dest| dest == Dest::Mdt(0), Some(until))?;
+    let all = cx.w.imports.dests();
+    let answers = space(cx, all, |dest| dest == Dest::Mdt(0), Some(until))?;
     let (mut data, mut metadata) = (Sum::default(), Sum::default());
     for (dest, rep) in answers {
         let sum = if let Dest::Ost(_) = dest { &mut data } else { &mut metadata };
@@ -152,7 +155,8 @@ pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
 
 /// `TargetSpace`.
 pub(crate) fn target_space(cx: &mut Cx<'_>) -> Run<Answer> {
-    let answers = space(cx, |_| false, None)?;
+    let all = cx.w.imports.dests();
+    let answers = space(cx, all, |_| false, None)?;
     let mut named: Vec<_> = answers.into_iter().map(|(dest, rep)| (dest, cx.w.target_name(dest), rep)).collect();
     named.sort_by_key(|(dest, ..)| *dest);
     Ok(Answer::Targets(named.into_iter().map(|(_, name, rep)| (name, rep)).collect()))
@@ -239,7 +243,7 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     kernel::hide(cx, &[ino])?;
     let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let kind = SetlayoutKind::Set as i32;
-        let set = SetlayoutOp { fid, kind, layout: Some(wish.clone()), lvb: None };
+        let set = SetlayoutOp { fid, kind, layout: Some(wish.clone()), lvb: None, dir_default: None };
         let request = Request::new(&op.change(None, Reint::Setlayout(set))).choosing(true);
         stripes::touched(w, request, ino).then(move |w, _| stripes::changed(w, ino))
     });

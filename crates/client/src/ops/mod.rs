@@ -16,6 +16,7 @@ mod lookup;
 mod namespace;
 mod open;
 pub(crate) mod params;
+mod placement;
 mod record_lock;
 mod stale;
 pub(crate) mod stripes;
@@ -102,6 +103,8 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
         Call::MdtIndex { ino } => info::mdt_index(cx, *ino),
         Call::GetDirLayout { ino } => stripes::get_layout(cx, *ino),
+        Call::GetDirDefault { ino } => placement::get_default(cx, *ino),
+        Call::SetDirDefault { ino, default } => placement::set_default(cx, *ino, default.as_deref()),
         Call::GetLayout { ino } => info::get_layout(cx, *ino),
         Call::SetLayout { ino, wish } => info::set_layout(cx, *ino, wish),
         Call::Migrate { ino, wish } => info::migrate(cx, *ino, wish),

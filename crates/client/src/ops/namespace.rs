@@ -4,10 +4,11 @@
 //! the client's earlier changes are sent first, whatever their targets.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::connect::features;
-use proto::msg::{CreateOp, LinkOp, ObjectRep, Reint, RenameOp, Stripe, UnlinkOp, WantLocks, bits};
+use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, RenameOp, Stripe, UnlinkOp, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use rules::names;
@@ -15,7 +16,7 @@ use rules::stripes::STRIPES_MAX;
 use stdx::Instant;
 
 use super::stripes::{self, Place};
-use super::{attributes, data, stat, stat_of_change, walk, writable};
+use super::{attributes, data, placement, stat, stat_of_change, walk, writable};
 use crate::api::{Answer, Effect, Invalidation, NewDir, Stat};
 use crate::base::{Dest, Step, WaitKey};
 use crate::cache::names::KnownName;
@@ -43,9 +44,39 @@ pub(crate) fn mknod(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev:
     create(cx, parent, name, mode, rdev, &Bytes::new())
 }
 
-/// `Mkdir`.
+/// `Mkdir`. The default of the directory above may place it on other metadata targets.
 pub(crate) fn mkdir(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32) -> Run<Answer> {
-    create(cx, parent, name, S_IFDIR | (mode & 0o7777), 0, &Bytes::new())
+    let mode = S_IFDIR | (mode & 0o7777);
+    while let Some(placed) = placement::of_new(cx, parent, name)?
+        && let Some(wish) = &placed.wish
+    {
+        let place = stripes::of_name(cx, parent, name)?;
+        match make_elsewhere(cx, place, name, mode, wish) {
+            Ok((fid, rep)) => {
+                let stat = stat_elsewhere(cx, fid, mode, rep.attr.as_ref())?;
+                return Ok(Answer::Entry(super::lookup::found(cx.w, stat, place.ino, name)));
+            }
+            Err(Stop::Wait) if placement::again(cx, &placed) => {}
+            // Nobody may place directories any more, also where a default says so.
+            Err(Stop::Errno(Errno::EPERM)) => placement::give_up(cx, &placed),
+            Err(stop) => return Err(stop),
+        }
+    }
+    create(cx, parent, name, mode, 0, &Bytes::new())
+}
+
+/// The stat of a directory that was made on other metadata targets than that of its name. No lock on it came with the answer.
+fn stat_elsewhere(cx: &mut Cx<'_>, fid: Fid, mode: u32, made: Option<&Attr>) -> Run<Stat> {
+    let attr = match made {
+        Some(attr) => attr.clone(),
+        // The first answer was lost.
+        None => match attributes(cx, fid.ino(), true) {
+            Err(Stop::Errno(Errno::ESTALE)) => Attr { fid, mode, ..Attr::default() },
+            attr => attr?,
+        },
+    };
+    let node = cx.w.nodes.obtain(fid);
+    Ok(Stat { cacheable: false, ..super::compose(node, &attr, None, false) })
 }
 
 /// `Symlink`.
@@ -72,14 +103,14 @@ pub(crate) fn mkdir_on(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, wi
             hide(cx, &[place.ino])?;
             fid_of(make(cx, parent, name, mode, 0, &Bytes::new())?.ino)?
         }
-        _ => make_elsewhere(cx, place, name, mode, wish)?,
+        _ => make_elsewhere(cx, place, name, mode, wish)?.0,
     };
     forget_entry(cx.w, place.ino, name);
     Ok(Answer::Fid(fid))
 }
 
 /// Makes a directory that is not a plain one on its parent's metadata target.
-fn make_elsewhere(cx: &mut Cx<'_>, place: Place, name: &Bytes, mode: u32, wish: &NewDir) -> Run<Fid> {
+fn make_elsewhere(cx: &mut Cx<'_>, place: Place, name: &Bytes, mode: u32, wish: &NewDir) -> Run<(Fid, Arc<ObjectRep>)> {
     let Place { ino: parent, fid: parent_fid, dest } = place;
     if wish.mdts.len() > STRIPES_MAX {
         return Err(Errno::EOVERFLOW.into());
@@ -96,7 +127,7 @@ fn make_elsewhere(cx: &mut Cx<'_>, place: Place, name: &Bytes, mode: u32, wish: 
     let fids = new_fids(cx, &wish.mdts)?;
     let fid = *fids.first().ok_or(Errno::EINVAL)?;
     metadata_write_back::before_cross_change(cx)?;
-    cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
+    let rep = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(parent);
         let mut wants = Wants::default();
         let want = wants.locks(w, dest, ObjectLocks::NONE, names, None);
@@ -117,11 +148,11 @@ fn make_elsewhere(cx: &mut Cx<'_>, place: Place, name: &Bytes, mode: u32, wish: 
             .touching_name(&w.nodes, parent, name)
             .then_learn(move |w, rep, reply| made(w, &asked, rep, reply.number))
     })?;
-    Ok(fid)
+    Ok((fid, rep))
 }
 
 /// Checks that a metadata target can take part in changes with others. An older one would not notice that it should.
-fn takes_part(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+pub(super) fn takes_part(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     let target = cx.w.imports.get(dest).ok_or(Errno::ENODEV)?;
     match target.has(features::DIR_STRIPE) {
         true => Ok(()),

@@ -30,6 +30,8 @@ pub(crate) struct Target<P> {
     pub(crate) rpc_stats_since_ns: i64,
     /// The space that it reported last.
     pub(crate) space: Option<StatfsRep>,
+    /// When that was.
+    pub(crate) space_at: Instant,
     pending: Map<RequestId, P>,
 }
 
@@ -181,6 +183,7 @@ impl<P> Imports<P> {
             import,
             rpc_stats_since_ns: 0,
             space: None,
+            space_at: now,
             pending: Map::default(),
         });
         self.index.insert(dest, index);

@@ -4,7 +4,9 @@
 mod fld;
 mod imports;
 mod sequences;
+mod turns;
 
 pub(crate) use fld::Fld;
 pub(crate) use imports::{Event, Imports, Opened, Target};
 pub(crate) use sequences::Sequences;
+pub(crate) use turns::Turns;

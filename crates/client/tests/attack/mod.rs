@@ -267,6 +267,19 @@ impl Values<'_> {
         self.opt(|v| Lvb { size: v.n(), blocks: v.n(), atime_ns: v.i(), mtime_ns: v.i(), ctime_ns: v.i() })
     }
 
+    fn dir_default(&mut self) -> Option<Box<DirDefault>> {
+        self.opt(|v| {
+            Box::new(DirDefault {
+                count: v.usually(&[0, 1, 2, u32::MAX], 2001) as i32,
+                overstripe: v.bool(),
+                mdts: (0..v.rng.below(3)).map(|_| v.usually(&[0, 1, 2], 3)).collect(),
+                hash: v.usually(&[0, 1, 2, 4], 5) as i32,
+                max_inherit: v.usually(&[0, 1, 2, 250, 255], 251),
+                max_inherit_rr: v.usually(&[0, 1, 250, 255], 254),
+            })
+        })
+    }
+
     fn resource(&mut self) -> Resource {
         Resource {
             fid: self.fid(),
@@ -357,9 +370,10 @@ impl Values<'_> {
             }),
             _ => Reint::Setlayout(SetlayoutOp {
                 fid: self.fid(),
-                kind: [0, 1, 2, 3, 4, 5, -1][self.rng.below(7) as usize],
+                kind: [0, 1, 2, 3, 4, 5, 5, 6, -1][self.rng.below(9) as usize],
                 layout: self.opt(Self::layout),
                 lvb: self.lvb(),
+                dir_default: self.dir_default(),
             }),
         }
     }

@@ -1,7 +1,8 @@
 //! The execution of this target's part of a change.
 
 use proto::msg::{
-    Act, AttrsAct, CrossObject, CrossOperation, CrossPart, DirName, LinksAct, MakeAct, NameAct, NamedObject, ObjectRep,
+    Act, Attr, AttrsAct, CrossObject, CrossOperation, CrossPart, DirName, LinksAct, MakeAct, NameAct, NamedObject,
+    ObjectRep,
 };
 use proto::{Errno, Fid, Operation};
 use rules::mode::S_IFMT;
@@ -84,7 +85,11 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<C
     });
     let is = |object: &&CrossObject, fid| object.attr.as_ref().is_some_and(|attr| attr.fid == fid);
     let find = |fid: Option<Fid>| fid.and_then(|fid| all.iter().rfind(|object| is(object, fid)));
-    let of = |fid| find(fid).and_then(|object| object.attr.as_deref()).cloned();
+    let knows_defaults = stripes::are_known(cx).is_ok();
+    let of = |fid| {
+        let attr = find(fid).and_then(|object| object.attr.as_deref()).cloned()?;
+        Some(Attr { dir_default: attr.dir_default.filter(|_| knows_defaults), ..attr })
+    };
     // No lock is granted on what is under change.
     let rep = ObjectRep {
         attr: of(answer.object),

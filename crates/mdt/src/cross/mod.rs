@@ -28,7 +28,7 @@ use proto::msg::{
 use proto::{Errno, Fid};
 use rules::access::{Capability, EXECUTE, WRITE};
 use rules::mode::{S_IFDIR, S_IFMT, S_ISVTX};
-use rules::{Caller, names};
+use rules::{Caller, names, placement};
 use schema::{Entry, Inode, Record};
 use target::{Cx, HeldKey, Hold, Reply, ShareKey, Stop};
 
@@ -118,7 +118,9 @@ pub fn mkdir(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &CreateOp) -> 
     let mut dir = Dir::find(cx, op.parent)?;
     mdt.free_place(cx, &change.caller, &dir.node, &op.name)?;
     rules::create::check(&change.caller, &dir.node.inode, op.mode, op.rdev)?;
-    may_be_remote(mdt, &change.caller)?;
+    if !is_by_default(mdt, op, on, &dir.node.inode) {
+        may_be_remote(mdt, &change.caller)?;
+    }
     if lmv.is_some() {
         stripes::may_be_striped(mdt, op, on)?;
     }
@@ -158,8 +160,15 @@ pub fn answer(operation: CrossOperation) -> CrossAnswer {
     CrossAnswer { operation: operation as i32, ..CrossAnswer::default() }
 }
 
+/// Whether a directory is placed as the default of the directory above says: whoever set that was allowed to.
+fn is_by_default(mdt: &Mdt, op: &CreateOp, on: u32, parent: &Inode) -> bool {
+    let Some(default) = parent.dir_default.as_deref() else { return false };
+    let mdts: Vec<u32> = core::iter::once(on).chain(op.stripes.iter().map(|stripe| stripe.mdt)).collect();
+    mdt.settings.enable_remote_dir && placement::agrees(default, &mdts, op.hash)
+}
+
 /// Whether the caller may place directories on other targets than their parents.
-fn may_be_remote(mdt: &Mdt, caller: &Caller<'_>) -> Result<(), Errno> {
+pub fn may_be_remote(mdt: &Mdt, caller: &Caller<'_>) -> Result<(), Errno> {
     let group = u32::try_from(mdt.settings.enable_remote_dir_gid);
     let allowed = mdt.settings.enable_remote_dir
         && (caller.capable(Capability::SysAdmin)

@@ -2,7 +2,7 @@
 //!
 //! Each stripe is a directory object of its own, the first one is the master: see [`proto::msg::Lmv`]. A change of a name
 //! concerns the one stripe that has it, and is like one in any directory; what a name leads to names the master in its linkEA.
-//! What all stripes have in common (mode, owner, access lists, default layout) changes in all of them at once, and they are
+//! What all stripes have in common (mode, owner, access lists, default layouts) changes in all of them at once, and they are
 //! made and removed together. The target of the master checks the rules for that.
 
 use bytes::Bytes;
@@ -210,7 +210,8 @@ pub fn is_common(name: &[u8]) -> bool {
 /// Gives a stripe the attributes of a change.
 pub(super) fn take_attrs(inode: &mut Inode, act: &AttrsAct, from: Inode, now_ns: i64) {
     inode.changed(now_ns);
-    (inode.mode, inode.uid, inode.gid, inode.layout) = (from.mode, from.uid, from.gid, from.layout);
+    (inode.mode, inode.uid, inode.gid) = (from.mode, from.uid, from.gid);
+    (inode.layout, inode.dir_default) = (from.layout, from.dir_default);
     if act.atime {
         inode.atime_ns = from.atime_ns;
     }
@@ -257,6 +258,10 @@ mod tests {
             lmv: Some(Box::new(lmv)),
             xattrs: vec![list(acl::ACCESS), list(acl::DEFAULT)],
             layout,
+            dir_default: Some(Box::new(proto::msg::DirDefault {
+                mdts: (65_000..).take(proto::msg::DIR_DEFAULT_TARGETS_MAX).collect(),
+                ..proto::msg::DirDefault::default()
+            })),
             links: LinkEa::one(Fid::ROOT, Bytes::from_static(&[b'x'; 255])),
             ..Inode::default()
         };

@@ -10,7 +10,7 @@ use proto::msg::{Attr, CreateOp, Layout, ObjectRep};
 use proto::{ClientUuid, Errno, Fid, Operation};
 use rules::access::EXECUTE;
 use rules::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use rules::{acl, names};
+use rules::{acl, names, placement};
 use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
 use target::{Cx, Reply, Stop};
 
@@ -124,13 +124,13 @@ impl<'a> New<'a> {
 /// The attributes that the object of a create had, for one that is gone again: without links and layout.
 pub fn gone(mdt: &Mdt, change: &Change<'_>, parent: &Inode, op: &CreateOp) -> Attr {
     let made = new_inode(mdt, change, parent, &New::of(op, false));
-    Attr { nlink: 0, layout: None, ..made.attr() }
+    Attr { nlink: 0, layout: None, dir_default: None, ..made.attr() }
 }
 
 fn reply(cx: &mut Cx<'_>, change: &Change<'_>, child: &Node, parent: &Node) -> Reply {
     Reply::new(&ObjectRep {
-        attr: Some(child.inode.attr()),
-        parent_attr: Some(parent.inode.attr()),
+        attr: Some(grants::attr_for(cx, &child.inode)),
+        parent_attr: Some(grants::attr_for(cx, &parent.inode)),
         locks: grants::grant(cx, &change.want, Some(&child.inode), Some(parent.fid())),
         symlink: child.inode.symlink.clone(),
         ..ObjectRep::default()
@@ -262,6 +262,7 @@ pub fn new_inode(mdt: &Mdt, change: &Change<'_>, parent: &Inode, new: &New<'_>) 
         leaving: false,
         next_object: 0,
         lmv: None,
+        dir_default: if kind == S_IFDIR { placement::inherited(parent.dir_default.as_deref()) } else { None },
     }
 }
 

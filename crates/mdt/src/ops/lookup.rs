@@ -20,7 +20,7 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
     let elsewhere = |cx: &mut Cx<'_>, object| -> Result<Reply, Stop> {
         let elsewhere = Some(cross::sent_on(cx, object)?);
         let locks = grants::grant(cx, &want, None, Some(parent.fid()));
-        let parent_attr = Some(parent.inode.attr());
+        let parent_attr = Some(grants::attr_for(cx, &parent.inode));
         Ok(Reply::new(&ObjectRep { elsewhere, parent_attr, locks, ..ObjectRep::default() }))
     };
     let found = match &request.name[..] {
@@ -53,7 +53,7 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
     let locks = grants::grant(cx, &want, found.as_ref().map(|node| &node.inode), Some(parent.fid()));
     Ok(Reply::new(&ObjectRep {
         attr,
-        parent_attr: Some(parent.inode.attr()),
+        parent_attr: Some(grants::attr_for(cx, &parent.inode)),
         locks,
         symlink: found.map(|node| node.inode.symlink).unwrap_or_default(),
         ..ObjectRep::default()

@@ -67,8 +67,8 @@ fn changed(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode, parent: Option<&
 /// The body of the reply, without what the writer of a resident file knows. See [`changed`].
 fn described(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode, parent: Option<&Inode>) -> ObjectRep {
     ObjectRep {
-        attr: Some(inode.attr()),
-        parent_attr: parent.map(Inode::attr),
+        attr: Some(grants::attr_for(cx, inode)),
+        parent_attr: parent.map(|parent| grants::attr_for(cx, parent)),
         locks: grants::grant(cx, &change.want, Some(inode), parent.map(|parent| parent.fid)),
         ..ObjectRep::default()
     }

@@ -90,7 +90,11 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) ->
             }
             let elsewhere = Some(cross::sent_on(cx, object)?);
             cx.changes_nothing();
-            Ok(Reply::new(&ObjectRep { elsewhere, parent_attr: Some(parent.inode.attr()), ..ObjectRep::default() }))
+            Ok(Reply::new(&ObjectRep {
+                elsewhere,
+                parent_attr: Some(grants::attr_for(cx, &parent.inode)),
+                ..ObjectRep::default()
+            }))
         }
         Some(entry) => {
             let node = tree::of_entry(cx, entry)?;
@@ -173,7 +177,7 @@ fn existing(
         node.put(cx);
     }
     // After a write, the inode is newer than the attributes that were read before.
-    let attr = attr.filter(|_| revoked == 0).unwrap_or_else(|| node.inode.attr());
+    let attr = attr.filter(|_| revoked == 0).unwrap_or_else(|| grants::attr_for(cx, &node.inode));
     let done = disposition::LOOKUP_POS | disposition::OPEN_OPEN;
     Ok(finish(mdt, cx, change, op, &node.inode, attr, parent, done))
 }
@@ -214,7 +218,7 @@ fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp, mut 
     }
     let created = op.opened_fid == Some(op.fid) && op.parent.is_some();
     let done = if created { disposition::OPEN_CREATE } else { disposition::LOOKUP_POS } | disposition::OPEN_OPEN;
-    let attr = node.inode.attr();
+    let attr = grants::attr_for(cx, &node.inode);
     Ok(finish(mdt, cx, change, op, &node.inode, attr, None, done))
 }
 
@@ -269,7 +273,7 @@ fn finish(
     cx.count(Operation::Open);
     Reply::new(&ObjectRep {
         attr: Some(attr),
-        parent_attr: parent.map(|parent| parent.inode.attr()),
+        parent_attr: parent.map(|parent| grants::attr_for(cx, &parent.inode)),
         locks,
         handle,
         disposition: done,

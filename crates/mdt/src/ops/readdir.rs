@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::cross::stripes;
 use crate::tree::Node;
 use crate::{Mdt, grants, tree};
+use prost::Message;
 use proto::connect::BRW_SIZE_MAX;
 use proto::msg::{DirEntry, LockMode, Policy, ReaddirRep, ReaddirReq, Resource, WantLocks, bits};
 use proto::{Errno, Operation};
@@ -63,7 +64,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     let want = WantLocks { parent_cookie: request.want.unwrap_or_default().parent_cookie, ..WantLocks::default() };
     let locks = grants::grant(cx, &want, None, Some(dir.fid()));
     cx.count(Operation::Readdir);
-    Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
+    Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(grants::attr_for(cx, &dir.inode)) }))
 }
 
 /// Whether the listing that this page completes has fewer names than the directory counts. The reply then says that there
@@ -126,7 +127,8 @@ fn add_attrs(
         let unsure =
             is_written_elsewhere(cx, &inode) || cx.is_under_change(inode.fid) || stripes::may_see(cx, &inode).is_err();
         let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES)
-            + inode.stripes().len() * DIR_STRIPE_BYTES;
+            + inode.stripes().len() * DIR_STRIPE_BYTES
+            + inode.dir_default.as_ref().map_or(0, |default| default.encoded_len());
         if inode.fid != entry.fid || unsure || stripes > stripe_budget {
             continue;
         }

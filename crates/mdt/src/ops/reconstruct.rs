@@ -54,7 +54,7 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
         Some(Reint::Link(op)) => op.fid,
         Some(Reint::Unlink(_) | Reint::Rename(_)) | None => return Ok(Reply::new(&ObjectRep::default())),
     };
-    let attr = tree::find(cx, fid)?.map_or_else(|| gone(fid, executed), |node| Some(node.inode.attr()));
+    let attr = tree::find(cx, fid)?.map_or_else(|| gone(fid, executed), |node| Some(grants::attr_for(cx, &node.inode)));
     match attr {
         None => Ok(Reply { status: -Errno::ESTALE.raw(), ..Reply::default() }),
         attr => Ok(Reply::new(&ObjectRep { attr, ..ObjectRep::default() })),
@@ -70,7 +70,7 @@ fn sent_on(cx: &Cx<'_>, object: NamedObject) -> Result<Reply, Stop> {
 /// the attributes that it had.
 fn created(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq, op: &CreateOp) -> Result<Reply, Stop> {
     let (attr, symlink) = match tree::find(cx, op.fid)? {
-        Some(node) => (node.inode.attr(), node.inode.symlink),
+        Some(node) => (grants::attr_for(cx, &node.inode), node.inode.symlink),
         None => {
             let parent = tree::find(cx, op.parent)?.map(|node| node.inode).unwrap_or_default();
             (create::gone(mdt, &Change::new(request), &parent, op), op.symlink.clone())

@@ -625,11 +625,11 @@ fn put_dirs(cx: &mut Cx<'_>, dirs: &mut Dirs, links: Links, now_ns: i64) {
 fn reply(cx: &mut Cx<'_>, change: &Change<'_>, found: &Resolved, gone: Gone) -> Reply {
     let Resolved { dirs, moved, other, whiteout, .. } = found;
     Reply::new(&ObjectRep {
-        attr: Some(moved.inode.attr()),
-        parent_attr: Some(dirs.target().inode.attr()),
+        attr: Some(grants::attr_for(cx, &moved.inode)),
+        parent_attr: Some(grants::attr_for(cx, &dirs.target().inode)),
         locks: grants::grant(cx, &change.want, Some(&moved.inode), Some(dirs.target().fid())),
-        source_parent_attr: dirs.differ().then(|| dirs.source.inode.attr()),
-        replaced_attr: other.as_ref().map(|other| other.inode.attr()),
+        source_parent_attr: dirs.differ().then(|| grants::attr_for(cx, &dirs.source.inode)),
+        replaced_attr: other.as_ref().map(|other| grants::attr_for(cx, &other.inode)),
         destroyed: gone != Gone::No,
         whiteout_attr: whiteout.as_ref().map(|whiteout| whiteout.inode.attr()),
         ..ObjectRep::default()

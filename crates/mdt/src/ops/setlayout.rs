@@ -1,4 +1,4 @@
-//! Changes of layouts: the default of a directory, the layout of a file without data, the move of a resident file's data to
+//! Changes of layouts: the defaults of a directory for new files and directories, the layout of a file without data, the move of a resident file's data to
 //! object targets, and the migration of data between object targets.
 //!
 //! ```text
@@ -7,14 +7,15 @@
 //! ```
 //! So either the old or the new objects are always in the log, and the log changes in the same group as the layout.
 
-use crate::cross::stripes;
+use crate::cross::{self, stripes};
 use crate::ops::Change;
 use crate::ops::subjects::{self, Subject};
 use crate::tree::{self, Node};
 use crate::{Mdt, grants, layouts, tasks};
 use proto::connect::features;
-use proto::msg::{CrossOperation, Layout, ObjectRep, Pool, SetlayoutKind, SetlayoutOp, bits};
+use proto::msg::{CrossOperation, DirDefault, Layout, ObjectRep, Pool, SetlayoutKind, SetlayoutOp, bits};
 use proto::{ClientUuid, Errno, Operation};
+use rules::placement::{self, Count};
 use schema::{DestroyLog, ObjectsKey, SmallData};
 use target::{Cx, Reply, ShareKey, Stop, format_features};
 
@@ -59,11 +60,15 @@ pub fn setlayout(
             let client = client(cx)?;
             tasks::give_up_copies(mdt, cx, op.fid, Some(client))?;
         }
+        SetlayoutKind::DirDefault => {
+            set_dir_default(mdt, cx, change, &mut node, op.dir_default.as_deref())?;
+            node.inode.changed(change.now_ns);
+        }
     }
     if copy.is_none() && kind != SetlayoutKind::Drop {
         tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
     }
-    if kind == SetlayoutKind::Set && stripes::has(&node.inode) {
+    if matches!(kind, SetlayoutKind::Set | SetlayoutKind::DirDefault) && stripes::has(&node.inode) {
         return stripes::set_attrs(cx, change, CrossOperation::Setattr, &node.inode, 0);
     }
 
@@ -125,6 +130,37 @@ fn set(
     layout.generation = generation + 1;
     layout.first_object = layout.first_object.max(tree::objects_of(inode).first);
     inode.layout = Some(layout);
+    Ok(())
+}
+
+/// Sets or removes the default for new directories (`lfs setdirstripe -D`). Whoever sets one may place directories on other
+/// targets, and lets those do so who may make directories here.
+fn set_dir_default(
+    mdt: &Mdt,
+    cx: &Cx<'_>,
+    change: &Change<'_>,
+    node: &mut Node,
+    wanted: Option<&DirDefault>,
+) -> Result<(), Errno> {
+    stripes::are_known(cx)?;
+    if !node.inode.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    if !change.caller.is_owner(&node.inode) {
+        return Err(Errno::EPERM);
+    }
+    if let Some(wanted) = wanted {
+        placement::check(wanted)?;
+        let is_striped = Count::of(wanted).is_some_and(Count::is_many);
+        // The settings may have changed since the first execution.
+        if !cx.is_replay() {
+            cross::may_be_remote(mdt, &change.caller)?;
+            if is_striped && !mdt.settings.enable_striped_dir {
+                return Err(Errno::EPERM);
+            }
+        }
+    }
+    node.inode.dir_default = wanted.cloned().map(Box::new);
     Ok(())
 }
 

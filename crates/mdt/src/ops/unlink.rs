@@ -20,8 +20,8 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &UnlinkOp
     let removed = remove(mdt, cx, change, op, &mut parent)?;
     parent.write(cx);
     let reply = Reply::new(&ObjectRep {
-        attr: Some(removed.child.inode.attr()),
-        parent_attr: Some(parent.node.inode.attr()),
+        attr: Some(grants::attr_for(cx, &removed.child.inode)),
+        parent_attr: Some(grants::attr_for(cx, &parent.node.inode)),
         locks: grants::grant(cx, &change.want, None, Some(op.parent)),
         destroyed: removed.gone != Gone::No,
         ..ObjectRep::default()
@@ -62,7 +62,7 @@ fn remove_entry(
     cx.log(LogLevel::Warn, line);
     take_name(cx, &mut dir, (&place, tombstone), is_dir, change.now_ns);
     dir.write(cx);
-    let parent_attr = Some(dir.node.inode.attr());
+    let parent_attr = Some(grants::attr_for(cx, &dir.node.inode));
     let locks = grants::grant(cx, &change.want, None, Some(op.parent));
     mdt.entry_freed(place.key, tombstone);
     cx.count(if is_dir { Operation::Rmdir } else { Operation::Unlink });

@@ -390,7 +390,8 @@ fn replayed_files_lie_where_they_were_said_to_lie() {
         .into();
     w.batch(0, &batch).unwrap();
     let wish = Layout { want_count: 2, want_first: -1, ..Layout::default() };
-    let op = SetlayoutOp { fid: made, kind: SetlayoutKind::Set as i32, layout: Some(wish), lvb: None };
+    let op =
+        SetlayoutOp { fid: made, kind: SetlayoutKind::Set as i32, layout: Some(wish), lvb: None, dir_default: None };
     w.reint(Reint::Setlayout(op)).unwrap();
     let layouts = |w: &mut World| [made, first, second].map(|fid| w.getattr(fid).unwrap().layout.unwrap());
     let before = layouts(&mut w);

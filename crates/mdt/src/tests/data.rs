@@ -338,7 +338,8 @@ fn a_listing_with_wide_layouts_keeps_to_its_length() {
     knows_osts(&mut w, 200);
     let dir = w.mkdir(Fid::ROOT, "dir");
     let layout = Layout { stripe_size: 1 << 16, want_count: -1, want_first: -1, ..Layout::default() };
-    let op = SetlayoutOp { fid: dir, kind: SetlayoutKind::Set as i32, layout: Some(layout), lvb: None };
+    let op =
+        SetlayoutOp { fid: dir, kind: SetlayoutKind::Set as i32, layout: Some(layout), lvb: None, dir_default: None };
     w.reint(Reint::Setlayout(op)).unwrap();
     for i in 0..100 {
         w.mknod(dir, &format!("f{i:03}"));
@@ -357,7 +358,7 @@ fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
 
     let dir = w.mkdir(Fid::ROOT, "dir");
     let setlayout = |w: &mut World, fid, kind: SetlayoutKind, layout: Layout, lvb| {
-        let op = SetlayoutOp { fid, kind: kind as i32, layout: Some(layout), lvb };
+        let op = SetlayoutOp { fid, kind: kind as i32, layout: Some(layout), lvb, dir_default: None };
         w.reint(Reint::Setlayout(op)).map(|rep| rep.attr.unwrap())
     };
     let wish = Layout { stripe_size: 1 << 16, want_count: 2, want_first: 1, ..Layout::default() };
@@ -410,7 +411,13 @@ fn the_wish_of_a_move_says_which_pool_the_file_is_in() {
     let mut moved = |pool: &str, osts: &[u32]| {
         let wish =
             Layout { want_first: -1, generation, pool: pool.to_owned(), osts: osts.to_vec(), ..Layout::default() };
-        let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None };
+        let op = SetlayoutOp {
+            fid: file,
+            kind: SetlayoutKind::Copy as i32,
+            layout: Some(wish),
+            lvb: None,
+            dir_default: None,
+        };
         let layout = w.reint(Reint::Setlayout(op))?.attr.unwrap().layout.unwrap();
         generation = layout.generation;
         Ok((layout.osts, layout.pool))
@@ -436,7 +443,8 @@ fn no_file_moves_while_a_client_is_there_that_could_not_find_it() {
     w.clients[older].features &= !proto::connect::features::LAYOUT_SWAP;
     w.reconnect(older);
     let wish = Layout { want_first: -1, generation, osts: vec![2], ..Layout::default() };
-    let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None };
+    let op =
+        SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None, dir_default: None };
     assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::EOPNOTSUPP));
     assert!(stdx::marks::count("client_too_old_to_migrate") > 0);
 }
@@ -485,7 +493,13 @@ fn a_move_begins_when_a_crash_cannot_forget_it() {
     // So does one that was just given another layout: the crash could give it back the old one.
     w.commits = false;
     let wish = Layout { stripe_size: 1 << 16, want_first: -1, ..Layout::default() };
-    let op = SetlayoutOp { fid: files[4], kind: SetlayoutKind::Set as i32, layout: Some(wish), lvb: None };
+    let op = SetlayoutOp {
+        fid: files[4],
+        kind: SetlayoutKind::Set as i32,
+        layout: Some(wish),
+        lvb: None,
+        dir_default: None,
+    };
     w.reint(Reint::Setlayout(op)).unwrap();
     let xid = send(&mut w, files[4]);
     assert!(w.wait(mover, xid).is_none());

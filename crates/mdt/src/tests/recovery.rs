@@ -140,7 +140,7 @@ fn a_file_that_left_leaves_again_although_its_client_says_that_it_was_never_here
     let layout = rep.attr.as_ref().unwrap().layout.clone().unwrap();
     let (left, kind) = (Layout { resident: false, ..layout }, SetlayoutKind::Leave as i32);
     let now = Lvb { size: 4, mtime_ns: 5, ctime_ns: i64::MAX, ..Lvb::default() };
-    let op = SetlayoutOp { fid: file, kind, layout: Some(left), lvb: Some(now) };
+    let op = SetlayoutOp { fid: file, kind, layout: Some(left), lvb: Some(now), dir_default: None };
     let later = w.reint(Reint::Setlayout(op)).unwrap();
     let before = w.getattr(file).unwrap();
     let mut kept = w.clients[0].kept.split_off(create + 1);
@@ -440,7 +440,7 @@ fn what_was_changed_and_is_gone_is_what_it_was() {
         |fid| Reint::Setxattr(SetxattrOp { fid, name: bytes("trusted.a"), value: bytes("b"), ..Default::default() });
     let setlayout = |fid| {
         let layout = Some(Layout { stripe_size: 1 << 20, want_count: -1, want_first: -1, ..Layout::default() });
-        Reint::Setlayout(SetlayoutOp { fid, kind: SetlayoutKind::Set as i32, layout, lvb: None })
+        Reint::Setlayout(SetlayoutOp { fid, kind: SetlayoutKind::Set as i32, layout, lvb: None, dir_default: None })
     };
     let link = |fid| Reint::Link(LinkOp { fid, parent: Fid::ROOT, name: bytes("linked"), kind: 0 });
     type Make<'a> = &'a dyn Fn(Fid) -> Reint;
@@ -780,7 +780,8 @@ fn a_file_that_got_other_objects_gets_the_same_in_a_replay_whatever_moved_beside
     w.commits = false;
     let generation = w.getattr(file).unwrap().layout.unwrap().generation;
     let wish = Layout { want_first: -1, generation, ..Layout::default() };
-    let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None };
+    let op =
+        SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None, dir_default: None };
     let answer = w.reint(Reint::Setlayout(op)).unwrap();
     // As the client's library does.
     w.clients[0].kept.last_mut().expect("the change").bulk = answer.encode_to_vec().into();
@@ -799,7 +800,8 @@ fn a_file_that_got_other_objects_gets_the_same_in_a_replay_whatever_moved_beside
     let told = told.unwrap();
     let elsewhere = Layout { resident: false, first_object: told.first_object + 1, ..told };
     let lvb = Some(Lvb { size: 4, ..Lvb::default() });
-    let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Leave as i32, layout: Some(elsewhere), lvb };
+    let op =
+        SetlayoutOp { fid: file, kind: SetlayoutKind::Leave as i32, layout: Some(elsewhere), lvb, dir_default: None };
     assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::ESTALE));
 }
 

@@ -238,7 +238,7 @@ pub struct AttrsAct {
     /// The stripe.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// The inode record of the master after the change. Its mode, owner, access lists and default layout count.
+    /// The inode record of the master after the change. Its mode, owner, access lists and default layouts count.
     #[prost(bytes = "bytes", tag = "2")]
     pub inode: Bytes,
     /// The time of the last access in `inode` counts, too: a program has set it.

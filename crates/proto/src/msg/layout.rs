@@ -79,6 +79,49 @@ pub struct Lmv {
     pub index: u32,
 }
 
+/// Default layout of a directory (Lustre's default LMV): on which metadata targets the directories lie that are made in it, and
+/// which default they inherit. Since version 0.3.0.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DirDefault {
+    /// Number of stripes, each on another target, at most as many as there are; -1: one on each. 0 and 1: not striped.
+    #[prost(sint32, tag = "1")]
+    pub count: i32,
+    /// Several stripes may be on one target, if there are fewer targets than stripes. A negative `count`: so many on each.
+    #[prost(bool, tag = "2")]
+    pub overstripe: bool,
+    /// Indexes of metadata targets; at most [`DIR_DEFAULT_TARGETS_MAX`]. One: that of the first stripe. Several: those of the
+    /// stripes, in this order. None: the client chooses.
+    #[prost(uint32, repeated, tag = "3")]
+    pub mdts: Vec<u32>,
+    /// Striped directories: the function that gives the stripe of a name.
+    #[prost(enumeration = "DirHash", tag = "4")]
+    pub hash: i32,
+    /// How far it is inherited, see [`inherit`].
+    #[prost(uint32, tag = "5")]
+    pub max_inherit: u32,
+    /// How far targets are chosen one after the other rather than by free inodes, see [`inherit`].
+    #[prost(uint32, tag = "6")]
+    pub max_inherit_rr: u32,
+}
+
+/// Most targets that a [`DirDefault`] may name: each stripe of a directory has a copy.
+pub const DIR_DEFAULT_TARGETS_MAX: usize = 64;
+
+/// Depths of a [`DirDefault`], with Lustre's numbers.
+pub mod inherit {
+    /// `max_inherit`: the default applies to all directories below.
+    pub const UNLIMITED: u32 = 0;
+    /// `max_inherit`: it applies to the directories that are made in this one, and ends there. With 2 it applies to those in
+    /// these, too, and so on.
+    pub const ENDS: u32 = 1;
+    /// The greatest number of levels.
+    pub const LEVELS_MAX: u32 = 250;
+    /// `max_inherit`: as [`ENDS`].
+    pub const NONE: u32 = 255;
+    /// `max_inherit_rr`: on all levels. 0: on none; otherwise on so many.
+    pub const TURNS_UNLIMITED: u32 = 255;
+}
+
 /// The functions by which a name is assigned to a stripe, with Lustre's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Enumeration)]
 #[repr(i32)]
@@ -123,6 +166,9 @@ pub struct SetlayoutOp {
     /// Leave, Swap: times and size of the file, which its objects hold from then on.
     #[prost(message, optional, tag = "4")]
     pub lvb: Option<Lvb>,
+    /// Directories: the default for directories that are made in it; none: it has none any more.
+    #[prost(message, optional, boxed, tag = "5")]
+    pub dir_default: Option<Box<DirDefault>>,
 }
 
 /// Operations on a layout.
@@ -150,4 +196,9 @@ pub enum SetlayoutKind {
     Swap = 3,
     /// Gives up the client's copies of this file; their objects are removed.
     Drop = 4,
+    /// Sets the default layout of a directory for directories that are made in it, or removes it (`lfs setdirstripe -D`).
+    /// Errors: `ENOTDIR`; `EPERM` if the caller is not the owner, or may not choose metadata targets; `EINVAL` for a count, a
+    /// depth or a hash function that there is not; `E2BIG` for too many targets. Since version 0.3.0; earlier ones answer
+    /// `EINVAL`.
+    DirDefault = 5,
 }

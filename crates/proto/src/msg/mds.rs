@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
 use super::cross::DirName;
-use super::layout::{DirHash, Layout, Lmv, SetlayoutOp, Stripe};
+use super::layout::{DirDefault, DirHash, Layout, Lmv, SetlayoutOp, Stripe};
 use super::lock::LockGrant;
 use crate::ids::Fid;
 
@@ -90,6 +90,10 @@ pub struct Attr {
     /// 0.3.0.
     #[prost(message, optional, boxed, tag = "17")]
     pub lmv: Option<Box<Lmv>>,
+    /// Directories: the default for directories that are made in it, if set. Only to clients with the feature `dir_stripe`.
+    /// Since version 0.3.0.
+    #[prost(message, optional, boxed, tag = "18")]
+    pub dir_default: Option<Box<DirDefault>>,
 }
 
 impl Attr {

@@ -100,6 +100,18 @@ fn attr(n: u32) -> Attr {
         has_xattrs: true,
         mtime_set_ns: time(16),
         lmv: Some(Box::new(lmv(n + 17))),
+        dir_default: Some(Box::new(dir_default(n + 24))),
+    }
+}
+
+fn dir_default(n: u32) -> DirDefault {
+    DirDefault {
+        count: -(n as i32),
+        overstripe: true,
+        mdts: vec![n + 1, big(u64::from(n) + 2) as u32],
+        hash: DirHash::Crush as i32,
+        max_inherit: n + 3,
+        max_inherit_rr: n + 4,
     }
 }
 
@@ -324,7 +336,13 @@ fn setxattr() -> SetxattrOp {
 }
 
 fn setlayout() -> SetlayoutOp {
-    SetlayoutOp { fid: fid(1), kind: SetlayoutKind::Leave as i32, layout: Some(layout(4)), lvb: Some(lvb(8)) }
+    SetlayoutOp {
+        fid: fid(1),
+        kind: SetlayoutKind::Leave as i32,
+        layout: Some(layout(4)),
+        lvb: Some(lvb(8)),
+        dir_default: Some(Box::new(dir_default(14))),
+    }
 }
 
 fn dir_entry() -> DirEntry {
@@ -496,6 +514,7 @@ samples! {
     "Attr" = attr(1);
     "Layout" = layout(1);
     "Lmv" = lmv(1);
+    "DirDefault" = dir_default(1);
     "Stripe" = stripe(1);
     "WantLocks" = WantLocks { exclusive: true, ..want(1) };
     "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)), confirms_layout: true, name: Some(dir_name(8)) };

@@ -5,7 +5,9 @@
 use super::{big, negative};
 use core::fmt::Debug;
 use proto::Bytes;
-use proto::msg::{Config, CrossPart, DirHash, Layout, Lmv, Param, Pool, SequenceRange, Stripe, TargetEntry};
+use proto::msg::{
+    Config, CrossPart, DirDefault, DirHash, Layout, Lmv, Param, Pool, SequenceRange, Stripe, TargetEntry,
+};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
@@ -42,6 +44,17 @@ fn layout() -> Layout {
         want_first: -6,
         first_object: 7,
         pool: "pool".into(),
+    }
+}
+
+fn dir_default() -> DirDefault {
+    DirDefault {
+        count: -2,
+        overstripe: true,
+        mdts: vec![3, big(4) as u32],
+        hash: DirHash::Crush as i32,
+        max_inherit: 5,
+        max_inherit_rr: 6,
     }
 }
 
@@ -96,6 +109,7 @@ fn inode() -> Inode {
         leaving: true,
         next_object: 22,
         lmv: Some(Box::new(lmv())),
+        dir_default: Some(Box::new(dir_default())),
     }
 }
 

@@ -8,7 +8,7 @@ use proto::msg::{
     Attr, CreateOp, Layout, LockMode, Policy, Reint, ReintReq, Resource, SetattrOp, UnlinkOp, WantLocks, bits, valid,
 };
 use rules::mode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
-use rules::{Caller, Object, names};
+use rules::{Caller, Object, names, placement};
 
 use super::{Change, What, allowed, flush, is_private, lease, push, version_of};
 use crate::base::Dest;
@@ -139,7 +139,8 @@ pub(crate) fn create(
         S_IFDIR => above.layout.clone(),
         _ => None,
     };
-    let attr = Attr { fid, version: leased.version, layout, ..made.attr };
+    let dir_default = if kind == S_IFDIR { placement::inherited(above.dir_default.as_deref()) } else { None };
+    let attr = Attr { fid, version: leased.version, layout, dir_default, ..made.attr };
     let want = put_object(cx.w, dest, &attr);
     put_name(cx.w, parent, name, Some(&attr), &above, leased.version, cx.op.wall_ns);
     let Some(node) = cx.w.nodes.get_mut(fid.ino()) else { return Ok(None) };

@@ -386,7 +386,13 @@ fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
     let mdt = cx.w.mdt_of(fid);
     let left = Layout { resident: false, ..layout.clone() };
     cx.changing(Step::Changing(0), ino);
-    let op = SetlayoutOp { fid, kind: SetlayoutKind::Leave as i32, layout: Some(left.clone()), lvb: Some(*lvb) };
+    let op = SetlayoutOp {
+        fid,
+        kind: SetlayoutKind::Leave as i32,
+        layout: Some(left.clone()),
+        lvb: Some(*lvb),
+        dir_default: None,
+    };
     let rep = cx.rpc_object(Step::LeaveSet, mdt, Opcode::MdsReint, |_, state| {
         Request::new(&state.change(None, Reint::Setlayout(op)))
     })?;

@@ -531,7 +531,7 @@ fn set_layout(
     cx.changing(Step::Changing(0), ino);
     cx.rpc_object(at, mdt, Opcode::MdsReint, |_, op| {
         // A replay repeats what the server has chosen.
-        let change = SetlayoutOp { fid, kind: kind as i32, layout: Some(layout), lvb };
+        let change = SetlayoutOp { fid, kind: kind as i32, layout: Some(layout), lvb, dir_default: None };
         Request::new(&op.change(None, Reint::Setlayout(change))).choosing(true)
     })
 }

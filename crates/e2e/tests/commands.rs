@@ -56,8 +56,7 @@ fn lfs_tells_of_space_and_targets() {
         &["quota", &mount][..],
         &["find", &mount, "--projid", "1"],
         &["setstripe", "-E", "1G", &mount],
-        &["mkdir", "-D", "-c", "2", &mount],
-        &["setdirstripe", "--max-inherit-rr", "3", &mount],
+        &["mkdir", "--foreign", &mount],
         &["getdirstripe", "-r", &mount],
         &["path2fid", "--parents", &mount],
     ] {
@@ -111,6 +110,9 @@ fn lfs_makes_directories_on_a_metadata_target() {
     lfs(&["mkdir", "-c", "2001", &shown(&mount.join("far"))]).refused_in_usage("2000");
     lfs(&["mkdir", "-C", "-6", &shown(&mount.join("far"))]).refused_in_usage("5");
     lfs(&["mkdir", "-H", "md5", &shown(&mount.join("far"))]).refused_in_usage("fnv_1a_64");
+    lfs(&["mkdir", "-X", "2", &shown(&mount.join("far"))]).refused_in_usage("-D");
+    lfs(&["setdirstripe", "--max-inherit-rr", "3", &shown(mount)]).refused_in_usage("-D");
+    lfs(&["setdirstripe", "-D", "-X", "251", &shown(mount)]).refused_in_usage("250");
     lfs(&["mkdir", "-i", "0,1", "-c", "3", &shown(&mount.join("far"))]).refused_in_usage("a list of 2");
     lfs(&["mkdir", "-i", "0", &shown(&mount.join("none/far"))]).refused_with(&["none", "No such file"]);
 

@@ -366,3 +366,83 @@ fn a_single_metadata_target_has_several_stripes() {
     adamant(["lfs", "setdirstripe", "-C", "2", "-o", "2750"]).arg(mount.join("dir")).ok();
     assert_eq!(fs::metadata(other.join("dir")).unwrap().mode() & 0o7777, 0o2750);
 }
+
+/// Plain `mkdir` goes where the default of the directory says, on both mounts, and over a restart of everything.
+#[test]
+fn new_directories_go_where_the_default_says() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("new directories go where the default says", Duration::from_secs(240));
+    let mut cluster = Cluster::with_mdts(&story, 4);
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let set = |options: &[&str], dir: &Path| adamant(["lfs", "setdirstripe", "-D"]).args(options).arg(dir).run();
+    let mdt = |dir: &Path| getdirstripe(&["-m"], dir).trim().to_owned();
+    let (home, there) = (mount.join("home"), other.join("home"));
+    fs::create_dir(&home).unwrap();
+    assert_eq!(getdirstripe(&["-D"], &home), "lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none\n");
+
+    set(&["-i", "-1", "-X", "2", "--max-inherit-rr", "1"], &home).ok();
+    let shown = getdirstripe(&["-D"], &there);
+    assert_eq!(
+        shown,
+        "lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: 2 lmv_max_inherit_rr: 1\n"
+    );
+    let single = ["-c", "-i", "-H", "-X", "--max-inherit-rr"].map(|only| getdirstripe(&["-D", only], &there));
+    assert_eq!(single, ["0\n", "-1\n", "none\n", "2\n", "1\n"]);
+    assert!(getdirstripe(&["-D", "--json"], &there).contains("\"max_inherit_rr\":1"));
+    let mut found = BTreeSet::new();
+    for number in 0..8 {
+        let dir = if number % 2 == 0 { &home } else { &there }.join(format!("user{number}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("file"), "text").unwrap();
+        assert_eq!(fs::read_to_string(home.join(format!("user{number}/file"))).unwrap(), "text");
+        found.insert(mdt(&dir));
+    }
+    assert_eq!(found.len(), 4, "each mount gives each target its turn: {found:?}");
+    let below = getdirstripe(&["-D"], &home.join("user0"));
+    assert!(below.ends_with("lmv_max_inherit: 1 lmv_max_inherit_rr: 0\n"), "{below}");
+    fs::create_dir(home.join("user0/sub")).unwrap();
+    assert!(!getdirstripe(&["-D"], &home.join("user0/sub")).contains("inherit"), "it ends there");
+
+    // Striped ones, from now on.
+    set(&["-i", "3,1", "-H", "crush", "-X", "1"], &there).ok();
+    fs::create_dir(home.join("wide")).unwrap();
+    let shown = getdirstripe(&[], &there.join("wide"));
+    assert!(shown.starts_with("lmv_stripe_count: 2 lmv_stripe_offset: 3 lmv_hash_type: crush\n"), "{shown}");
+    for name in names("f") {
+        fs::write(home.join("wide").join(name), "text").unwrap();
+    }
+    assert_eq!(listed(&there.join("wide")), names("f").into_iter().collect());
+
+    // A target that is away gets nothing, unless it is named.
+    set(&["-i", "-1", "--max-inherit-rr", "-1"], &home).ok();
+    cluster.kill9(Which::Mdt(2));
+    for number in 0..6 {
+        let started = Instant::now();
+        let dir = home.join(format!("late{number}"));
+        fs::create_dir(&dir).unwrap();
+        assert_ne!(mdt(&dir), "2");
+        assert!(started.elapsed() < AT_ONCE, "{number}: {:?}", started.elapsed());
+    }
+    cluster.restart(Which::Mdt(2));
+
+    // Who may: the owner, if he or she may place directories.
+    let owned = mount.join("owned");
+    fs::create_dir(&owned).unwrap();
+    std::os::unix::fs::chown(&owned, Some(1000), Some(1000)).unwrap();
+    set(&["-i", "2"], &owned).ok();
+    let as_user = |line: &str| {
+        command("setpriv").args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-c", line]).run()
+    };
+    as_user(&format!("mkdir '{}'", owned.join("mine").display())).ok();
+    assert_eq!(mdt(&owned.join("mine")), "2");
+    let line =
+        |options: &str| format!("'{}' lfs setdirstripe -D {options} '{}'", e2e::binary().display(), owned.display());
+    as_user(&line("-i 1")).refused_with(&["owned", "enable_remote_dir_gid"]);
+    as_user(&line("-d")).ok();
+    fs::create_dir(owned.join("plain")).unwrap();
+    assert_eq!(mdt(&owned.join("plain")), "0");
+    set(&["-i", "7"], &owned).refused_with(&["no MDT0007", "lfs mdts"]);
+    set(&["-i", "1"], &mount.join("home/user0/file")).refused_with(&["Not a directory"]);
+}

@@ -15,7 +15,9 @@ use rustix::ioctl;
 
 mod directories;
 
-pub use directories::{DirLayout, NewDirectory, dir_layout, dir_layout_head_at};
+pub use directories::{
+    DirLayout, NewDirectory, default_bytes, dir_default, dir_layout, dir_layout_head_at, parse_default,
+};
 
 /// The letter of our ioctl numbers.
 const LETTER: u8 = 0xAD;
@@ -71,6 +73,11 @@ pub enum Verb {
     /// layout u32, the number of stripes u32, and for each stripe from that one on, as many as fit: the index of its metadata target u32,
     /// the sequence of its FID u64, and its number there u32.
     GetDirLayout = 116,
+    /// Sets the default of this directory for new directories. In: 0; or 1 and the default, a prost body of
+    /// [`proto::msg::DirDefault`].
+    SetDirDefault = 117,
+    /// In: nothing. Out: as the input of `SetDirDefault`.
+    GetDirDefault = 118,
     /// In: nothing, or the name of a pool. Out: the names of all pools, or the ranges of indexes of that pool's object targets (`0-3`),
     /// one per line; `ENOENT` if there is no such pool.
     Pools = 111,
@@ -80,8 +87,8 @@ impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
         use Verb::{
-            FidToPath, GetDirLayout, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn, PathToFid, Pools,
-            RemoveEntry, SetLayout, SetLayoutInPool, Sync, TargetSpace,
+            FidToPath, GetDirDefault, GetDirLayout, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn,
+            PathToFid, Pools, RemoveEntry, SetDirDefault, SetLayout, SetLayoutInPool, Sync, TargetSpace,
         };
         let all = [
             PathToFid,
@@ -99,6 +106,8 @@ impl Verb {
             MdtIndex,
             RemoveEntry,
             GetDirLayout,
+            SetDirDefault,
+            GetDirDefault,
         ];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }

@@ -448,6 +448,11 @@ impl Adapter {
             Verb::TargetSpace if !input.is_empty() => {
                 return Ok(Asked { umask: 0, call: Call::TargetSpace, from: Some(first()?) });
             }
+            Verb::SetDirDefault => {
+                let default = ioctl::parse_default(input).map_err(|error| ioctl::answer(Err(error)))?;
+                Ok(Call::SetDirDefault { ino, default })
+            }
+            Verb::GetDirDefault => Ok(Call::GetDirDefault { ino }),
             Verb::RemoveEntry => Ok(Call::RemoveEntry { parent: ino, name: input.to_vec().into() }),
             Verb::MdtIndex if input.is_empty() => Ok(Call::MdtIndex { ino }),
             Verb::MdtIndex => Ok(Call::MdtIndex { ino: number()? }),
@@ -495,6 +500,7 @@ fn ioctl_bytes(answer: &Answer, from: Option<u32>) -> Vec<u8> {
         Answer::Index(index) => index.to_string().into_bytes(),
         Answer::Paths(paths) => paths.iter().flat_map(|path| path.iter().copied().chain([0])).collect(),
         Answer::Layout(Some(layout)) => prost::Message::encode_to_vec(layout),
+        Answer::DirDefault(default) => ioctl::default_bytes(default.as_deref()),
         Answer::DirLayout(Some(lmv)) => DirLayout::output(lmv, from.unwrap_or(0)),
         Answer::Targets(targets) => match from {
             None => targets.iter().map(space_line).collect::<String>().into_bytes(),

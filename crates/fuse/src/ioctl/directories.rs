@@ -7,7 +7,8 @@ use std::path::Path;
 
 use bytes::{Buf, BufMut};
 use client::api::STRIPES_MAX;
-use proto::msg::{Lmv, Stripe};
+use prost::Message;
+use proto::msg::{DirDefault, Lmv, Stripe};
 use proto::{Errno, Fid};
 
 use super::{ANSWER_MAX, INPUT_MAX, Verb, ask, ask_at};
@@ -150,6 +151,36 @@ pub fn dir_layout_head_at(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result
     DirLayout::parse(&ask_at(directory, name, Verb::GetDirLayout, &no_stripes)?)
 }
 
+/// The input of [`Verb::SetDirDefault`], and the output of [`Verb::GetDirDefault`].
+pub fn default_bytes(default: Option<&DirDefault>) -> Vec<u8> {
+    match default {
+        Some(default) => [vec![1], default.encode_to_vec()].concat(),
+        None => vec![0],
+    }
+}
+
+/// Parses such bytes.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn parse_default(bytes: &[u8]) -> Result<Option<Box<DirDefault>>, Errno> {
+    match bytes {
+        [0] => Ok(None),
+        [1, default @ ..] => {
+            DirDefault::decode(default).map(|default| Some(Box::new(default))).map_err(|_| Errno::EINVAL)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The default of a directory for new directories.
+///
+/// # Errors
+/// Those of [`ask`]; `ENOTDIR` for anything else than a directory.
+pub fn dir_default(path: &Path) -> io::Result<Option<Box<DirDefault>>> {
+    parse_default(&ask(path, Verb::GetDirDefault, &[])?).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// A layout whose stripes take several answers. If it changes meanwhile, all is asked for again.
 fn whole(ask: impl Fn(u32) -> io::Result<Vec<u8>>) -> io::Result<Option<DirLayout>> {
     let Some(mut all) = DirLayout::parse(&ask(0)?)? else { return Ok(None) };
@@ -212,6 +243,26 @@ mod tests {
             assert_eq!(NewDirectory::parse(&input(runs, announced)), Err(error), "{runs:?}");
         }
         assert_eq!(NewDirectory::parse(&[0; 13]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_default_round_trips() {
+        let full = DirDefault {
+            count: -5,
+            overstripe: true,
+            mdts: (65_000..).take(proto::msg::DIR_DEFAULT_TARGETS_MAX).collect(),
+            hash: 4,
+            max_inherit: 250,
+            max_inherit_rr: 255,
+        };
+        for default in [None, Some(DirDefault::default()), Some(full)] {
+            let bytes = default_bytes(default.as_ref());
+            assert!(bytes.len() <= INPUT_MAX);
+            assert_eq!(parse_default(&bytes), Ok(default.map(Box::new)));
+        }
+        for bad in [&[][..], &[0, 0], &[2], &[1, 0xff]] {
+            assert_eq!(parse_default(bad), Err(Errno::EINVAL), "{bad:?}");
+        }
     }
 
     #[test]

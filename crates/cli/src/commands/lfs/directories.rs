@@ -8,11 +8,12 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use fuse::ioctl::{self, DirLayout, Verb};
 use proto::Fid;
-use proto::msg::DirHash;
+use proto::msg::{DirDefault, DirHash, inherit};
 use serde_json::json;
 
 use super::layout::Form;
 use super::{ask, explain};
+use crate::misuse::misuse;
 use crate::output::say;
 
 /// Does something with each path, and prints what fails. Returns whether nothing failed.
@@ -74,7 +75,7 @@ pub(crate) struct Get {
     only: Only,
     #[command(flatten)]
     form: Form,
-    /// Print the default for new directories, of which there is none in this version, instead of the directory's own layout
+    /// Print the default for new directories instead of the directory's own layout
     #[arg(short = 'D', long)]
     default: bool,
     /// Directories
@@ -95,6 +96,12 @@ struct Only {
     /// Print only the function that assigns names to stripes
     #[arg(short = 'H', long = "mdt-hash")]
     hash: bool,
+    /// With -D: print only on how many levels the default applies; -1: all, 0: none
+    #[arg(short = 'X', long)]
+    max_inherit: bool,
+    /// With -D: print only on how many levels metadata targets take turns
+    #[arg(long)]
+    max_inherit_rr: bool,
 }
 
 /// The index of the metadata target of a file or directory.
@@ -107,25 +114,63 @@ pub(super) fn mdt_of(path: &Path) -> anyhow::Result<u32> {
 /// The layout of a directory as it is shown.
 #[derive(PartialEq, Debug)]
 struct Shown {
-    /// Number of stripes; 0: it is not striped.
-    count: u32,
+    /// Number of stripes; 0: it is not striped. Of a default also -1: one on each metadata target.
+    count: i64,
     /// Index of the metadata target that has the directory itself; -1: any.
     first: i64,
     hash: String,
     stripes: Vec<(u32, Fid)>,
+    default: Option<ShownDefault>,
+}
+
+/// What is shown only of a default.
+#[derive(PartialEq, Debug)]
+struct ShownDefault {
+    /// Levels on which it applies, and on which targets take turns; -1: all.
+    inherit: [i64; 2],
+    /// A list of targets for the stripes.
+    mdts: Vec<u32>,
 }
 
 impl Shown {
-    /// What new directories get, as long as nothing else can be set.
-    fn default_layout() -> Shown {
-        Shown { count: 0, first: -1, hash: hash_name(0), stripes: Vec::new() }
+    /// What new directories get if there is no default: the metadata target of the directory above.
+    fn no_default() -> Shown {
+        Shown { count: 0, first: -1, hash: hash_name(0), stripes: Vec::new(), default: None }
+    }
+
+    fn of_default(default: Option<&DirDefault>) -> Shown {
+        let Some(default) = default else { return Shown::no_default() };
+        let inherit = match default.max_inherit {
+            inherit::UNLIMITED => -1,
+            inherit::NONE => 0,
+            levels => levels.into(),
+        };
+        let take_turns = match default.max_inherit_rr {
+            inherit::TURNS_UNLIMITED => -1,
+            levels => levels.into(),
+        };
+        let over = if default.overstripe { ",overstriped" } else { "" };
+        let mdts = if default.mdts.len() > 1 { default.mdts.clone() } else { Vec::new() };
+        Shown {
+            count: default.count.into(),
+            first: default.mdts.first().map_or(-1, |first| (*first).into()),
+            hash: hash_name(default.hash as u32) + over,
+            stripes: Vec::new(),
+            default: Some(ShownDefault { inherit: [inherit, take_turns], mdts }),
+        }
     }
 
     fn of(layout: Option<DirLayout>, mdt: u32) -> Shown {
         let first = mdt.into();
         match layout {
-            None => Shown { first, ..Shown::default_layout() },
-            Some(layout) => Shown { count: layout.count, first, hash: hash_name(layout.hash), stripes: layout.stripes },
+            None => Shown { first, ..Shown::no_default() },
+            Some(layout) => Shown {
+                count: layout.count.into(),
+                first,
+                hash: hash_name(layout.hash),
+                stripes: layout.stripes,
+                default: None,
+            },
         }
     }
 
@@ -135,33 +180,57 @@ impl Shown {
             () if only.count => Some(self.count.to_string()),
             () if only.index => Some(self.first.to_string()),
             () if only.hash => Some(self.hash.clone()),
+            () if only.max_inherit => Some(self.inherit()[0].to_string()),
+            () if only.max_inherit_rr => Some(self.inherit()[1].to_string()),
             () => None,
         }
     }
 
+    fn inherit(&self) -> [i64; 2] {
+        self.default.as_ref().map_or([0, 0], |default| default.inherit)
+    }
+
     fn json(&self, path: &Path) -> serde_json::Value {
         let stripe = |(mdt, fid): &(u32, Fid)| json!({ "mdt_index": mdt, "fid": fid.to_string() });
-        json!({
+        let mut value = json!({
             "path": path.display().to_string(), "stripe_count": self.count, "stripe_offset": self.first,
             "hash_type": self.hash, "stripes": self.stripes.iter().map(stripe).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(default) = &self.default {
+            value["max_inherit"] = json!(default.inherit[0]);
+            value["max_inherit_rr"] = json!(default.inherit[1]);
+            value["mdt_indexes"] = json!(default.mdts);
+        }
+        value
     }
 
     /// In Lustre's form.
     fn lines(&self, yaml: bool) -> Vec<String> {
-        let Shown { count, first, hash, stripes } = self;
+        let Shown { count, first, hash, stripes, default } = self;
         let mut lines = Vec::new();
         if yaml {
             lines.push(format!("lmv_stripe_count:  {count}"));
             lines.push(format!("lmv_stripe_offset: {first}"));
             lines.push(format!("lmv_hash_type:     {hash}"));
+            if let Some(ShownDefault { inherit: [levels, turns], mdts }) = default {
+                lines.push(format!("lmv_max_inherit:   {levels}"));
+                lines.push(format!("lmv_max_inherit_rr: {turns}"));
+                lines.extend((!mdts.is_empty()).then(|| format!("lmv_mdt_indexes:   [{}]", listed(mdts))));
+            }
             lines.extend((!stripes.is_empty()).then(|| "lmv_objects:".to_owned()));
             for (mdt, Fid { seq, oid, ver }) in stripes {
                 lines.push(format!("      - l_mdt_idx: {mdt}"));
                 lines.push(format!("        l_fid:     {seq:#x}:{oid:#x}:{ver:#x}"));
             }
         } else {
-            lines.push(format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}"));
+            let mut line = format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}");
+            if let Some(ShownDefault { inherit: [levels, turns], mdts }) = default {
+                line += &format!(" lmv_max_inherit: {levels} lmv_max_inherit_rr: {turns}");
+                if !mdts.is_empty() {
+                    line += &format!(" lmv_mdt_indexes: {}", listed(mdts));
+                }
+            }
+            lines.push(line);
             lines.extend((!stripes.is_empty()).then(|| "mdtidx\t\t FID[seq:oid:ver]".to_owned()));
             lines.extend(stripes.iter().map(|(mdt, fid)| format!("{mdt:6}\t\t {fid}")));
         }
@@ -169,16 +238,32 @@ impl Shown {
     }
 }
 
+fn listed(mdts: &[u32]) -> String {
+    mdts.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// The default of a directory. A mount of an older version knows none.
+fn default_of(path: &Path) -> anyhow::Result<Option<Box<DirDefault>>> {
+    match ioctl::dir_default(path) {
+        // EINVAL
+        Err(error) if error.raw_os_error() == Some(22) => Ok(None),
+        default => default.map_err(|error| explain(path, &error)),
+    }
+}
+
 /// Runs `lfs getdirstripe`.
 pub(super) fn get(get: &Get) -> anyhow::Result<()> {
     let many = get.paths.len() > 1;
+    if !get.default && (get.only.max_inherit || get.only.max_inherit_rr) {
+        misuse!("-X and --max-inherit-rr are about the default of a directory, which -D shows");
+    }
     for path in &get.paths {
         if !std::fs::metadata(path).with_context(|| format!("'{}'", path.display()))?.is_dir() {
             bail!("'{}' is no directory; see: lfs getstripe", path.display());
         }
         let mdt = mdt_of(path)?;
         let shown = match () {
-            () if get.default => Shown::default_layout(),
+            () if get.default => Shown::of_default(default_of(path)?.as_deref()),
             // This much is known while the target is away.
             () if get.only.index => Shown::of(None, mdt),
             () => Shown::of(ioctl::dir_layout(path).map_err(|error| explain(path, &error))?, mdt),
@@ -244,9 +329,42 @@ mod tests {
     fn what_is_not_striped_has_no_stripes_and_no_hash() {
         let plain = Shown::of(None, 1).lines(false);
         assert_eq!(plain, ["lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none"]);
-        let default = Shown::default_layout().lines(false);
+        let default = Shown::of_default(None).lines(false);
         assert_eq!(default, ["lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none"]);
         assert_eq!(Shown::of(None, 1).json(Path::new("/d"))["stripes"], json!([]));
+    }
+
+    #[test]
+    fn a_default_is_shown_as_in_lustre() {
+        let default = DirDefault { count: 2, max_inherit: 3, ..DirDefault::default() };
+        assert_eq!(
+            Shown::of_default(Some(&default)).lines(false),
+            ["lmv_stripe_count: 2 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: 3 lmv_max_inherit_rr: 0"]
+        );
+        let default = DirDefault {
+            count: -2,
+            overstripe: true,
+            mdts: vec![3, 1],
+            hash: DirHash::Crush as i32,
+            max_inherit: inherit::UNLIMITED,
+            max_inherit_rr: inherit::TURNS_UNLIMITED,
+        };
+        let shown = Shown::of_default(Some(&default));
+        assert_eq!(
+            shown.lines(true),
+            [
+                "lmv_stripe_count:  -2",
+                "lmv_stripe_offset: 3",
+                "lmv_hash_type:     crush,overstriped",
+                "lmv_max_inherit:   -1",
+                "lmv_max_inherit_rr: -1",
+                "lmv_mdt_indexes:   [3,1]",
+            ]
+        );
+        let json = shown.json(Path::new("/d"));
+        assert_eq!((&json["max_inherit"], &json["mdt_indexes"]), (&json!(-1), &json!([3, 1])));
+        let ends = DirDefault { max_inherit: inherit::NONE, ..DirDefault::default() };
+        assert_eq!(Shown::of_default(Some(&ends)).inherit(), [0, 0]);
     }
 
     #[test]

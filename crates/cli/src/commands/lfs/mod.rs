@@ -72,7 +72,8 @@ pub(crate) enum Command {
     Setstripe(layout::Set),
     /// Print the layout of files, or the one for a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
-    /// Make directories on metadata targets of your choice, or striped over several; example: lfs mkdir -c 4 /mnt/dir
+    /// Make directories on metadata targets of your choice, or striped over several; with -D, set that as a default for what programs
+    /// make below; example: lfs mkdir -c 4 /mnt/dir
     #[command(visible_alias = "setdirstripe")]
     Mkdir(mkdir::Make),
     /// Remove names that lead to a lost metadata target, and nothing else; example: lfs rm_entry /mnt/dir
@@ -129,10 +130,7 @@ const LACKING_OPTIONS: [(&str, &[&str]); 8] = [
         "fid2path",
         &["-0", "-c", "-f", "-n", "--cur", "--link", "--name", "--print-fid", "--print0", "--print-link", "--rec"],
     ),
-    (
-        "getdirstripe",
-        &["-O", "-X", "-r", "-v", "--max-inherit", "--max-inherit-rr", "--obd", "--recursive", "--verbose"],
-    ),
+    ("getdirstripe", &["-O", "-r", "-v", "--obd", "--recursive", "--verbose"]),
     (
         "getstripe",
         &[
@@ -166,22 +164,7 @@ const LACKING_OPTIONS: [(&str, &[&str]); 8] = [
             "--obd",
         ],
     ),
-    (
-        "mkdir",
-        &[
-            "-D",
-            "-X",
-            "-d",
-            "-f",
-            "-x",
-            "--default",
-            "--delete",
-            "--foreign",
-            "--max-inherit",
-            "--max-inherit-rr",
-            "--xattr",
-        ],
-    ),
+    ("mkdir", &["-f", "-x", "--foreign", "--xattr"]),
     (
         "migrate",
         &[

@@ -5,6 +5,7 @@
 //! held and not called back.
 
 use bytes::Bytes;
+use core::num::NonZero;
 use proto::msg::{Attr, Cred, Lmv, Xattr, bits};
 use proto::{Errno, Fid};
 use rules::mode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -79,8 +80,8 @@ pub(crate) struct Node {
     pub xattrs_changed: u64,
     /// Target of a symbolic link: never changes.
     pub symlink: Option<Box<Bytes>>,
-    /// A newer atime that was not reported to the server yet.
-    pub atime_ns: Option<i64>,
+    /// A newer atime that was not reported to the server yet. As in [`proto::msg::Close`], 0 is none.
+    pub atime_ns: Option<NonZero<i64>>,
     /// The cached data.
     pub data: Option<Box<NodeData>>,
     /// The lease of its directory under which it was made, so that nobody else knows it while that lasts

@@ -12,6 +12,7 @@
 //!   syncfs: drained(...)                 waits; request 2: H I as soon as 1 is answered; then syncfs continues
 //! ```
 
+use core::num::NonZero;
 use core::time::Duration;
 use proto::connect::features;
 use proto::msg::{CLOSES_MAX, Close, CloseRep, CloseReq};
@@ -75,7 +76,7 @@ fn kick(w: &mut World, dest: Dest) {
         let list = w.closes.lane(dest).take(CLOSES_MAX, now);
         let mut items = Vec::with_capacity(list.len());
         for closing in list {
-            let atime_ns = w.nodes.get(closing.ino).and_then(|node| node.atime_ns).unwrap_or(0);
+            let atime_ns = w.nodes.get(closing.ino).and_then(|node| node.atime_ns).map_or(0, NonZero::get);
             let handle = match w.imports.opened_by(dest, closing.open_xid) {
                 Some(opened) => opened.handle,
                 // An unreported open: only the access time is sent.
@@ -193,7 +194,7 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
 /// The server has stored the access time that a close carried.
 fn access_time_acknowledged(w: &mut World, item: &Item) {
     if let Some(node) = w.nodes.get_mut(item.closing.ino)
-        && node.atime_ns.is_some_and(|atime| atime <= item.atime_ns)
+        && node.atime_ns.is_some_and(|atime| atime.get() <= item.atime_ns)
     {
         if let Some(attr) = &mut node.attr {
             attr.atime_ns = attr.atime_ns.max(item.atime_ns);
@@ -205,7 +206,7 @@ fn access_time_acknowledged(w: &mut World, item: &Item) {
 /// Background: sends an access time that no close carries, as a close without a handle.
 pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = fid_of(ino)?;
-    let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns) else { return Ok(()) };
+    let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns).map(NonZero::get) else { return Ok(()) };
     if metadata_write_back::accessed(cx, ino, atime_ns)? {
         return Ok(());
     }

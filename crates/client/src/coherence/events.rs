@@ -1,5 +1,6 @@
 //! Session events and their effect on the caches: connections, callbacks, replies, replay of locks, eviction.
 
+use core::num::NonZero;
 use dlm::client::BlockingAction;
 use prost::Message;
 use proto::msg::{BlCallback, CancelReq, GlCallback, GlReply, LockMode, LruLimit, bits};
@@ -177,7 +178,7 @@ fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     let ino = callback.resource.fid.ino();
     let node = w.nodes.get(ino);
     // The metadata target knows the access time, except for a newer one that was not reported yet.
-    let unreported = node.and_then(|node| node.atime_ns);
+    let unreported = node.and_then(|node| node.atime_ns).map(NonZero::get);
     let closed = node.is_none_or(|node| !node.is_held(Hold::Handle));
     let locks = w.locks.get(dest);
     let lock = locks.and_then(|locks| locks.by_handle(callback.handle)).map(|lock| lock.cookie);

@@ -237,7 +237,7 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
         if attr.nlink == 0 {
             node.unlinked = true;
         }
-        if node.atime_ns.is_some_and(|atime| atime <= attr.atime_ns) {
+        if node.atime_ns.is_some_and(|atime| atime.get() <= attr.atime_ns) {
             node.atime_ns = None;
         }
     }

@@ -2,6 +2,7 @@
 //! times.
 
 use bytes::Bytes;
+use core::num::NonZero;
 use proto::Errno;
 use proto::Opcode;
 use proto::msg::{Reint, SetattrOp, SyncReq, valid};
@@ -113,7 +114,7 @@ pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     let Some(node) = cx.w.nodes.get_mut(ino) else { return false };
     let Some(attr) = &node.attr else { return false };
     let mut changed = attr.mtime_ns.max(attr.ctime_ns);
-    let atime = attr.atime_ns.max(node.atime_ns.unwrap_or(i64::MIN));
+    let atime = attr.atime_ns.max(node.atime_ns.map_or(i64::MIN, NonZero::get));
     if let Some(data) = data {
         changed = changed.max(data.lvb.mtime_ns).max(data.lvb.ctime_ns);
     }
@@ -124,7 +125,7 @@ pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
             AccessTimes::Never => false,
         };
     if moves {
-        node.atime_ns = Some(now);
+        node.atime_ns = NonZero::new(now);
     }
     moves
 }

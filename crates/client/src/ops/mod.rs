@@ -323,7 +323,7 @@ pub(super) fn compose(
         stat.cacheable &= data.cacheable;
     }
     if let Some(atime) = node.atime_ns {
-        stat.atime_ns = stat.atime_ns.max(atime);
+        stat.atime_ns = stat.atime_ns.max(atime.get());
     }
     stat
 }

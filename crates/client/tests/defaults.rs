@@ -99,7 +99,7 @@ impl World {
     }
 
     /// Everything is at rest: no change is under way, and the targets fit together.
-    fn is_clean(mut self) {
+    fn ends_cleanly(mut self) {
         let c = &mut self.c;
         c.pass(Duration::from_secs(60));
         for name in TARGETS {
@@ -141,7 +141,7 @@ fn a_default_places_directories_and_goes_as_deep_as_it_says() {
         assert_eq!(w.c.call(node, Call::GetDirDefault { ino: file.ino }), Err(Errno::ENOTDIR));
         assert_eq!(w.set(node, file.ino, Some(anywhere())), Err(Errno::ENOTDIR));
     }
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_default_ends_where_it_says_and_where_it_is_removed() {
         assert_eq!((stripes, w.get(w.b, below)), (vec![2], Some(on(&[2]))), "{depth}");
         at = below;
     }
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 /// What has no default, and what is placed on the target of its name, is an ordinary directory.
@@ -209,7 +209,7 @@ fn ordinary_directories_cost_what_they_did() {
     let far = w.c.lookup(b, 1, "far").unwrap().ino;
     let below = w.c.lookup(b, far, "below").unwrap().ino;
     assert_eq!(w.stripes(b, below), [1]);
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn targets_take_turns() {
     let (_, first) = w.mkdir(w.b, dir, "striped0");
     let (_, second) = w.mkdir(w.b, dir, "striped1");
     assert_eq!((first.len(), second), (2, vec![first[1], first[0]]));
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 /// All stripes of a directory have its default.
@@ -263,7 +263,7 @@ fn a_striped_directory_has_one_default() {
     for number in 0..3 {
         assert_eq!(w.mkdir(a, wide, &format!("plain{number}")).1.len(), 1);
     }
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn a_target_that_is_away_gets_no_directory_unless_it_is_named() {
     w.c.start(w.mdts[1]);
     let Ok(Answer::Entry(stat)) = w.c.answer(w.b, waiting) else { panic!("not made") };
     assert_eq!(w.stripes(w.b, stat.ino), [2]);
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 /// The target that was chosen goes away before it has taken part: nothing was done, and another one is chosen.
@@ -318,7 +318,7 @@ fn a_target_that_goes_away_is_replaced_by_another() {
     assert!(w.c.now.since(before) < Duration::from_secs(30), "after {:?}", w.c.now.since(before));
     assert!(marks::count("placed_anew") > 0);
     w.c.start(w.mdts[1]);
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 /// The coordinator, a participant, or both crash at any moment: the directory is made once, and wholly.
@@ -349,7 +349,7 @@ fn a_crash_leaves_one_directory() {
             w.c.call(w.b, rmdir(dir, &text)).unwrap();
         }
     }
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn who_may_set_a_default_and_who_is_placed_by_it() {
         assert_eq!(w.set(b, dir, Some(bad.clone())), Err(errno), "{bad:?}");
     }
     assert_eq!(w.get(b, dir), None);
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 /// A client may say what it likes: it gets what the default allows.
@@ -439,7 +439,7 @@ fn a_client_that_lies_about_the_default_gains_nothing() {
     assert_eq!(make(&mut w, "twice", &[1, 1], hash), Err(Errno::EPERM));
     assert_eq!(make(&mut w, "right", &[1, 2], hash), Ok(()));
     assert_eq!(make(&mut w, "less", &[1], 0), Ok(()));
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 /// An older client does not see defaults. What it makes lies where it always did, and passes the default on.
@@ -465,7 +465,7 @@ fn an_older_client_makes_ordinary_directories() {
     let op = SetlayoutOp { fid, kind, dir_default: None, ..SetlayoutOp::default() };
     let answer = w.c.raw_try(&mut old, Opcode::MdsReint, &change(0, Reint::Setlayout(op)));
     assert_eq!(answer.header.status, -Errno::EOPNOTSUPP.raw());
-    w.is_clean();
+    w.ends_cleanly();
 }
 
 #[test]
@@ -503,5 +503,5 @@ fn a_program_that_waits_can_be_killed() {
     w.c.pass(Duration::from_secs(30));
     assert_eq!(w.c.lookup(w.b, dir, "n"), Err(Errno::ENOENT));
     assert_eq!(w.c.nodes[w.b].machine.in_progress(), Vec::<String>::new());
-    w.is_clean();
+    w.ends_cleanly();
 }

@@ -273,7 +273,7 @@ impl Values<'_> {
                 count: v.usually(&[0, 1, 2, u32::MAX], 2001) as i32,
                 overstripe: v.bool(),
                 mdts: (0..v.rng.below(3)).map(|_| v.usually(&[0, 1, 2], 3)).collect(),
-                hash: v.usually(&[0, 1, 2, 4], 5) as i32,
+                hash: v.usually(&[0, 1, 2, 4], 5),
                 max_inherit: v.usually(&[0, 1, 2, 250, 255], 251),
                 max_inherit_rr: v.usually(&[0, 1, 250, 255], 254),
             })

@@ -282,6 +282,7 @@ const STRIPED: &[&str] = &[
     "striped-rename",
     "striped-replaced",
     "striped-race",
+    "striped-default",
     "striped-on-one",
     "striped-of-dead",
 ];

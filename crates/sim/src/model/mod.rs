@@ -29,7 +29,7 @@ use proto::{Bytes, Errno};
 pub(crate) use compare::{Returned, Substitutes, content_differs, differs};
 pub(crate) use list::{ACCESS, DEFAULT, List, is_list};
 pub(crate) use op::{Expected, Op, PathRole, WriteWay};
-pub(crate) use targets::{Home, Mdts};
+pub(crate) use targets::{Home, HomeDefault, Mdts};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -107,6 +107,8 @@ pub(crate) struct Inode {
     pub body: Body,
     /// The index of its metadata target.
     pub home: Home,
+    /// Of a directory: where directories lie that are made in it.
+    pub default: Option<HomeDefault>,
 }
 
 impl Inode {
@@ -199,6 +201,7 @@ impl Model {
             xattrs: BTreeMap::new(),
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
             home: Home::one(0),
+            default: None,
         };
         let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
         Model {
@@ -349,6 +352,10 @@ impl Model {
             Op::Syncfs | Op::Statfs => Ok(Expected::Done),
             Op::PathToFid { path } => self.walk(cred, path).map(Expected::Inode),
             Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
+            Op::SetDefault { path, wish, depth } => {
+                let default = wish.as_ref().map(|wish| HomeDefault { home: Home::from(wish), depth: *depth });
+                self.set_default(cred, path, default, when)
+            }
             Op::Migrate { path, .. } => self.migrate(cred, path),
         }
     }

@@ -10,8 +10,8 @@ use proto::{Bytes, Errno};
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
 use super::list::is_list;
 use super::{
-    Body, Expected, Home, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX,
-    TimeRange,
+    Body, Expected, Home, HomeDefault, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT,
+    S_IFREG, S_ISVTX, TimeRange,
 };
 
 type Outcome = Result<Expected, Errno>;
@@ -111,6 +111,7 @@ impl Model {
             xattrs: lists.into_iter().collect(),
             body,
             home: Home::one(self.inode(dir).home.of_name(name)),
+            default: None,
         });
         self.insert(dir, name, id);
         self.stamp(dir, when);
@@ -146,9 +147,14 @@ impl Model {
         when: TimeRange,
     ) -> Outcome {
         let body = |parent| Body::Directory { entries: BTreeMap::new(), parent };
+        let default = self.parent(cred, path).ok().and_then(|(dir, _)| self.inode(dir).default.clone());
         let made = self.make(cred, path, S_IFDIR | mode & (0o777 | S_ISVTX), body, when);
-        if let (Ok(Expected::Inode(id)), Some(home)) = (&made, home) {
-            self.change(*id).home = home;
+        if let Ok(Expected::Inode(id)) = &made {
+            let inode = self.change(*id);
+            if let Some(home) = home.or(default.as_ref().map(|default| default.home.clone())) {
+                inode.home = home;
+            }
+            inode.default = default.and_then(HomeDefault::below);
         }
         made
     }
@@ -422,6 +428,27 @@ impl Model {
         }
         let inode = self.change(id);
         inode.ctime = when.or(inode.ctime);
+        Ok(Expected::Done)
+    }
+
+    /// Sets the default of a directory for new directories; its ctime is visible, and where those lie.
+    pub(super) fn set_default(
+        &mut self,
+        cred: &Cred,
+        path: &Path,
+        default: Option<HomeDefault>,
+        when: TimeRange,
+    ) -> Outcome {
+        let id = self.walk(cred, path)?;
+        if !self.inode(id).is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        if !is_owner(self.inode(id), cred) {
+            return Err(Errno::EPERM);
+        }
+        let inode = self.change(id);
+        inode.ctime = when.or(inode.ctime);
+        inode.default = default;
         Ok(Expected::Done)
     }
 

@@ -52,6 +52,7 @@ pub enum Op {
     Statfs,
     PathToFid { path: Path },
     SetStripe { path: Path, size: u32, count: i32, first: i32 },
+    SetDefault { path: Path, wish: Option<NewDir>, depth: u32 },
     Migrate { path: Path, count: i32, first: i32 },
 }
 
@@ -96,6 +97,7 @@ impl Op {
             | Op::Fsyncdir { path }
             | Op::PathToFid { path }
             | Op::SetStripe { path, .. }
+            | Op::SetDefault { path, .. }
             | Op::Migrate { path, .. } => vec![(ToObject, path)],
             Op::Close { .. }
             | Op::Read { .. }
@@ -218,6 +220,7 @@ impl Op {
             Op::Statfs => "statfs",
             Op::PathToFid { .. } => "path2fid",
             Op::SetStripe { .. } => "setstripe",
+            Op::SetDefault { .. } => "setdirstripe",
             Op::Migrate { .. } => "migrate",
         }
     }
@@ -258,6 +261,11 @@ impl Op {
             Op::Write { fd, way, offset, data } => format!("write {fd} {way:?} at {offset}, {} bytes", data.len()),
             Op::Fsyncdir { path: p } => format!("fsyncdir {}", path(p)),
             Op::PathToFid { path: p } => format!("path2fid {}", path(p)),
+            Op::SetDefault { path: p, wish, depth } => {
+                let wish =
+                    wish.as_ref().map_or("nowhere".to_owned(), |wish| format!("{:?} by {}", wish.mdts, wish.hash));
+                format!("setdirstripe {} on {wish} depth {depth}", path(p))
+            }
             Op::SetStripe { path: p, size, count, first } => {
                 format!("setstripe {} size {size} count {count} first {first}", path(p))
             }

@@ -73,7 +73,7 @@ impl Model {
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = KeyedHash::default().build_hasher();
         for (id, inode) in &self.inodes {
-            (id, inode.mode, inode.nlink, inode.uid, inode.gid, &inode.home).hash(&mut hasher);
+            (id, inode.mode, inode.nlink, inode.uid, inode.gid, &inode.home, &inode.default).hash(&mut hasher);
             (inode.mtime.from, &inode.xattrs).hash(&mut hasher);
             match &inode.body {
                 Body::Directory { entries, .. } => entries.hash(&mut hasher),

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use client::api::NewDir;
-use proto::msg::{Cred, DirHash};
+use proto::msg::{Cred, DirHash, inherit};
 use rules::stripes;
 
 use super::{Body, Id, Model, Op, Path, PathRole, ROOT};
@@ -91,6 +91,26 @@ impl Home {
     }
 }
 
+/// The default of a directory for those that are made in it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct HomeDefault {
+    /// Where they lie.
+    pub home: Home,
+    /// How far it is inherited, as [`proto::msg::inherit`] has it.
+    pub depth: u32,
+}
+
+impl HomeDefault {
+    /// What they inherit.
+    pub(crate) fn below(self) -> Option<HomeDefault> {
+        match self.depth {
+            inherit::UNLIMITED => Some(self),
+            depth @ 2..=inherit::LEVELS_MAX => Some(HomeDefault { depth: depth - 1, ..self }),
+            _ => None,
+        }
+    }
+}
+
 impl From<&NewDir> for Home {
     fn from(wish: &NewDir) -> Home {
         Home { mdts: wish.mdts.as_slice().into(), hash: wish.hash }
@@ -121,8 +141,15 @@ impl Model {
         let on = |id: Id| self.inode(id).home.all();
         let first = |id: Id| Mdts::one(self.inode(id).home.first());
         let mut found = op.fd().and_then(|fd| self.open.get(&fd)).map_or(Mdts::NONE, |file| on(file.id));
-        if let Op::MkdirOn { wish, .. } = &op {
-            found = found.and(Home::from(wish).all());
+        match &op {
+            Op::MkdirOn { wish, .. } => found = found.and(Home::from(wish).all()),
+            Op::Mkdir { path, .. } => {
+                let dir = self.parent(&root, path).ok().map(|(dir, _)| self.inode(dir));
+                if let Some(default) = dir.and_then(|dir| dir.default.as_ref()) {
+                    found = found.and(default.home.all());
+                }
+            }
+            _ => {}
         }
         // Attributes that stripes have in common are changed on all of them, the names of the directory itself on the first.
         let changes_first = match &op {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use client::api::{Answer, Call, SetStat, Whence};
-use proto::msg::{Cred, Layout};
+use proto::msg::{Cred, DirDefault, Layout};
 use proto::{Bytes, Errno};
 
 use crate::kernel::{Fd, Kernel, OpenHow, SysResult, WriteKind};
@@ -168,6 +168,17 @@ impl OpExecutor<'_> {
             },
             Op::PathToFid { path } => {
                 kernel.fid_of(cred, &self.full(path)).await.map(|fid| Returned::Opened(fid.ino()))
+            }
+            Op::SetDefault { path, wish, depth } => {
+                let default = wish.as_ref().map(|wish| DirDefault {
+                    count: if wish.mdts.len() > 1 { -1 } else { 0 },
+                    mdts: wish.mdts.clone(),
+                    hash: wish.hash,
+                    max_inherit: *depth,
+                    ..DirDefault::default()
+                });
+                let call = |ino| Call::SetDirDefault { ino, default: default.clone().map(Box::new) };
+                kernel.about(cred, &self.full(path), call).await.map(|_| Returned::Done)
             }
             Op::SetStripe { path, size, count, first } => {
                 let (stripe_size, want_count, want_first) = (*size, *count, *first);

@@ -3,11 +3,11 @@
 use core::cell::RefCell;
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::api::{NewDir, SetStat};
-use proto::msg::Cred;
+use proto::msg::{Cred, inherit};
 use proto::{Bytes, Errno};
 use stdx::{Instant, Rng};
 
@@ -86,6 +86,24 @@ impl FarDirectories {
     fn draw(&mut self, sched: &Sched) -> Option<NewDir> {
         let chosen = self.rng.chance(self.percent, 100);
         chosen.then(|| super::draw_home(&mut self.rng, sched.mdts()))
+    }
+}
+
+impl FarDirectories {
+    /// A default for new directories (or none any more) and its depth; `None`: nothing changes.
+    fn draw_default(&mut self, sched: &Sched) -> Option<(Option<NewDir>, u32)> {
+        if !self.rng.chance(self.percent, 100) {
+            return None;
+        }
+        let mut wish = super::draw_home(&mut self.rng, sched.mdts());
+        // A default names each target once.
+        let mut named = BTreeSet::new();
+        wish.mdts.retain(|mdt| named.insert(*mdt));
+        if wish.mdts.len() == 1 {
+            wish.hash = 0;
+        }
+        let depth = [inherit::UNLIMITED, inherit::ENDS, 2, 3, inherit::NONE][self.rng.below(5) as usize];
+        Some((self.rng.chance(3, 4).then_some(wish), depth))
     }
 }
 
@@ -339,6 +357,11 @@ impl Process {
             && let Some(wish) = self.far.draw(&self.env.sched)
         {
             op = Op::MkdirOn { path: path.clone(), mode: *mode, wish };
+        }
+        if let Op::SetStripe { path, .. } = &op
+            && let Some((wish, depth)) = self.far.draw_default(&self.env.sched)
+        {
+            op = Op::SetDefault { path: path.clone(), wish, depth };
         }
         let stays = self.affinity.rng.chance(self.affinity.percent, 100);
         self.through = self.affinity.client.filter(|_| stays);

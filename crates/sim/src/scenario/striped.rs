@@ -50,6 +50,12 @@ pub(super) const STORIES: &[Story] = &[
         strikes: ALL,
     },
     Story {
+        name: "striped-default",
+        what: "plain mkdir follows the default of its directory, which one client sets and another one meets, as deep as it goes",
+        acts: striped_default,
+        strikes: ALL,
+    },
+    Story {
         name: "striped-on-one",
         what: "a directory with several stripes on the only metadata target",
         acts: striped_on_one,
@@ -83,6 +89,37 @@ fn striped_mkdir() -> Vec<Act> {
         Do(1, make("d", &[0, 1])),
         list(1, "d"),
         root(0),
+    ]
+}
+
+fn default(at: &str, mdts: &[u32], depth: u32) -> Act {
+    let hash = if mdts.len() > 1 { DirHash::AllChar as i32 } else { 0 };
+    Do(0, Op::SetDefault { path: path(at), wish: Some(NewDir { mdts: mdts.to_vec(), hash }), depth })
+}
+
+fn striped_default() -> Vec<Act> {
+    vec![
+        two(),
+        mkdir(0, "d"),
+        stat(1, "d"),
+        Arm,
+        default("d", &[1, 0], 2),
+        mkdir(1, "d/f"),
+        stat(0, "d/f"),
+        // In each stripe of it: the default goes no deeper.
+        mkdir(0, "d/f/f"),
+        mkdir(1, "d/f/g"),
+        mkdir(1, "d/f/g/f"),
+        stat(0, "d/f/g/f"),
+        default("d", &[1], 1),
+        mkdir(1, "d/g"),
+        mkdir(0, "d/g/f"),
+        Do(0, Op::SetDefault { path: path("d"), wish: None, depth: 0 }),
+        mkdir(1, "d/h"),
+        list(0, "d"),
+        Do(0, rmdir("d/g/f")),
+        Do(1, rmdir("d/g")),
+        root(1),
     ]
 }
 

@@ -281,14 +281,14 @@ mod tests {
     #[test]
     fn what_a_default_may_say() {
         let fine =
-            DirDefault { mdts: (0..64).collect(), max_inherit: 250, max_inherit_rr: 255, ..DirDefault::default() };
+            DirDefault { mdts: (0..32).collect(), max_inherit: 250, max_inherit_rr: 255, ..DirDefault::default() };
         assert_eq!(check(&fine), Ok(()));
         let refused = |change: &dyn Fn(&mut DirDefault)| {
             let mut default = fine.clone();
             change(&mut default);
             check(&default)
         };
-        assert_eq!(refused(&|default| default.mdts.push(64)), Err(Errno::E2BIG));
+        assert_eq!(refused(&|default| default.mdts.push(32)), Err(Errno::E2BIG));
         assert_eq!(refused(&|default| default.mdts[1] = 0), Err(Errno::EINVAL));
         assert_eq!(refused(&|default| default.mdts[1] = 65_536), Err(Errno::EINVAL));
         assert_eq!(refused(&|default| default.hash = 5), Err(Errno::EINVAL));

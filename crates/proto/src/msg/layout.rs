@@ -105,7 +105,7 @@ pub struct DirDefault {
 }
 
 /// Most targets that a [`DirDefault`] may name: each stripe of a directory has a copy.
-pub const DIR_DEFAULT_TARGETS_MAX: usize = 64;
+pub const DIR_DEFAULT_TARGETS_MAX: usize = 32;
 
 /// Depths of a [`DirDefault`], with Lustre's numbers.
 pub mod inherit {

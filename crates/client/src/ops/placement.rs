@@ -120,12 +120,8 @@ fn candidates(cx: &mut Cx<'_>) -> Run<Vec<Candidate>> {
         let fresh = |at: Instant| now < at + SPACE_AGE_MAX;
         serves(cx, mdt).is_some_and(|space| space.is_none_or(|(_, at)| !fresh(at)))
     };
-    let asked: Vec<Dest> = all
-        .iter()
-        .map(|mdt| (Dest::Mdt(*mdt), *mdt))
-        .filter(|(dest, mdt)| cx.began(Step::Space(*dest)) || is_old(cx, *mdt))
-        .map(|(dest, _)| dest)
-        .collect();
+    let is_asked = |mdt: &u32| cx.began(Step::Space(Dest::Mdt(*mdt))) || is_old(cx, *mdt);
+    let asked: Vec<Dest> = all.iter().copied().filter(is_asked).map(Dest::Mdt).collect();
     if !asked.is_empty() {
         let until = Instant(cx.memo(Step::Until).unwrap_or((now + SPACE_PATIENCE).0));
         cx.set_memo(Step::Until, until.0);

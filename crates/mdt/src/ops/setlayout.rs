@@ -1,5 +1,5 @@
-//! Changes of layouts: the defaults of a directory for new files and directories, the layout of a file without data, the move of a resident file's data to
-//! object targets, and the migration of data between object targets.
+//! Changes of layouts: the defaults of a directory for new files and directories, the layout of a file without data, the move of a
+//! resident file's data to object targets, and the migration of data between object targets.
 //!
 //! ```text
 //! Copy    chooses new objects; the destroy log has them, with the client that fills them

@@ -11,7 +11,9 @@ use proto::msg::{
     TargetLosses, UnlinkOp, WantLocks,
 };
 use proto::{ClientUuid, Errno, Fid, Opcode};
-use raw::{DIR, FILE, Raw, cluster, declare_lost, doubts, removing, rename_over_three, renaming, three, unanswered};
+use raw::{
+    DIR, FILE, Raw, change, cluster, declare_lost, doubts, removing, rename_over_three, renaming, three, unanswered,
+};
 use schema::{Inode, LinkEa, Oi};
 use stdx::marks;
 use testkit::cluster::{Cluster, cred};
@@ -380,6 +382,23 @@ fn a_directory_on_a_target_that_nobody_knows_is_refused() {
     let op = CreateOp { parent, name, fid, mode: DIR, mdt: Some(9), ..CreateOp::default() };
     assert_eq!(a.reint(&mut c, 0, Reint::Create(op)).header.status, -Errno::ENODEV.raw());
     assert!(marks::count("cross.unknown_target") > 0);
+}
+
+/// Several requests at once that name what the target has not heard of: it asks the MGS for each of them once, and no longer.
+#[test]
+fn requests_that_ask_for_the_configuration_at_once_come_to_an_end() {
+    let (mut c, _) = cluster();
+    let new = Fid::new(u64::MAX / 2, 1);
+    let mut clients = [77, 78, 79].map(|client| Raw::new(&mut c, client));
+    assert_eq!(clients[0].create(&mut c, (0, 0), Fid::ROOT, "f", FILE).1, 0);
+    for raw in &mut clients {
+        let rename = change(0, Reint::Rename(renaming((Fid::ROOT, "f"), (new, "f"), 0)));
+        c.raw_ask(&mut raw.mdts[0], Opcode::MdsReint, &rename);
+    }
+    c.pass(Duration::from_secs(1));
+    let answers = clients.each_ref().map(|raw| raw.answer(&mut c, 0));
+    assert_eq!(answers, [Some(-Errno::ESTALE.raw()); 3]);
+    assert!(marks::count("cross.newer_config") >= 3);
 }
 
 /// A client may know of a new range of sequences before a target does.

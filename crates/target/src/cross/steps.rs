@@ -299,8 +299,7 @@ impl<S: Service> Target<S> {
 
     /// A request has asked for the latest configuration.
     pub(crate) fn fetch_config(&mut self, mut op: Op) {
-        op.asked_config = true;
-        self.m.ask_config();
+        self.ask_config_once(&mut op);
         if self.m.asks_config() {
             stdx::mark!("cross.newer_config");
             self.m.patience(&op);
@@ -309,6 +308,14 @@ impl<S: Service> Target<S> {
             // A target without an MGS.
             self.m.ready.push_back(op.id);
             self.m.park(op);
+        }
+    }
+
+    /// Asks for the configuration on behalf of a request, which does so once: if it did so again because others have asked
+    /// meanwhile, two requests would ask forever.
+    fn ask_config_once(&mut self, op: &mut Op) {
+        if !core::mem::replace(&mut op.asked_config, true) {
+            self.m.ask_config();
         }
     }
 
@@ -323,8 +330,7 @@ impl<S: Service> Target<S> {
                 return None;
             }
             stdx::mark!("cross.unknown_target");
-            op.asked_config = true;
-            m.ask_config();
+            self.ask_config_once(&mut op);
             self.wait_for_session(op);
             return None;
         }

@@ -6,7 +6,7 @@ mod raw;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use client::api::{Answer, Call, NewDir, Options};
+use client::api::{Answer, Call, NewDir, Options, placement};
 use prost::Message;
 use proto::connect::features;
 use proto::msg::{
@@ -181,6 +181,14 @@ fn ordinary_directories_cost_what_they_did() {
         assert_eq!(w.c.sent(), 1, "{name}: {:?}", w.c.requests);
         assert!(stat.cacheable && stat.entry_cacheable, "{name}");
     }
+    // Where two clients make directories in turn, each loses its lock on the entries above, but not that on the default.
+    let shared = w.c.mkdir(b, 1, "shared").unwrap().ino;
+    let third = w.c.mount();
+    w.c.lookup(third, 1, "shared").unwrap();
+    for number in 0..6 {
+        w.c.mkdir([b, third][number % 2], shared, &format!("n{number}")).unwrap();
+        assert_eq!(w.c.requests, BTreeMap::from([("ldlm_cancel", 1), ("mds_reint", 1)]), "{number}");
+    }
     // A lease comes after some changes; from then on they are made in the caches.
     let dir = w.dir(a, "dir2", DirDefault { max_inherit: 2, ..on(&[0]) });
     let before = marks::count("made_in_cache");
@@ -240,6 +248,44 @@ fn targets_take_turns() {
     let (_, second) = w.mkdir(w.b, dir, "striped1");
     assert_eq!((first.len(), second), (2, vec![first[1], first[0]]));
     w.ends_cleanly();
+}
+
+/// The default of a new file system.
+#[test]
+fn the_first_three_levels_are_on_the_targets_in_turn() {
+    let mut w = world();
+    let b = w.b;
+    w.set(b, 1, Some(placement::of_root())).unwrap();
+    let mut above = 1;
+    for level in 1..=5 {
+        let mut found: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
+        let of_above = w.stripes(b, above);
+        for number in 0..6 {
+            let (made, stripes) = w.mkdir(b, above, &format!("d{number}"));
+            *found.entry(stripes).or_default() += 1;
+            assert_eq!(
+                w.get(b, made).map(|default| default.max_inherit),
+                3_u32.checked_sub(level).filter(|left| *left > 0)
+            );
+        }
+        let wanted = match level {
+            1..=3 => (0..3).map(|mdt| (vec![mdt], 2)).collect(),
+            _ => BTreeMap::from([(of_above, 6)]),
+        };
+        assert_eq!(found, wanted, "level {level}");
+        above = w.c.lookup(b, above, "d0").unwrap().ino;
+    }
+    w.ends_cleanly();
+
+    // On the only target there is nothing to choose, and nothing to ask for.
+    let mut c = Cluster::new(1);
+    let node = c.mount();
+    let default = Some(Box::new(placement::of_root()));
+    c.call(node, Call::SetDirDefault { ino: 1, default }).unwrap();
+    for text in ["a", "b"] {
+        assert!(c.mkdir(node, 1, text).unwrap().cacheable);
+        assert_eq!(c.requests, BTreeMap::from([("mds_reint", 1)]), "{text}");
+    }
 }
 
 /// All stripes of a directory have its default.

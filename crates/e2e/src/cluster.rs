@@ -187,7 +187,8 @@ impl Cluster {
         self.await_registration(index);
     }
 
-    /// Servers with `mdts` metadata targets and two mounts that use them all.
+    /// Servers with `mdts` metadata targets and two mounts that use them all. The root has no default: directories lie where a
+    /// test makes them.
     #[track_caller]
     pub fn with_mdts(story: &Story, mdts: u32) -> Cluster {
         let mut cluster = Cluster::start(story, Shape::mounts(2));
@@ -195,6 +196,7 @@ impl Cluster {
         for mount in 0..2 {
             wait_for("the mount uses all metadata targets", || cluster.mdts(mount).len() == mdts as usize);
         }
+        adamant(["lfs", "setdirstripe", "-D", "-d"]).arg(cluster.mount(0)).ok();
         cluster
     }
 

@@ -137,6 +137,7 @@ fn up_with_more_metadata_targets() {
     e2e::faults::wait_for("the mount uses all metadata targets", || mdts() == all);
     assert_eq!(fs::read_to_string(fs.mount.join("file")).unwrap(), "before");
     fs::write(fs.mount.join("file"), "after").unwrap();
+    directories_are_on_all(&fs.mount, 3);
     // It keeps what it has.
     fs.down();
     fs.up().ok();
@@ -144,6 +145,39 @@ fn up_with_more_metadata_targets() {
     assert_eq!(fs::read_to_string(fs.mount.join("file")).unwrap(), "after");
     fs.down();
     more("0").refused_with(&["1 to 1000"]);
+}
+
+/// Plain mkdir places directories of three levels on the metadata targets in turn, unless somebody wants something else.
+fn directories_are_on_all(mount: &Path, mdts: usize) {
+    let default = || adamant(["lfs", "getdirstripe", "-D"]).arg(mount).ok();
+    let none = "lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none\n";
+    let figures = " lmv_max_inherit: 3 lmv_max_inherit_rr: 3\n";
+    assert_eq!(default(), none.replace("count: 0", "count: 1").replace('\n', figures));
+    let on = |dir: &Path| adamant(["lfs", "getdirstripe", "-m"]).arg(dir).ok().trim().parse::<usize>().unwrap();
+    let made_in = |above: &Path, prefix: &str| {
+        let mut found = vec![0; mdts];
+        for number in 0..2 * mdts {
+            let dir = above.join(format!("{prefix}{number}"));
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("file"), "text").unwrap();
+            found[on(&dir)] += 1;
+        }
+        found
+    };
+    let mut above = mount.to_path_buf();
+    for level in 1..=3 {
+        assert_eq!(made_in(&above, "d"), vec![2; mdts], "level {level}");
+        above = above.join("d0");
+    }
+    let mut all_there = vec![0; mdts];
+    all_there[on(&above)] = 2 * mdts;
+    assert_eq!(made_in(&above, "d"), all_there);
+    // Without a default, everything is where the root is.
+    adamant(["lfs", "setdirstripe", "-D", "-d"]).arg(mount).ok();
+    assert_eq!(default(), none);
+    let mut all_there = vec![0; mdts];
+    all_there[0] = 2 * mdts;
+    assert_eq!(made_in(mount, "plain"), all_there);
 }
 
 /// A second file system on the same machine does not disturb the first, although both bear the same name.

@@ -150,8 +150,8 @@ pub(crate) fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Resul
         TargetKind::Mgt | TargetKind::Ost => target::format(&format),
         // The user who makes the file system owns its root directory, and so may write to it.
         TargetKind::Mdt => {
-            let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            mdt::format(&format, owner)
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            mdt::format(&format, &mdt::Root { uid, gid, dir_default: Some(rules::placement::of_root()) })
         }
     };
     let records = batch.seal(&schema::formats());

@@ -47,7 +47,7 @@ pub mod xattrs;
 #[cfg(test)]
 mod tests;
 
-pub use format::format;
+pub use format::{Root, format};
 pub use params::Settings;
 
 use credits::Credits;

@@ -179,6 +179,12 @@ pub fn agrees(default: &DirDefault, mdts: &[u32], hash: i32) -> bool {
     place && is_spread && mdts.len() <= most && (mdts.len() == 1 || hash == default.hash)
 }
 
+/// The default of the root directory of a new file system, as in Lustre: directories of the first three levels are on the metadata
+/// targets in turn, those below on the target of the directory above.
+pub fn of_root() -> DirDefault {
+    DirDefault { count: 1, max_inherit: 3, max_inherit_rr: 3, ..DirDefault::default() }
+}
+
 /// The default that a directory inherits from the one above.
 pub fn inherited(above: Option<&DirDefault>) -> Option<Box<DirDefault>> {
     let above = above?;

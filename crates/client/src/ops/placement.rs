@@ -89,6 +89,8 @@ fn choose(cx: &mut Cx<'_>, default: &DirDefault, own: Dest) -> Run<Placed> {
     let named = default.mdts.clone();
     let mdts = match named[..] {
         [first] if !count.is_many() => vec![first],
+        // There is nothing to choose from.
+        [] if !count.is_many() && mdts(cx.w).nth(1).is_none() => Vec::new(),
         [] | [_] => {
             let candidates = candidates(cx)?;
             let first = named.first().copied().or_else(|| balanced(cx.w, &candidates, default));

@@ -67,7 +67,7 @@ impl World {
             name_key: None,
             replaces: false,
         };
-        let mut batch = format(&made, (0, 0));
+        let mut batch = format(&made, &crate::Root::default());
         let header = TargetHeader {
             name: "fs-MDT0000".into(),
             uuid: Bytes::from_static(&[7; 16]),

@@ -235,7 +235,7 @@ impl Server {
         };
         let batch = match name.kind {
             TargetKind::Mgt | TargetKind::Ost => target::format(&format),
-            TargetKind::Mdt => mdt::format(&format, (0, 0)),
+            TargetKind::Mdt => mdt::format(&format, &mdt::Root::default()),
         };
         // An empty memory engine accepts every batch.
         let _ = engine.commit(1, &batch.seal(&schema::formats()));

@@ -225,7 +225,8 @@ impl Cluster {
             name_key: name.contains("MDT").then_some([7; 16]),
             replaces,
         };
-        let batch = if name.contains("MDT") { mdt::format(&format, (0, 0)) } else { target::format(&format) };
+        let batch =
+            if name.contains("MDT") { mdt::format(&format, &mdt::Root::default()) } else { target::format(&format) };
         engine.commit(1, &batch.seal(&schema::formats())).unwrap();
         engine
     }

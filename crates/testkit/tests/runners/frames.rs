@@ -49,7 +49,7 @@ impl Frames {
             name_key: None,
             replaces: false,
         };
-        let mut batch = mdt::format(&format, (0, 0));
+        let mut batch = mdt::format(&format, &mdt::Root::default());
         let header = TargetHeader {
             name: "fs-MDT0000".into(),
             uuid: Bytes::from_static(&[7; 16]),

@@ -239,7 +239,7 @@ fn targets_take_turns() {
     let below = w.c.lookup(w.b, dir, "rr0").unwrap().ino;
     assert_eq!(count(&mut w, below, "free").get(&2), None);
     // One that is full gets none at all.
-    w.c.fill_store("fs-MDT0002");
+    w.c.fill_store("fs-MDT0002", 8 << 20);
     w.c.pass(Duration::from_secs(20));
     assert_eq!(count(&mut w, dir, "full"), BTreeMap::from([(0, 6), (1, 6)]));
     // Stripes follow the target whose turn it is.

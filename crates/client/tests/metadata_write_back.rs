@@ -582,7 +582,7 @@ fn what_was_answered_has_credits_also_when_the_server_restarts_on_a_full_disk() 
     }
     let mdt = c.server("fs-MDT0000");
     c.kill(mdt);
-    c.fill_store("fs-MDT0000");
+    c.fill_store("fs-MDT0000", 8 << 20);
     c.start(mdt);
     c.pass(Duration::from_secs(60));
     let b = mount(&mut c);
@@ -591,6 +591,23 @@ fn what_was_answered_has_credits_also_when_the_server_restarts_on_a_full_disk() 
     assert!(!c.log.iter().any(|line| line.contains("lost")), "{:?}", c.log);
     assert_eq!(c.mkdir(a, dir, "one more").map(drop), Err(Errno::ENOSPC));
     c.call(a, Call::Rmdir { parent: dir, name: name("d7") }).unwrap();
+}
+
+#[test]
+fn what_was_answered_is_kept_also_when_others_take_the_disk_at_that_moment() {
+    let (mut c, a, dir) = leased();
+    c.mkdir(a, dir, "before").unwrap();
+    c.pass(Duration::from_secs(1));
+    let before = made(&c, a);
+    c.fill_store("fs-MDT0000", 1 << 20);
+    let answered = (0..3000).take_while(|at| c.mkdir(a, dir, &format!("d{at}")).is_ok()).count();
+    assert!(made(&c, a) > before, "some are answered by the mount");
+    c.pass(Duration::from_secs(60));
+    assert!(!c.log.iter().any(|line| line.contains("lost")), "{:?}", c.log);
+    c.call(a, Call::Rmdir { parent: dir, name: name("before") }).unwrap();
+    let b = mount(&mut c);
+    let dir = c.lookup(b, 1, "d").unwrap().ino;
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + answered, "{:?}", c.log);
 }
 
 /// What the server says of the credits that are left while it recovers is newer than what it said when the client came back.

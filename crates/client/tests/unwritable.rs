@@ -193,7 +193,7 @@ fn what_was_written_is_not_refused_when_its_answer_is_asked_for_again() {
     let write = c.send(a, Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false });
     c.pass(Duration::from_secs(1));
     assert!(!c.answered(a, write));
-    c.fill_store("fs-OST0000");
+    c.fill_store("fs-OST0000", 8 << 20);
     deaf.set(false);
     c.cut(a);
     assert_eq!(c.answer(a, write), Ok(Answer::Written(8192)));

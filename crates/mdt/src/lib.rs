@@ -66,7 +66,7 @@ use schema::mdt::SeqRange;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 use target::grants::Grants;
-use target::{CHANGE_RECORDS, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task, Vote};
+use target::{CHANGE_RECORDS, Claim, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task, Vote};
 use tasks::Destroys;
 
 /// The part of the free space that may be granted for data: numerator and denominator.
@@ -311,18 +311,21 @@ impl Service for Mdt {
         self.space_grants.total()
     }
 
-    fn may_use_reserve(&self, request: &Request) -> bool {
-        match request.opcode {
+    fn claim(&self, request: &Request) -> Claim {
+        let may_use_reserve = match request.opcode {
             Opcode::MdsClose => true,
             // The client has buffered the data within the space that it was granted.
             Opcode::ObjWrite => request.decode::<WriteReq>().is_ok_and(|write| {
                 write.grant_used >= request.bulk().len() as u64
                     && write.grant_used <= self.space_grants.of(request.export)
             }),
-            // The client has answered these changes within its credits.
-            Opcode::MdsBatch => request
-                .decode::<BatchReq>()
-                .is_ok_and(|batch| self.credits.cover(request.export, batch.iter().take(BATCH_MAX + 1).count())),
+            Opcode::MdsBatch => {
+                let changes = request.decode::<BatchReq>().map(|batch| batch.iter().take(BATCH_MAX + 1).count());
+                match changes {
+                    Ok(changes) if self.credits.cover(request.export, changes) => return Claim::Answered,
+                    _ => false,
+                }
+            }
             Opcode::MdsReint => request.decode::<ReintReq>().is_ok_and(|reint| match reint.op {
                 Some(Reint::Unlink(_) | Reint::Setlayout(_)) => true,
                 // Opening an existing object takes no space beyond the client's reply record.
@@ -330,7 +333,8 @@ impl Service for Mdt {
                 _ => false,
             }),
             _ => false,
-        }
+        };
+        if may_use_reserve { Claim::Reserve } else { Claim::Nothing }
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {

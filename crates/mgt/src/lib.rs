@@ -31,7 +31,7 @@ use proto::msg::{RegisterReq, TargetLostReq};
 use proto::params::{Component, OfFileSystem, OfMgs, Served};
 use proto::{Errno, Opcode, TargetKind, Transno};
 use rpc::Link;
-use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
+use target::{Claim, Cx, ExportId, Reply, Request, Service, Stop, Task};
 
 use table::{FileSystem, Table};
 
@@ -85,15 +85,16 @@ impl Service for Mgt {
         }
     }
 
-    fn may_use_reserve(&self, request: &Request) -> bool {
+    fn claim(&self, request: &Request) -> Claim {
         // A known target can register or be declared lost even if the disk is full: its record takes no more space than
         // before.
         let target = match request.opcode {
             Opcode::MgsRegister => request.decode::<RegisterReq>().map(|req| req.target),
             Opcode::MgsTargetLost => request.decode::<TargetLostReq>().map(|req| req.target),
-            _ => return false,
+            _ => return Claim::Nothing,
         };
-        target.is_ok_and(|target| ops::register::known(&self.table, &target).is_some())
+        let is_known = target.is_ok_and(|target| ops::register::known(&self.table, &target).is_some());
+        if is_known { Claim::Reserve } else { Claim::Nothing }
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {

@@ -38,7 +38,7 @@ use dlm::ExportId;
 use proto::frame::flags;
 use proto::msg::{ConnectRep, ConnectReq};
 use proto::{Errno, Opcode, TargetKind};
-use target::{Cx, DataSpace, Reply, Request, Service, Stop, Task};
+use target::{Claim, Cx, DataSpace, Reply, Request, Service, Stop, Task};
 
 use files::Files;
 use stats::Stats;
@@ -122,14 +122,14 @@ impl Service for Ost {
         self.abort(request);
     }
 
-    fn may_use_reserve(&self, request: &Request) -> bool {
+    fn claim(&self, request: &Request) -> Claim {
         // A resent change may have been executed already. It has no reply record, so it is executed again, and refusing it would
         // report a failure for data that is written.
         let may_be_done = request.frame.header.has(flags::RESENT);
         match request.opcode {
-            Opcode::ObjDestroy => true,
-            Opcode::ObjWrite | Opcode::ObjPunch => may_be_done,
-            _ => false,
+            Opcode::ObjDestroy => Claim::Reserve,
+            Opcode::ObjWrite | Opcode::ObjPunch if may_be_done => Claim::Reserve,
+            _ => Claim::Nothing,
         }
     }
 

@@ -19,7 +19,7 @@ use crate::cross::steps;
 use crate::cx::Cx;
 use crate::machine::{Machine, Target, Timer};
 use crate::op::{Op, Own, Replay, Work};
-use crate::service::{Executed, Reply, Request, Service, Stop};
+use crate::service::{Claim, Executed, Reply, Request, Service, Stop};
 use crate::stopped::StopReason;
 
 /// Upper bound of what one change writes besides the request's own bytes, for reserving space.
@@ -106,15 +106,16 @@ impl<S: Service> Target<S> {
             Room::No if op.replay != Replay::No => Gate::Open,
             // Other clients may have seen it.
             Room::No if self.m.is_unanswered(request) => Gate::Open,
-            Room::No if self.service.may_use_reserve(request) => {
-                match self.m.view.room(records, bytes, RoomFor::Removal) {
+            Room::No => match self.service.claim(request) {
+                Claim::Nothing => Gate::Full,
+                claim => match self.m.view.room(records, bytes, RoomFor::Removal) {
                     Room::Yes if self.m.view.over_limit() => Gate::Later,
                     Room::Yes => Gate::Open,
                     Room::AfterCommit => Gate::Later,
+                    Room::No if claim == Claim::Answered => Gate::Open,
                     Room::No => Gate::Full,
-                }
-            }
-            Room::No => Gate::Full,
+                },
+            },
         }
     }
 
@@ -127,7 +128,7 @@ impl<S: Service> Target<S> {
         }
         let promised = self.service.promised() + (self.m.cross.reserved() * CHANGE_BYTES) as u64;
         let has = |what| !matches!(self.m.view.room(1, bytes + CHANGE_BYTES, what), Room::No);
-        has(RoomFor::Change { promised }) || self.service.may_use_reserve(request) && has(RoomFor::Removal)
+        has(RoomFor::Change { promised }) || self.service.claim(request) != Claim::Nothing && has(RoomFor::Removal)
     }
 
     /// Runs one attempt.

@@ -202,6 +202,18 @@ fn hash(parts: &[&[u8]]) -> u64 {
 /// Upper bound of the records that an ordinary change writes, or a part of one for five stripes of a directory.
 pub const CHANGE_RECORDS: usize = 24;
 
+/// What a request has a claim to when the store is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// It adds records, and is refused.
+    Nothing,
+    /// The space that is reserved for removals.
+    Reserve,
+    /// It is never refused: its client has answered it within what it was granted. When others have filled the disk so far that
+    /// even the reserve is gone, its group waits for space.
+    Answered,
+}
+
 /// What a target says of its part of another target's change.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Vote {
@@ -304,10 +316,10 @@ pub trait Service {
         0
     }
 
-    /// Whether the request may use the space that is reserved for removals when the store is full.
-    fn may_use_reserve(&self, request: &Request) -> bool {
+    /// What the request has a claim to when the store is full.
+    fn claim(&self, request: &Request) -> Claim {
         let _ = request;
-        false
+        Claim::Nothing
     }
 
     /// One attempt of background work. An error ends it and is logged.

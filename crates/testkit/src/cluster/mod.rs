@@ -434,11 +434,11 @@ impl Cluster {
         self.run();
     }
 
-    /// Others fill the disk of a target's store, but for 8 MiB that it keeps.
-    pub fn fill_store(&mut self, server: &str) {
+    /// Others fill the disk of a target's store, but for the bytes that it keeps.
+    pub fn fill_store(&mut self, server: &str, kept: u64) {
         let at = self.server(server);
         let host = &mut self.servers[at].host;
-        host.engine.set_reserve(8 << 20);
+        host.engine.set_reserve(kept);
         host.engine.set_available(Some(0));
         let space = host.engine.space().unwrap();
         host.tell(self.now, target::Event::Space(space));

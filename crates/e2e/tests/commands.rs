@@ -120,7 +120,8 @@ fn lfs_makes_directories_on_a_metadata_target() {
     assert_eq!(text, "lmv_stripe_count: 0 lmv_stripe_offset: 0 lmv_hash_type: none\n");
     assert_eq!(lfs(&["getdirstripe", "-m", &shown(&mount.join("open"))]).ok(), "0\n");
     let text = lfs(&["getdirstripe", "-D", &shown(&mount.join("open"))]).ok();
-    let inherited = "lmv_stripe_count: 1 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: 2 lmv_max_inherit_rr: 2\n";
+    let inherited =
+        "lmv_stripe_count: 1 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: 2 lmv_max_inherit_rr: 2\n";
     assert_eq!(text, inherited);
     assert_eq!(lfs(&["getstripe", "-m", &shown(&mount.join("dir0/file"))]).ok(), "0\n");
     assert_eq!(lfs(&["find", &shown(&mount.join("dir0")), "--mdt", "1"]).ok(), "");

@@ -45,5 +45,7 @@ pub use dlm::ExportId;
 pub use machine::Target;
 pub use options::{Format, Options, format, format_features};
 pub use params::{device_of, space_text};
-pub use service::{CHANGE_RECORDS, Claim, Executed, HeldKey, Hold, Reply, Request, Service, ShareKey, Stop, Task, Vote};
+pub use service::{
+    CHANGE_RECORDS, Claim, Executed, HeldKey, Hold, Reply, Request, Service, ShareKey, Stop, Task, Vote,
+};
 pub use stopped::{StopReason, UnfitStore};

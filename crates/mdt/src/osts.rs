@@ -16,6 +16,7 @@
 use core::time::Duration;
 use proto::Errno;
 use proto::msg::{OST_DEGRADED, StatfsRep};
+use rules::placement::Qos;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Interval of the polls for space.
@@ -78,10 +79,10 @@ struct Pool {
 
 impl Pool {
     /// Computes the usable targets. `all`: all targets, by index.
-    fn settle(&mut self, all: &[Ost], threshold_rr: u8, prio_free: u8) {
+    fn settle(&mut self, all: &[Ost], qos: Qos) {
         let place = |index: &u32| all.binary_search_by_key(index, |ost| ost.index).ok();
         let osts: Vec<&Ost> = self.members.iter().filter_map(place).map(|at| &all[at]).collect();
-        self.usable = Usable::of(&osts, threshold_rr, prio_free);
+        self.usable = Usable::of(&osts, qos);
     }
 }
 
@@ -94,11 +95,8 @@ pub struct Osts {
     everywhere: Usable,
     /// The pools, by name.
     pools: BTreeMap<String, Pool>,
-    /// `lod.*.qos_threshold_rr`, in percent: first stripes go round while the target with the least available space has at most
-    /// this much less than the one with the most.
-    pub qos_threshold_rr: u8,
-    /// `lod.*.qos_prio_free`, in percent: the weight of free space against an even spread.
-    pub qos_prio_free: u8,
+    /// `lod.*.qos_threshold_rr`, which says when first stripes go round, and `lod.*.qos_prio_free`.
+    pub qos: Qos,
     /// Number of the first object of a new file ([`proto::msg::Layout::first_number`]).
     pub first_object: u32,
 }
@@ -106,7 +104,8 @@ pub struct Osts {
 impl Default for Osts {
     fn default() -> Osts {
         let (everywhere, pools) = (Usable::default(), BTreeMap::new());
-        Osts { all: Vec::new(), everywhere, pools, qos_threshold_rr: 17, qos_prio_free: 91, first_object: 0 }
+        let qos = Qos { threshold_rr: 17, prio_free: 91 };
+        Osts { all: Vec::new(), everywhere, pools, qos, first_object: 0 }
     }
 }
 
@@ -187,10 +186,10 @@ impl Osts {
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ost)) -> Option<()> {
         let at = self.place(index)?;
         change(&mut self.all[at]);
-        let (threshold, prio) = (self.qos_threshold_rr, self.qos_prio_free);
-        self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), threshold, prio);
+        let qos = self.qos;
+        self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), qos);
         for pool in self.pools.values_mut().filter(|pool| pool.members.binary_search(&index).is_ok()) {
-            pool.settle(&self.all, threshold, prio);
+            pool.settle(&self.all, qos);
         }
         Some(())
     }
@@ -206,8 +205,8 @@ impl Osts {
     }
 
     /// Sets the percentages of the choice.
-    pub fn set_qos(&mut self, threshold_rr: u8, prio_free: u8) {
-        (self.qos_threshold_rr, self.qos_prio_free) = (threshold_rr, prio_free);
+    pub fn set_qos(&mut self, qos: Qos) {
+        self.qos = qos;
         self.settle();
     }
 
@@ -241,10 +240,10 @@ impl Osts {
 
     /// Computes the usable targets, overall and for each pool.
     fn settle(&mut self) {
-        let (threshold, prio) = (self.qos_threshold_rr, self.qos_prio_free);
-        self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), threshold, prio);
+        let qos = self.qos;
+        self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), qos);
         for pool in self.pools.values_mut() {
-            pool.settle(&self.all, threshold, prio);
+            pool.settle(&self.all, qos);
         }
     }
 
@@ -267,7 +266,7 @@ struct Usable {
 
 impl Usable {
     /// The best of these targets.
-    fn of(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Usable {
+    fn of(osts: &[&Ost], qos: Qos) -> Usable {
         let tiers: [fn(&Ost) -> bool; 4] = [
             |ost| ost.allowed() && !ost.away && !ost.is_full() && !ost.is_degraded(),
             |ost| ost.allowed() && !ost.away && !ost.is_full(),
@@ -278,7 +277,7 @@ impl Usable {
         let best = tiers.iter().map(of_tier).find(|found| !found.is_empty());
         // If all are taken out, they are used nevertheless.
         let best = best.unwrap_or_else(|| osts.to_vec());
-        let weights = weights(&best, threshold_rr, prio_free);
+        let weights = weights(&best, qos);
         Usable { indexes: best.iter().map(|ost| ost.index).collect(), weights }
     }
 
@@ -323,25 +322,16 @@ impl Usable {
 }
 
 /// Cumulative weights. Empty if the space is about equal, or unknown for any target.
-fn weights(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Vec<u64> {
-    let most = osts.iter().map(|ost| ost.available()).max().unwrap_or(0);
-    let least = osts.iter().map(|ost| ost.available()).min().unwrap_or(0);
-    let unknown = osts.iter().any(|ost| ost.space.is_none());
-    let balanced = u128::from(least) * 100 >= u128::from(most) * u128::from(100 - threshold_rr.min(100));
-    if unknown || balanced {
+fn weights(osts: &[&Ost], qos: Qos) -> Vec<u64> {
+    if osts.iter().any(|ost| ost.space.is_none()) {
         return Vec::new();
     }
-    // In MiB, so that the sum over all targets does not overflow.
-    let mib = |bytes: u64| bytes >> 20;
-    let mean = osts.iter().map(|ost| mib(ost.available())).sum::<u64>() / osts.len().max(1) as u64;
-    let prio = u64::from(prio_free.min(100));
-    let weight = |ost: &&Ost| (mib(ost.available()) * prio + mean * (100 - prio)).max(1);
-    osts.iter()
-        .scan(0u64, |sum, ost| {
-            *sum = sum.saturating_add(weight(ost));
-            Some(*sum)
-        })
-        .collect()
+    let free: Vec<u64> = osts.iter().map(|ost| ost.available()).collect();
+    let cumulative = |sum: &mut u64, weight: u64| {
+        *sum = sum.saturating_add(weight);
+        Some(*sum)
+    };
+    qos.weights(&free).unwrap_or_default().into_iter().scan(0, cumulative).collect()
 }
 
 /// A step of splitmix64.
@@ -400,9 +390,9 @@ mod tests {
             two.dedup();
             assert_eq!(two.len(), 2, "stripes lie on different targets");
         }
-        osts.set_qos(17, 0);
+        osts.set_qos(Qos { threshold_rr: 17, prio_free: 0 });
         assert!(shares(&osts).iter().all(|share| (250..420).contains(share)), "space does not count");
-        osts.set_qos(100, 91);
+        osts.set_qos(Qos { threshold_rr: 100, prio_free: 91 });
         assert_eq!(shares(&osts), [334, 333, 333], "first stripes always go round");
     }
 

@@ -4,6 +4,7 @@ use proto::connect::DOM_SIZE_DEFAULT;
 use proto::msg::{SequenceRange, StatfsRep};
 use proto::params::{Bound, Component, OfFld, OfLod, OfMdt, OfOsp, OfOspSpace, OfPool, OfSeq, OfSpace, Served};
 use proto::{Errno, TargetIndex, TargetKind, TargetName, bound_as_declared};
+use rules::placement::Qos;
 use schema::mdt::SeqRange;
 use target::{Cx, device_of, space_text};
 
@@ -28,6 +29,8 @@ pub struct Settings {
     pub enable_remote_rename: bool,
     /// Lustre's `enable_parallel_rename_dir`, `_file` and `_crossdir`: nothing depends on them.
     pub parallel_renames: [bool; 3],
+    /// Lustre's `mdt_qos_threshold_rr`, `mdt_qos_prio_free` and `mdt_qos_maxage`: nothing depends on them.
+    pub mdt_qos: [u64; 3],
 }
 
 impl Default for Settings {
@@ -40,6 +43,7 @@ impl Default for Settings {
             enable_remote_dir_gid: 0,
             enable_remote_rename: true,
             parallel_renames: [true; 3],
+            mdt_qos: [5, 90, 10],
         }
     }
 }
@@ -63,6 +67,19 @@ macro_rules! switch {
             |mdt| u8::from(mdt.settings.$($place)+).to_string(),
             |mdt, on| {
                 mdt.settings.$($place)+ = on == 1;
+                Ok(())
+            },
+        )
+    };
+}
+
+/// A number among [`Settings`] on which nothing depends, with its unit.
+macro_rules! accepted {
+    ($place:ident[$at:literal], $unit:literal) => {
+        Bound::Number(
+            |(mdt, _)| format!(concat!("{}", $unit), mdt.settings.$place[$at]),
+            |mdt, number| {
+                mdt.settings.$place[$at] = number;
                 Ok(())
             },
         )
@@ -107,19 +124,24 @@ const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
 const fn of_lod<'a>(which: OfLod) -> Bound<(&'a Mdt, &'a TargetName), Mdt> {
     match which {
         OfLod::QosThresholdRr => Bound::Number(
-            |(mdt, _)| format!("{}%", mdt.osts.qos_threshold_rr),
+            |(mdt, _)| format!("{}%", mdt.osts.qos.threshold_rr),
             |mdt, percent| {
-                mdt.osts.set_qos(u8::try_from(percent).map_err(|_| Errno::ERANGE)?, mdt.osts.qos_prio_free);
+                let threshold_rr = u8::try_from(percent).map_err(|_| Errno::ERANGE)?;
+                mdt.osts.set_qos(Qos { threshold_rr, ..mdt.osts.qos });
                 Ok(())
             },
         ),
         OfLod::QosPrioFree => Bound::Number(
-            |(mdt, _)| format!("{}%", mdt.osts.qos_prio_free),
+            |(mdt, _)| format!("{}%", mdt.osts.qos.prio_free),
             |mdt, percent| {
-                mdt.osts.set_qos(mdt.osts.qos_threshold_rr, u8::try_from(percent).map_err(|_| Errno::ERANGE)?);
+                let prio_free = u8::try_from(percent).map_err(|_| Errno::ERANGE)?;
+                mdt.osts.set_qos(Qos { prio_free, ..mdt.osts.qos });
                 Ok(())
             },
         ),
+        OfLod::MdtQosThresholdRr => accepted!(mdt_qos[0], "%"),
+        OfLod::MdtQosPrioFree => accepted!(mdt_qos[1], "%"),
+        OfLod::MdtQosMaxage => accepted!(mdt_qos[2], ""),
         OfLod::Numobd => Bound::Get(|(mdt, _)| mdt.osts.iter().count().to_string()),
         OfLod::Activeobd => Bound::Get(|(mdt, _)| mdt.osts.usable().len().to_string()),
         OfLod::UsableObd => Bound::Get(|(mdt, name)| {

@@ -84,6 +84,31 @@ pub struct Candidate {
     pub room: Option<(u64, u64)>,
 }
 
+/// When targets are chosen by what is free on them, and how strongly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Qos {
+    /// Lustre's `qos_threshold_rr`, in percent: targets take turns while the one with the least has at most this much less than
+    /// the one with the most.
+    pub threshold_rr: u8,
+    /// Lustre's `qos_prio_free`, in percent: the weight of what is free against an even spread.
+    pub prio_free: u8,
+}
+
+impl Qos {
+    /// The weight of each target, in the unit of `free`, what is free on each; `None` if they take turns.
+    pub fn weights(self, free: &[u64]) -> Option<Vec<u64>> {
+        let (least, most) = (free.iter().min()?, free.iter().max()?);
+        let alike = u128::from(100 - self.threshold_rr.min(100));
+        if u128::from(*least) * 100 >= u128::from(*most) * alike {
+            return None;
+        }
+        let mean = free.iter().copied().map(u128::from).sum::<u128>() / free.len() as u128;
+        let prio = u128::from(self.prio_free.min(100));
+        let weight = |free: &u64| (u128::from(*free) * prio + mean * (100 - prio)) / 100;
+        Some(free.iter().map(|free| u64::try_from(weight(free)).unwrap_or(u64::MAX).max(1)).collect())
+    }
+}
+
 /// The targets of a new directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chosen {
@@ -258,6 +283,20 @@ mod tests {
         check_choice(&some, None, Count::PerTarget(2), &[3, 0, 3, 0], &[1, 2]);
         check_choice(&some, None, Count::Over(4), &[3, 0, 3, 0], &[]);
         assert_eq!(Chosen::among(&targets(&[None, None]), None, Count::All), None);
+    }
+
+    #[test]
+    fn targets_weigh_what_is_free_on_them_if_that_differs_much() {
+        let weights = |threshold_rr, prio_free, free: &[u64]| Qos { threshold_rr, prio_free }.weights(free);
+        assert_eq!(weights(5, 90, &[1000, 950, 990]), None);
+        assert_eq!(weights(5, 100, &[1000, 949, 990]), Some(vec![1000, 949, 990]));
+        assert_eq!(weights(0, 100, &[7, 6]), Some(vec![7, 6]));
+        assert_eq!(weights(100, 90, &[1000, 0]), None);
+        assert_eq!(weights(5, 90, &[1000, 0]), Some(vec![950, 50]));
+        assert_eq!(weights(5, 0, &[1000, 0]), Some(vec![500, 500]));
+        assert_eq!(weights(5, 100, &[1000, 0]), Some(vec![1000, 1]));
+        assert_eq!(weights(5, 100, &[u64::MAX, 0]), Some(vec![u64::MAX, 1]));
+        assert_eq!(weights(5, 90, &[]), None);
     }
 
     #[test]

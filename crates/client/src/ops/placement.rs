@@ -30,12 +30,8 @@ use crate::coherence::op::{Memo, Placed};
 use crate::coherence::request::{Request, withdraw_change};
 use crate::coherence::world::World;
 
-/// How old the space of targets may be by which one is chosen.
-const SPACE_AGE_MAX: Duration = Duration::from_secs(10);
 /// How long a target is waited for that has to say how much it has.
 const SPACE_PATIENCE: Duration = Duration::from_secs(1);
-/// Free inodes that differ by less than this share count as equal (Lustre's `lmv.*.qos_threshold_rr`).
-const EQUAL_PERCENT: u64 = 5;
 /// After this time without a target another one is chosen.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after that it is tried again if the request could not be withdrawn.
@@ -119,7 +115,7 @@ fn candidates(cx: &mut Cx<'_>) -> Run<Vec<Candidate>> {
             .then_some(target.space.map(|space| (space, target.space_at)))
     };
     let is_old = |cx: &Cx<'_>, mdt: u32| {
-        let fresh = |at: Instant| now < at + SPACE_AGE_MAX;
+        let fresh = |at: Instant| now < at + cx.w.turns.space_age_max;
         serves(cx, mdt).is_some_and(|space| space.is_none_or(|(_, at)| !fresh(at)))
     };
     let is_asked = |mdt: &u32| cx.began(Step::Space(Dest::Mdt(*mdt))) || is_old(cx, *mdt);
@@ -140,10 +136,12 @@ fn candidates(cx: &mut Cx<'_>) -> Run<Vec<Candidate>> {
 fn balanced(w: &mut World, candidates: &[Candidate], default: &DirDefault) -> Option<u32> {
     let mut free: Vec<(u32, u64)> = candidates.iter().filter_map(|target| Some((target.mdt, target.room?.0))).collect();
     free.sort_unstable();
-    let (least, most) = (free.iter().map(|(_, free)| *free).min()?, free.iter().map(|(_, free)| *free).max()?);
-    let are_equal = u128::from(most - least) * 100 < u128::from(most) * u128::from(EQUAL_PERCENT);
-    if default.max_inherit_rr != 0 || are_equal {
-        free.iter_mut().for_each(|(_, weight)| *weight = 1);
+    let weights = match default.max_inherit_rr {
+        0 => w.turns.qos.weights(&free.iter().map(|(_, free)| *free).collect::<Vec<_>>()),
+        _ => None,
+    };
+    for (at, (_, weight)) in free.iter_mut().enumerate() {
+        *weight = weights.as_ref().map_or(1, |weights| weights[at]);
     }
     w.turns.next(&free)
 }

@@ -10,7 +10,10 @@
 //! ```
 //! So shares are those of the weights, evenly spread, and equal weights give a round robin.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
+
+use rules::placement::Qos;
 
 /// The greatest weight that is told from greater ones. Sums of turns stay far below what an i64 holds.
 const WEIGHT_MAX: u64 = 1 << 32;
@@ -21,12 +24,17 @@ pub(crate) struct Turns {
     gained: BTreeMap<u32, i64>,
     /// Which target is the first among equals: not the same for all clients.
     seed: u64,
+    /// `lmv.*.qos_threshold_rr` and `lmv.*.qos_prio_free`: what gives targets their weight.
+    pub(crate) qos: Qos,
+    /// `lmv.*.qos_maxage`: how old a weight may be.
+    pub(crate) space_age_max: Duration,
 }
 
 impl Turns {
     /// Nobody has had a turn yet.
     pub(crate) fn new(seed: u64) -> Turns {
-        Turns { gained: BTreeMap::new(), seed }
+        let qos = Qos { threshold_rr: 5, prio_free: 90 };
+        Turns { gained: BTreeMap::new(), seed, qos, space_age_max: Duration::from_secs(10) }
     }
 
     /// The next of these targets, each with its weight; `None` if there are none.

@@ -24,7 +24,7 @@ mod served;
 mod servers;
 
 pub use bound::Bound;
-pub use clients::{OfAll, OfImport, OfJobs, OfMdc, OfMount, OfMountCommand, OfMountsLocks};
+pub use clients::{OfAll, OfImport, OfJobs, OfLmv, OfMdc, OfMount, OfMountCommand, OfMountsLocks};
 pub use declare::{Access, Component, Declared, Group, Metric, Values, number};
 pub use process::{OfFaults, OfLog, OfProcess, OfServer, OfTimeouts};
 pub use served::Served;

@@ -173,6 +173,13 @@ declare! {
             QosThresholdRr = setting("qos_threshold_rr", "percent", Values::Percent, "17");
             /// Weight of free space against an even spread when files are placed by free space
             QosPrioFree = setting("qos_prio_free", "percent", Values::Percent, "91");
+            /// Nothing: [mounts choose](admin.md#defaults-for-new-directories) the metadata targets of new directories, see
+            /// `lmv.*.qos_threshold_rr`
+            MdtQosThresholdRr = setting("mdt_qos_threshold_rr", "percent", Values::Percent, "5");
+            /// The same for `lmv.*.qos_prio_free`
+            MdtQosPrioFree = setting("mdt_qos_prio_free", "percent", Values::Percent, "90");
+            /// The same for `lmv.*.qos_maxage`
+            MdtQosMaxage = setting("mdt_qos_maxage", "seconds", range(1, 3600), "10");
             /// Object targets
             Numobd = gauge("numobd", "targets");
             /// Object targets that new files use now

@@ -95,11 +95,7 @@ const NAMES: &[(&str, &str)] = &[
          statahead_stats statfs_max_age stats_track_gid stats_track_pid stats_track_ppid tiny_write unstable_stats \
          xattr_cache",
     ),
-    (
-        "lmv",
-        "activeobd desc_uuid qos_exclude_prefixes qos_maxage qos_prio_free qos_threshold_rr target_obd \
-         target_obds_status",
-    ),
+    ("lmv", "activeobd desc_uuid qos_exclude_prefixes target_obd target_obds_status"),
     (
         "lov",
         "activeobd common_name desc_uuid filesfree filestotal kbytesavail kbytesfree kbytestotal qos_maxage \
@@ -108,8 +104,7 @@ const NAMES: &[(&str, &str)] = &[
     (
         "lod",
         "desc_uuid dist_txn_check_space dom_stripesize dom_stripesize_max_kb lmv_failout max_stripecount \
-         max_stripes_per_mdt mdt_hash mdt_qos_maxage mdt_qos_prio_free mdt_qos_threshold_rr mdt_stripecount \
-         qos_maxage stripecount stripeoffset stripesize stripetype target_obd",
+         max_stripes_per_mdt mdt_hash mdt_stripecount qos_maxage stripecount stripeoffset stripesize stripetype target_obd",
     ),
     (
         "mdc",

@@ -4,8 +4,8 @@ mod text;
 
 use proto::msg::SequenceRange;
 use proto::params::{
-    self, Bound, Component, OfAll, OfFld, OfImport, OfJobs, OfMdc, OfMount, OfMountsLocks, OfMountsSeq, OfPool, OfSeq,
-    OfTimeouts, Served,
+    self, Bound, Component, OfAll, OfFld, OfImport, OfJobs, OfLmv, OfMdc, OfMount, OfMountsLocks, OfMountsSeq, OfPool,
+    OfSeq, OfTimeouts, Served,
 };
 use proto::{Errno, Fid, bound_as_declared};
 use stdx::Instant;
@@ -24,6 +24,7 @@ enum Key {
     Mount(OfMount),
     /// All metadata targets, or all object targets.
     All(OfAll, Component),
+    Lmv(OfLmv),
     Fld(OfFld),
     Seq(OfSeq, Dest),
     OwnSeq(OfMountsSeq, Dest),
@@ -113,6 +114,32 @@ const fn of_jobs(which: OfJobs) -> Bound<World> {
     }
 }
 
+const fn of_lmv(which: OfLmv) -> Bound<World> {
+    match which {
+        OfLmv::QosThresholdRr => Bound::Number(
+            |w| format!("{}%", w.turns.qos.threshold_rr),
+            |w, percent| {
+                w.turns.qos.threshold_rr = u8::try_from(percent).map_err(|_| Errno::ERANGE)?;
+                Ok(())
+            },
+        ),
+        OfLmv::QosPrioFree => Bound::Number(
+            |w| format!("{}%", w.turns.qos.prio_free),
+            |w, percent| {
+                w.turns.qos.prio_free = u8::try_from(percent).map_err(|_| Errno::ERANGE)?;
+                Ok(())
+            },
+        ),
+        OfLmv::QosMaxage => Bound::Number(
+            |w| w.turns.space_age_max.as_secs().to_string(),
+            |w, seconds| {
+                w.turns.space_age_max = core::time::Duration::from_secs(seconds);
+                Ok(())
+            },
+        ),
+    }
+}
+
 const fn of_mdc<'a>(which: OfMdc) -> Bound<Shown<'a>, Changed<'a>> {
     match which {
         OfMdc::MaxModRpcsInFlight => Bound::Number(
@@ -167,6 +194,7 @@ const fn of_locks<'a>(which: OfMountsLocks) -> Bound<(&'a World, Dest), (&'a mut
 
 const _: () = bound_as_declared!(OfMount, of_mount);
 const _: () = bound_as_declared!(OfJobs, of_jobs);
+const _: () = bound_as_declared!(OfLmv, of_lmv);
 const _: () = bound_as_declared!(OfMdc, of_mdc);
 const _: () = bound_as_declared!(OfMountsLocks, of_locks);
 
@@ -226,6 +254,7 @@ fn served(w: &World) -> Served<Key> {
     for (component, device) in [(Component::Lmv, &lmv), (Component::Lov, &lov)] {
         served.add(component, &[device], |which| Key::All(which, component));
     }
+    served.add(Component::Lmv, &[&lmv], Key::Lmv);
     served.add(Component::Fld, &[&format!("cli-{lmv}")], Key::Fld);
     for &dest in w.sequences.keys() {
         let Some(target) = w.imports.get(dest) else { continue };
@@ -267,6 +296,7 @@ fn value(w: &World, key: &Key) -> String {
             let member = |ost: &u32| format!("{}-OST{ost:04x}_UUID\n", w.options.fsname);
             w.pools.get(pool).into_iter().flatten().map(member).collect()
         }
+        Key::Lmv(which) => of_lmv(*which).value(w),
         Key::Fld(OfFld::Fldb) => SequenceRange::text(&w.fld.ranges),
         Key::Seq(OfSeq::Space, dest) => {
             let current = w.sequences.get(dest).and_then(|known| known.current);
@@ -317,6 +347,7 @@ pub(crate) fn set(w: &mut World, pattern: &str, value: &str) -> Result<(), Errno
 fn set_one(w: &mut World, key: &Key, value: &str) -> Option<Result<(), Errno>> {
     match key {
         Key::Mount(which) => of_mount(*which).set(w, which.declared(), value),
+        Key::Lmv(which) => of_lmv(*which).set(w, which.declared(), value),
         Key::Timeouts(which) => Some(set_timeouts(w, *which, value)),
         Key::Jobs(which) => of_jobs(*which).set(w, which.declared(), value),
         Key::Mdc(which, dest) => set_mdc(w, *which, *dest, value),

@@ -182,13 +182,21 @@ fn may_mount(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Suites that run once more with four metadata targets, and each directory striped over two of them.
+const STRIPED_SUITES: [&str; 4] = ["posix", "coherence", "write_back", "kills"];
+
 fn real_processes(sh: &Shell, older: compat::Which, runner_arguments: &[&str]) -> anyhow::Result<()> {
     may_mount(sh)?;
     let _strict = sh.push_env(crate::numbered::STRICT, "1");
     let _binary = sh.push_env("ADAMANT", adamant(sh)?);
     let _older = sh.push_env("ADAMANT_COMPAT", compat::build(sh, older)?);
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
-    Ok(cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?)
+    cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?;
+    let _striped = sh.push_env("ADAMANT_E2E_STRIPED", "1");
+    let suites = STRIPED_SUITES.iter().flat_map(|suite| ["--test", suite]);
+    cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast {suites...} -- {runner_arguments...} --skip fio_")
+        .run()?;
+    Ok(())
 }
 
 /// Builds the guide if mdbook is installed; building and testing do not need it.

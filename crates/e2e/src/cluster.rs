@@ -15,6 +15,9 @@ const START_BOUND: Duration = Duration::from_secs(30);
 /// The longest time for a process to exit when it is asked to.
 const END_BOUND: Duration = Duration::from_secs(20);
 
+/// The metadata targets of a cluster whose directories are striped.
+pub const STRIPED_MDTS: u32 = 4;
+
 /// The shape of a cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -34,6 +37,9 @@ pub struct Shape {
     pub places: Vec<(Which, PathBuf)>,
     /// Version 0.1.0 can serve the metadata target, too.
     pub plain_names: bool,
+    /// It has [`STRIPED_MDTS`] metadata targets, and every new directory is striped over two of them: with the environment
+    /// variable `ADAMANT_E2E_STRIPED`.
+    pub striped: bool,
     /// The program of the servers, if not the binary under test.
     pub server_program: Option<PathBuf>,
     /// The program of the mounts, if not the binary under test.
@@ -51,6 +57,7 @@ impl Default for Shape {
             serve_arguments: Vec::new(),
             places: Vec::new(),
             plain_names: false,
+            striped: std::env::var_os("ADAMANT_E2E_STRIPED").is_some(),
             server_program: None,
             mount_program: None,
         }
@@ -132,6 +139,9 @@ impl Cluster {
         for index in 0..cluster.mounts.len() {
             cluster.mount_again(index);
         }
+        if cluster.shape.striped && !cluster.mounts.is_empty() {
+            adamant(["lfs", "setdirstripe", "-D", "-c", "2", "-X", "-1"]).arg(cluster.mount(0)).ok();
+        }
         cluster
     }
 
@@ -140,7 +150,8 @@ impl Cluster {
     pub fn stopped(story: &Story, shape: Shape) -> Cluster {
         let fsname = story.fsname();
         let folder = story.folder().join(&fsname);
-        let mut all = vec![Which::Mgt, Which::Mdt(0)];
+        let mut all = vec![Which::Mgt];
+        all.extend((0..if shape.striped { STRIPED_MDTS } else { 1 }).map(Which::Mdt));
         all.extend((0..shape.osts).map(Which::Ost));
         std::fs::create_dir_all(folder.join("log")).expect("a folder");
         let mounts = (0..shape.mounts)
@@ -198,6 +209,11 @@ impl Cluster {
         }
         adamant(["lfs", "setdirstripe", "-D", "-d"]).arg(cluster.mount(0)).ok();
         cluster
+    }
+
+    /// How many metadata targets it has.
+    pub fn mdt_count(&self) -> u32 {
+        self.servers.iter().filter(|server| matches!(server.which, Which::Mdt(_))).count() as u32
     }
 
     /// What `lfs mdts` says of a mount, without the head line.

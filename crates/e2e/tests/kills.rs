@@ -41,12 +41,13 @@ fn run(story: &Story, plan: &Plan) {
     load.await_progress(500, BACK);
     let mut rng = Rng::new(u64::from(std::process::id()));
     let mut deaths = Vec::new();
-    for _ in 0..plan.kills {
-        pile_up(&cluster, &load, plan.uncommitted, &mut rng);
-        cluster.kill9(Which::Mdt(0));
+    for kill in 0..plan.kills {
+        let victim = Which::Mdt(kill % cluster.mdt_count());
+        pile_up(&cluster, &load, victim, plan.uncommitted, &mut rng);
+        cluster.kill9(victim);
         let restarted = Instant::now();
-        cluster.restart(Which::Mdt(0));
-        let status = format!("mdt.{}.recovery_status", cluster.target_name(Which::Mdt(0)));
+        cluster.restart(victim);
+        let status = format!("mdt.{}.recovery_status", cluster.target_name(victim));
         let text = await_complete(&cluster, &status);
         let line = text.lines().find_map(|line| line.strip_prefix("replayed_requests:")).unwrap_or("0");
         deaths.push(Death { restarted, over: Instant::now(), replayed: line.trim().to_owned() });
@@ -100,13 +101,13 @@ fn sync(cluster: &Cluster) {
 }
 
 /// Lets the programs work until the server is to die: for a while, or until so many operations are not on disk.
-fn pile_up(cluster: &Cluster, load: &Load, uncommitted: u64, rng: &mut Rng) {
+fn pile_up(cluster: &Cluster, load: &Load, victim: Which, uncommitted: u64, rng: &mut Rng) {
     if uncommitted == 0 {
         std::thread::sleep(Duration::from_millis(rng.below(1500)));
         return;
     }
     sync(cluster);
-    let interval = format!("mdt.{}.commit_interval_ms=60000", cluster.target_name(Which::Mdt(0)));
+    let interval = format!("mdt.{}.commit_interval_ms=60000", cluster.target_name(victim));
     adamant(["lctl", "set_param", &interval]).ok();
     load.await_progress(uncommitted + rng.below(uncommitted / 10 + 1), Duration::from_secs(120));
 }

@@ -288,7 +288,8 @@ fn one_metadata_target_of_a_striped_directory_is_killed() {
     fs::remove_dir(&without).unwrap();
 }
 
-/// Every change is made once and as a whole, whichever of the targets that it concerns dies meanwhile.
+/// Every change is made once and as a whole, whichever of the targets that it concerns die meanwhile: one, two or all, also while
+/// the MGS is away.
 #[test]
 fn programs_work_in_striped_directories_while_metadata_targets_die() {
     if !needs_root() {
@@ -299,11 +300,23 @@ fn programs_work_in_striped_directories_while_metadata_targets_die() {
     let mut cluster = Cluster::with_mdts(&story, 4);
     let load = Load::in_striped(&cluster.mounts(), 2, 11);
     load.await_progress(500, AT_ONCE);
-    for kill in 0..8 {
+    for round in 0..9 {
         std::thread::sleep(Duration::from_millis(1200));
-        cluster.kill9(Which::Mdt(kill % 4));
-        cluster.restart(Which::Mdt(kill % 4));
+        let victims = match round % 3 {
+            0 => vec![round % 4],
+            1 => vec![round % 4, (round + 1 + round / 3) % 4],
+            _ => vec![2, 0, 3, 1],
+        };
+        let without_mgs = round % 2 == 1;
+        if without_mgs {
+            cluster.kill9(Which::Mgt);
+        }
+        victims.iter().for_each(|victim| cluster.kill9(Which::Mdt(*victim)));
+        victims.iter().rev().for_each(|victim| cluster.restart(Which::Mdt(*victim)));
         load.await_progress(200, AT_ONCE);
+        if without_mgs {
+            cluster.restart(Which::Mgt);
+        }
     }
     let worked = load.stop();
     story.note(&format!("{} operations, the longest {:.1?}", load::operations(&worked), load::longest(&worked)));

@@ -715,6 +715,26 @@ fn restarts_of_both_targets_lose_no_answered_directory() {
     assert!(stdx::marks::count("cross.replayed") > 0);
 }
 
+/// A request that the coordinator had when it died, and that nothing durable tells of: it goes on once the target serves, which
+/// is at once.
+#[test]
+fn recovery_does_not_wait_for_a_change_that_has_parts_elsewhere() {
+    let (mut c, a, b) = two_targets();
+    make_remote(&mut c, a, 1, "warm");
+    let mdt0 = c.server("fs-MDT0000");
+    c.lose_frames(false, [Opcode::MdsReint]);
+    let asked = c.send(a, mkdir_on(1, "far", 1));
+    c.pass(Duration::from_millis(20));
+    c.kill_and_lose(mdt0);
+    c.tamper = None;
+    c.start(mdt0);
+    let soon = c.now + Duration::from_millis(500);
+    c.answer(a, asked).unwrap();
+    assert!(c.now < soon, "recovery has waited for it");
+    assert!(stdx::marks::count("target.unanswered_first") > 0);
+    c.lookup(b, 1, "far").unwrap();
+}
+
 /// The coordinator dies before it has answered, and what it staged is done when it is back: the client's request, sent again,
 /// is answered and not made twice.
 #[test]

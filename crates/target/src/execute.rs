@@ -185,7 +185,11 @@ impl<S: Service> Target<S> {
             Err(Stop::Errno(errno)) => self.failed(op, errno),
             Err(Stop::Wait) => {
                 self.m.view.abandon();
-                match op.take_wanted() {
+                let wanted = op.take_wanted();
+                if wanted.is_some() || op.waits_for_key {
+                    self.m.awaits_others(&op);
+                }
+                match wanted {
                     Some(Wanted::Change(parts)) => return self.stage(op, parts),
                     Some(Wanted::Session(mdt)) => {
                         if let Some(op) = self.in_session(op, &[mdt]) {

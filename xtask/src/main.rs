@@ -97,7 +97,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             let out = target_directory().join("bench");
             // `slots` looks for version 0.1.0 next to the program.
             compat::build(&sh, compat::Which::All)?;
-            for suite in ["ceiling", "native", "smallfile", "meta", "slots", "recovery"] {
+            for suite in ["ceiling", "native", "smallfile", "meta", "mdts", "slots", "recovery"] {
                 cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
             }
             Ok(cmd!(sh, "cargo run --release --package adamant -- bench report --out {out}").run()?)

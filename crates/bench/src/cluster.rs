@@ -12,12 +12,14 @@ use anyhow::{Context, bail};
 use host::admin;
 use host::survey::Test;
 use proto::Opcode;
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
 
 use crate::far::Far;
 use crate::filler::Share;
 use crate::guardian;
 use crate::survey::Survey;
-use crate::survey::folders::ByClient;
+use crate::survey::folders::{ByClient, Folders, Wanted};
 
 /// A process of the cluster.
 #[derive(Debug)]
@@ -115,7 +117,7 @@ impl Process {
     /// Asks the process to end, and kills it if it has not ended after a while.
     fn end(&mut self) {
         let child = &mut self.child;
-        if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
+        if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
             && matches!(child.try_wait(), Ok(None))
         {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -141,6 +143,30 @@ pub fn cpu_us(pid: u32) -> Option<f64> {
     let mut fields = text.get(text.rfind(')')? + 2..)?.split(' ').skip(11);
     let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
     Some(ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// CPU time of the threads that a process has now, in microseconds, from `/proc/PID/task/TID/schedstat`, which is exact.
+/// Falls back to [`cpu_us`] on a kernel without it.
+pub fn exact_cpu_us(pid: u32) -> f64 {
+    let of = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    };
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let all: Option<f64> = threads.map(of).sum();
+    all.filter(|ns| *ns > 0.0).map_or_else(|| cpu_us(pid).unwrap_or(0.0), |ns| ns / 1e3)
+}
+
+/// Lets all threads of a process run on these processors only.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn confine(pid: u32, processors: &CpuSet) -> anyhow::Result<()> {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+        rustix::thread::sched_setaffinity(id, processors)?;
+    }
+    Ok(())
 }
 
 /// Anonymous memory of a process in bytes, from `/proc/PID/status`, without the files that it maps.
@@ -188,6 +214,14 @@ impl Cluster {
     /// # Errors
     /// What could not be started.
     pub fn serve(program: &Path, scratch: &Path, osts: u32) -> anyhow::Result<Cluster> {
+        Cluster::serve_many(program, scratch, 1, osts)
+    }
+
+    /// The same with several metadata targets.
+    ///
+    /// # Errors
+    /// What could not be started.
+    pub fn serve_many(program: &Path, scratch: &Path, mdts: u32, osts: u32) -> anyhow::Result<Cluster> {
         let run = |words: &[&str]| -> anyhow::Result<()> {
             let output = guardian::mark(Command::new(program).arg0("adamant").args(words)).output()?;
             if !output.status.success() {
@@ -198,12 +232,14 @@ impl Cluster {
         let mgs = free_nid()?;
         let place = |name: &str| scratch.join(name).display().to_string();
         run(&["mkfs", "--mgs", &place("mgt")])?;
-        run(&["mkfs", "--mdt", "--mgsnode", &mgs, &place("mdt0")])?;
-        let mut names = vec!["mgt".to_owned(), "mdt0".to_owned()];
-        for index in 0..osts {
-            let name = format!("ost{index}");
-            run(&["mkfs", "--ost", "--index", &index.to_string(), "--mgsnode", &mgs, &place(&name)])?;
-            names.push(name);
+        let mut names = vec!["mgt".to_owned()];
+        for (kind, count) in [("mdt", mdts), ("ost", osts)] {
+            for index in 0..count {
+                let name = format!("{kind}{index}");
+                let (kind, index) = (format!("--{kind}"), index.to_string());
+                run(&["mkfs", &kind, "--index", &index, "--mgsnode", &mgs, &place(&name)])?;
+                names.push(name);
+            }
         }
         let mut cluster = Cluster {
             program: program.to_owned(),
@@ -279,10 +315,18 @@ impl Cluster {
     /// # Errors
     /// An error of the survey.
     pub fn survey(&self, files: u64) -> anyhow::Result<f64> {
+        self.survey_all(1, 1, files)
+    }
+
+    /// The same on the first `mdts` metadata targets at once, with so many threads on each.
+    ///
+    /// # Errors
+    /// An error of the survey.
+    pub fn survey_all(&self, mdts: u32, threads: u32, files: u64) -> anyhow::Result<f64> {
         let survey = Survey {
-            targets: vec![format!("{FILE_SYSTEM}-MDT0000")],
-            threads_low: 1,
-            threads_high: 1,
+            targets: (0..mdts).map(|index| format!("{FILE_SYSTEM}-MDT{index:04x}")).collect(),
+            threads_low: threads,
+            threads_high: threads,
             folders: 1,
             stripes: 1,
             files,
@@ -290,8 +334,10 @@ impl Cluster {
             tests: vec![Test::Create, Test::Destroy],
             start: 2,
         };
-        let socket = admin::directory().join(format!("server-{}.sock", self.servers[MDT].child.id()));
         let ask = |target: &str, order| {
+            let at = survey.targets.iter().position(|name| name == target).unwrap_or_default();
+            let process = self.mdts().nth(at).context("no such metadata target")?;
+            let socket = admin::directory().join(format!("server-{}.sock", process.child.id()));
             let request = admin::Request::Survey { target: target.to_owned(), order };
             match admin::ask(&socket, &request)? {
                 admin::Response::Survey(status) => Ok(status),
@@ -399,16 +445,51 @@ impl Cluster {
         }
     }
 
-    /// Sets a parameter of the metadata server.
+    /// Sets a parameter of the metadata servers.
     ///
     /// # Errors
-    /// The server refuses it.
+    /// A server refuses it.
     pub fn set_mdt_param(&self, pattern: &str, value: &str) -> anyhow::Result<()> {
         let request = admin::Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
-        if self.ask("server", self.servers[MDT].child.id(), &request).is_empty() {
-            bail!("the metadata server does not take {pattern}={value}");
+        for server in self.mdts() {
+            if self.ask("server", server.child.id(), &request).is_empty() {
+                bail!("the metadata server does not take {pattern}={value}");
+            }
         }
         Ok(())
+    }
+
+    /// The processes of the metadata targets, in order.
+    fn mdts(&self) -> impl Iterator<Item = &Process> {
+        self.servers.iter().filter(|server| server.name.starts_with("mdt"))
+    }
+
+    /// The process ids of the metadata servers.
+    pub fn mdt_pids(&self) -> Vec<u32> {
+        self.mdts().map(|server| server.child.id()).collect()
+    }
+
+    /// The requests that the metadata servers ran so far.
+    pub fn mdt_requests(&self) -> u64 {
+        self.usage_of(&self.mdts().collect::<Vec<_>>()).requests
+    }
+
+    /// Makes directories on chosen metadata targets.
+    ///
+    /// # Errors
+    /// The first that could not be made, and why.
+    pub fn make_directories(&self, wanted: &[Wanted]) -> anyhow::Result<()> {
+        let mgs = |_: &str| Ok(vec![self.mgs.parse()?]);
+        ByClient { mgs: &mgs }.make(FILE_SYSTEM, wanted).map(drop)
+    }
+
+    /// Removes the default layout of the root: from now on a plain `mkdir` stays on the target of the directory above.
+    ///
+    /// # Errors
+    /// An error of the client.
+    pub fn remove_root_default(&self) -> anyhow::Result<()> {
+        let mgs = |_: &str| Ok(vec![self.mgs.parse()?]);
+        ByClient { mgs: &mgs }.remove_root_default(FILE_SYSTEM)
     }
 
     /// Kills the metadata server with SIGKILL and starts it again. Returns the seconds from the kill until it logged that
@@ -486,5 +567,7 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(30), "no CPU time is counted");
         }
         assert_eq!(cpu_us(u32::MAX), None);
+        assert!(exact_cpu_us(std::process::id()) > 0.0);
+        assert_eq!(exact_cpu_us(u32::MAX), 0.0);
     }
 }

@@ -12,6 +12,13 @@ pub fn median(mut figures: Vec<f64>) -> f64 {
     }
 }
 
+/// The smallest figure that at least this fraction of all do not exceed; 0 without figures.
+pub fn percentile(mut figures: Vec<f64>, fraction: f64) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    let rank = (figures.len() as f64 * fraction).ceil() as usize;
+    figures.get(rank.clamp(1, figures.len().max(1)) - 1).copied().unwrap_or(0.0)
+}
+
 /// The spread as a fraction of the median: (greatest - smallest) / median; 0 without figures.
 pub fn spread(figures: &[f64]) -> f64 {
     let summary = Summary::of(figures);
@@ -101,6 +108,15 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0]), 2.5);
         assert_eq!(median(vec![]), 0.0);
+    }
+
+    #[test]
+    fn percentiles_are_figures_that_were_measured() {
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(hundred.clone(), 0.99), 99.0);
+        assert_eq!(percentile(hundred, 0.0), 1.0);
+        assert_eq!(percentile(vec![3.0], 0.99), 3.0);
+        assert_eq!(percentile(vec![], 0.99), 0.0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::figures::{Figure, median};
+use crate::figures::{Figure, median, ratio};
 use crate::places::{ADAMANT, Sample};
 use crate::results::{Chart, Row, Series, Shape};
 
@@ -14,6 +14,9 @@ pub struct Gathered {
     places: Vec<String>,
 }
 
+/// Operation, position along the axis, and place.
+pub type Cell<'a> = (&'a str, &'a str, &'a str);
+
 /// Selects one of the figures of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -21,6 +24,8 @@ pub enum Measure {
     Rate,
     /// Microseconds per operation.
     Microseconds,
+    /// Microseconds of CPU time of the servers per operation.
+    ServerCpu,
 }
 
 impl Gathered {
@@ -39,10 +44,18 @@ impl Gathered {
     /// The figure of a place; `None` without samples.
     pub fn figure(&self, what: &str, at: &str, place: &str, measure: Measure) -> Option<Figure> {
         let pick = |sample: &Sample| match measure {
-            Measure::Rate => sample.rate,
-            Measure::Microseconds => sample.us,
+            Measure::Rate => Some(sample.rate),
+            Measure::Microseconds => Some(sample.us),
+            Measure::ServerCpu => sample.each.map(|each| each.server_cpu_us),
         };
-        Figure::of(&self.find(what, at, place).iter().map(pick).collect::<Vec<_>>())
+        Figure::of(&self.find(what, at, place).iter().filter_map(pick).collect::<Vec<_>>())
+    }
+
+    /// The ratios of the samples of two cells that were taken in the same rounds.
+    pub fn ratio(&self, of: Cell<'_>, to: Cell<'_>, pick: fn(&Sample) -> Option<f64>) -> Option<Figure> {
+        let [of, to] = [of, to].map(|(what, at, place)| self.find(what, at, place));
+        let pairs = of.iter().zip(to).filter_map(|(of, to)| ratio(pick(of)?, pick(to)?));
+        Figure::of(&pairs.collect::<Vec<_>>())
     }
 
     /// The row of `place`, beside the yardsticks that were measured.
@@ -115,6 +128,10 @@ mod tests {
         assert_eq!((found.figure.median, found.requests, found.server_cpu_us), (200.0, Some(2.0), Some(2.0)));
         assert_eq!((found.yardsticks.len(), found.yardsticks[0].ratio), (1, Some(0.5)));
         assert_eq!(row("stat"), None);
+        let rate = |sample: &Sample| Some(sample.rate);
+        let of = |place| gathered.ratio(("create", "1", place), ("create", "1", ADAMANT), rate);
+        assert_eq!(of("tmpfs").map(|figure| (figure.median, figure.samples)), Some((4.0, 1)), "of the same round");
+        assert_eq!(of("xfs"), None);
 
         let axis = ["1".to_owned(), "2".to_owned()];
         let chart = gathered.lines("create", &axis, "n", "t", "processes", "files/s").unwrap();

@@ -2,7 +2,7 @@
 //!
 //! - [`suites`]: the experiments; each returns [`results::Results`].
 //! - [`places`]: the file systems under test: Adamant, a do-nothing FUSE file system, tmpfs, xfs.
-//! - [`load`]: timed workloads in worker processes; [`filler`]: a worker that is a client of its own.
+//! - [`load`]: timed workloads in worker processes; [`filler`]: a worker that is a client of its own; [`ops`]: its operations.
 //! - [`cluster`]: servers and mounts in processes of their own, and the resources that they used.
 //! - [`nothing`]: a FUSE file system that does nothing, which shows the limit that the kernel sets.
 //! - [`echo`]: requests and replies in the protocol's framing, which show the limit that the network sets.
@@ -29,6 +29,7 @@ pub mod machine;
 pub mod many;
 pub mod mdtest;
 pub mod nothing;
+pub mod ops;
 pub mod page;
 pub mod places;
 pub mod results;

@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::filler::{Filler, Share};
+use crate::figures::{median, percentile};
+use crate::filler::{Filler, Names, Order, Prepared, Share};
 use crate::guardian;
+use crate::ops::Op;
 use crate::run::Run;
 
 /// The operation on each file or directory.
@@ -58,19 +60,24 @@ pub struct Task {
     pub prefix: String,
     /// The number of files.
     pub count: u64,
-    /// The file that ends a [`Job::Beat`].
+    /// The file that ends a [`Job::Beat`], or the operations of a client.
     pub stop_file: Option<PathBuf>,
-    /// For [`Job::Create`] of empty files: create them not on a mount but as a client; `folder` is then a path from the
-    /// root.
+    /// Instead of the job: operations of a client of its own, without a mount; `folder` is then a path from the root.
     #[serde(default)]
-    pub share: Option<Share>,
+    pub order: Option<Order>,
 }
 
 impl Task {
     /// Creates empty files through a client of its own; `folder` is a path from the root.
     pub fn of_client(share: &Share, folder: &str, prefix: String, count: u64) -> Task {
+        let order = Order { share: share.clone(), op: Op::Create { size: 0 }, per_second: None };
+        Task::of_order(order, folder, prefix, count)
+    }
+
+    /// The operations of a client of its own; `folder` is a path from the root.
+    pub fn of_order(order: Order, folder: &str, prefix: String, count: u64) -> Task {
         let (job, folder) = (Job::Create { size: 0 }, PathBuf::from(folder));
-        Task { job, folder, prefix, count, stop_file: None, share: Some(share.clone()) }
+        Task { job, folder, prefix, count, stop_file: None, order: Some(order) }
     }
 }
 
@@ -81,8 +88,10 @@ struct Answer {
     done: u64,
     /// The longest single operation, in seconds.
     longest: f64,
-    /// The time of a client's creates alone, in seconds.
+    /// The time of a client's operations alone, in seconds.
     busy: f64,
+    /// The median and the 99th percentile of a client's operations one at a time, in microseconds.
+    each_us: (f64, f64),
     /// The error that stopped it: errno and a sentence.
     failed: Option<(i32, String)>,
 }
@@ -96,8 +105,11 @@ pub struct Took {
     pub operations: u64,
     /// The longest single operation, in seconds.
     pub longest: f64,
-    /// For a task with a [`Share`]: the time of the creates alone, in seconds, for the slowest worker.
+    /// For a task with an [`Order`]: the time of the operations alone, in seconds, for the slowest worker.
     pub busy: f64,
+    /// For a task with an [`Order`], one operation at a time: the median and the 99th percentile, in microseconds, for the
+    /// slowest worker.
+    pub each_us: (f64, f64),
 }
 
 const READY: &str = "ready";
@@ -114,18 +126,15 @@ pub fn work(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
     let mut filler = Filler::default();
     while let Some(line) = lines.next() {
         let task: Task = serde_json::from_str(&line?)?;
-        let count = if task.share.is_some() { 0 } else { task.count };
+        let count = if task.order.is_some() { 0 } else { task.count };
         let names: Vec<PathBuf> = (0..count).map(|n| task.folder.join(format!("{}{n}", task.prefix))).collect();
+        let prepared = task.order.as_ref().map(|order| filler.prepare(order, names_of(&task)));
         writeln!(output, "{READY}")?;
         output.flush()?;
         lines.next().context("the other end is gone")??;
         let mut answer = Answer::default();
-        if let Some(share) = &task.share {
-            let filled = filler.fill(share, &task.folder.to_string_lossy(), &task.prefix, task.count)?;
-            answer.done = filled.made;
-            answer.busy = filled.time.as_secs_f64();
-            answer.failed =
-                filled.error.map(|e| (e.raw_os_error().unwrap_or(0), format!("'{}': {e}", task.folder.display())));
+        if let Some(prepared) = prepared {
+            answer = as_client(&task, prepared);
         } else if let Err(error) = perform(&task, &names, &mut open, &mut answer) {
             let place = names.get(answer.done as usize).unwrap_or(&task.folder);
             answer.failed = Some((error.raw_os_error().unwrap_or(0), format!("'{}': {error}", place.display())));
@@ -134,6 +143,43 @@ pub fn work(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
         output.flush()?;
     }
     Ok(())
+}
+
+fn names_of(task: &Task) -> Names {
+    Names {
+        folder: task.folder.to_string_lossy().into_owned(),
+        prefix: task.prefix.clone(),
+        count: task.count,
+        stop_file: task.stop_file.clone(),
+    }
+}
+
+/// Runs the operations of a client.
+fn as_client(task: &Task, prepared: anyhow::Result<Prepared>) -> Answer {
+    let failed = |errno: i32, why: String| Some((errno, format!("'{}': {why}", task.folder.display())));
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            let errno = error.root_cause().downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+            return Answer { failed: failed(errno.unwrap_or(0), format!("{error:#}")), ..Answer::default() };
+        }
+    };
+    let filled = match prepared.run() {
+        Ok(filled) => filled,
+        Err(error) => {
+            return Answer {
+                failed: failed(error.raw_os_error().unwrap_or(0), error.to_string()),
+                ..Answer::default()
+            };
+        }
+    };
+    Answer {
+        done: filled.made,
+        busy: filled.time.as_secs_f64(),
+        each_us: (median(filled.each_us.clone()), percentile(filled.each_us, 0.99)),
+        failed: filled.error.and_then(|error| failed(error.raw_os_error().unwrap_or(0), error.to_string())),
+        ..Answer::default()
+    }
 }
 
 fn perform(task: &Task, names: &[PathBuf], open: &mut Vec<File>, answer: &mut Answer) -> io::Result<()> {
@@ -321,7 +367,6 @@ impl Pool {
         stop_file: &Path,
         beside: impl FnOnce(&mut Pool) -> anyhow::Result<T>,
     ) -> anyhow::Result<(Took, T)> {
-        let last = self.workers.len().checked_sub(1).context("no worker")?;
         let _ = fs::remove_file(stop_file);
         let task = Task {
             job: Job::Beat,
@@ -329,13 +374,28 @@ impl Pool {
             prefix: "beat".to_owned(),
             count: 0,
             stop_file: Some(stop_file.to_owned()),
-            share: None,
+            order: None,
         };
+        self.beside(run, task, beside)
+    }
+
+    /// Runs `beside` while the last worker runs a task that a stop file ends. Returns the results of both.
+    ///
+    /// # Errors
+    /// As for [`Pool::phase`], or an error of `beside`.
+    pub fn beside<T>(
+        &mut self,
+        run: &Run,
+        task: Task,
+        beside: impl FnOnce(&mut Pool) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Took, T)> {
+        let last = self.workers.len().checked_sub(1).context("no worker")?;
+        let stop_file = task.stop_file.clone().context("no stop file")?;
         self.prepare(run, last, &[task], &mut || Ok(()))?;
         let start = Instant::now();
         self.go(last, 1)?;
         let given = beside(self)?;
-        File::create(stop_file)?;
+        File::create(&stop_file)?;
         let answers = self.receive(1, run, &mut || Ok(()))?;
         Ok((Pool::sum(&answers, start.elapsed().as_secs_f64())?, given))
     }
@@ -350,6 +410,8 @@ impl Pool {
             took.operations += answer.done;
             took.longest = took.longest.max(answer.longest);
             took.busy = took.busy.max(answer.busy);
+            let (median, high) = answer.each_us;
+            took.each_us = (took.each_us.0.max(median), took.each_us.1.max(high));
         }
         Ok(took)
     }
@@ -517,7 +579,7 @@ mod tests {
             prefix: prefix.to_owned(),
             count,
             stop_file: None,
-            share: None,
+            order: None,
         };
         let given = answers(&[
             task(Job::Create { size: 300 }, "a", 3),

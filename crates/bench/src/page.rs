@@ -12,7 +12,7 @@ use crate::results::Results;
 /// The name of the page in its directory.
 pub const PAGE: &str = "report.html";
 /// The suites in the order of the page.
-const SUITES: [&str; 7] = ["ceiling", "native", "smallfile", "meta", "slots", "recovery", "millions"];
+const SUITES: [&str; 8] = ["ceiling", "native", "smallfile", "meta", "mdts", "slots", "recovery", "millions"];
 
 const STYLE: &str = "
 :root { --ink: #1d2126; --soft: #59636e; --line: #d5dae0; --back: #f4f6f8; --card: #ffffff; --warn: #8a3b00; }

@@ -132,15 +132,22 @@ pub(crate) fn adamant(command: &str, options: &[(&str, &Path)]) -> anyhow::Resul
 /// Why there is none on this machine.
 pub fn tmpfs() -> anyhow::Result<Local> {
     const SHARED: &str = "/dev/shm";
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    let status = rustix::fs::statfs(SHARED).context(SHARED)?;
-    if status.f_type != TMPFS_MAGIC {
+    if !is_tmpfs(Path::new(SHARED))? {
         bail!("{SHARED} is no tmpfs here");
     }
     let root = Path::new(SHARED).join(format!("adamant-bench-{}", std::process::id()));
     guardian::watch(&Ward::Folder(root.clone()));
     std::fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
     Ok(Local { name: TMPFS, root, kind: Kind::Folder })
+}
+
+/// Whether a directory is in memory.
+///
+/// # Errors
+/// There is no such directory.
+pub fn is_tmpfs(folder: &Path) -> anyhow::Result<bool> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    Ok(rustix::fs::statfs(folder).with_context(|| folder.display().to_string())?.f_type == TMPFS_MAGIC)
 }
 
 /// A new xfs in a file, through the loop device.
@@ -218,7 +225,7 @@ impl Spread {
         let task = |rank: usize| {
             let owner = if makes { rank } else { (rank + self.stride) % self.workers };
             let folder = self.roots[rank % self.roots.len()].join(self.home(owner));
-            Task { job, folder, prefix: format!("{prefix}.{owner}."), count: self.count, stop_file: None, share: None }
+            Task { job, folder, prefix: format!("{prefix}.{owner}."), count: self.count, stop_file: None, order: None }
         };
         (0..self.workers).map(task).collect()
     }

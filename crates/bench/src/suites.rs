@@ -2,6 +2,7 @@
 
 pub mod ceiling;
 mod chores;
+pub mod mdts;
 pub mod meta;
 pub mod millions;
 pub mod native;

@@ -90,7 +90,7 @@ fn row(aim: &Aim, gathered: &Gathered, engine: Option<Figure>) -> Option<Row> {
         let value = aim.times * yardstick.median;
         let kept = match aim.measure {
             Measure::Rate => row.figure.median >= value,
-            Measure::Microseconds => row.figure.median <= value,
+            Measure::Microseconds | Measure::ServerCpu => row.figure.median <= value,
         };
         let kept = kept && !(aim.no_request && row.requests.is_none_or(|each| each >= FEW));
         Bound { is: aim.is.to_owned(), value, kept }

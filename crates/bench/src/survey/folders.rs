@@ -111,6 +111,16 @@ impl Folders for ByClient<'_> {
 }
 
 impl ByClient<'_> {
+    /// Removes the default layout of the root.
+    ///
+    /// # Errors
+    /// The file system cannot be reached, or refuses.
+    pub fn remove_root_default(&self, fsname: &str) -> anyhow::Result<()> {
+        let call = Call::SetDirDefault { ino: Fid::ROOT.ino(), default: None };
+        let removed = self.session(fsname)?.call(call);
+        removed.map(drop).map_err(|errno| anyhow!("cannot remove the default layout of the root: {errno}"))
+    }
+
     fn session(&self, fsname: &str) -> anyhow::Result<Session> {
         let place = Place::Native { mgs: (self.mgs)(fsname)?, fsname: fsname.to_owned(), folder: String::new() };
         // A directory that only its client knows would not be found by the load.

@@ -8,7 +8,7 @@ use anyhow::Context;
 use bench::guardian::Guardian;
 use bench::results::Results;
 use bench::run::{Progress, Run};
-use bench::suites::{ceiling, meta, millions, native, recovery, slots, smallfile};
+use bench::suites::{ceiling, mdts, meta, millions, native, recovery, slots, smallfile};
 use clap::{Args, Subcommand};
 
 use crate::output::say;
@@ -70,6 +70,20 @@ enum Command {
         /// Number of mounts where there are several
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
         mounts: u64,
+    },
+    /// Several metadata targets: rates and processor time by their number, changes over two of them; needs root
+    ///
+    /// Example: adamant bench mdts --quick --out results
+    Mdts {
+        #[command(flatten)]
+        common: Common,
+        /// Files in each phase, over all clients
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(16..=10_000_000))]
+        files: Option<u64>,
+        /// Numbers of metadata targets
+        #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
+              value_parser = clap::value_parser!(u32).range(1..=64))]
+        mdts: Vec<u32>,
     },
     /// The pause that programs see when the metadata server is killed and restarted
     ///
@@ -151,7 +165,7 @@ enum Command {
 
 #[derive(Args)]
 struct Common {
-    /// Take less than a minute: fewer files and rounds
+    /// Take less than a minute (mdts: some minutes): fewer files and rounds
     #[arg(long)]
     quick: bool,
     /// Number of rounds; the median over them counts
@@ -253,6 +267,23 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 mounts: mounts as usize,
             };
             measure(&common, |run, command| meta::run(run, &size, command))
+        }
+        Command::Mdts { common, files, mut mdts } => {
+            let quick = common.quick;
+            mdts.sort_unstable();
+            mdts.dedup();
+            let files = files.unwrap_or(if quick { 8_000 } else { 80_000 });
+            let size = mdts::Size {
+                rounds: common.rounds(3, 5),
+                mdts,
+                files,
+                cross: files / 4,
+                alone: (files / 16).clamp(16, 2_000),
+                survey: files * 2,
+                turns: if quick { 2 } else { 4 },
+                mib: if quick { 32 } else { 256 },
+            };
+            measure(&common, |run, command| mdts::run(run, &size, command))
         }
         Command::Recovery { common, files, uncommitted } => {
             let quick = common.quick;

@@ -155,6 +155,52 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
     assert_eq!(page.matches("<svg ").count(), all);
 }
 
+#[test]
+fn several_metadata_targets_are_measured() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("bench, several metadata targets", Duration::from_secs(300));
+    let text = bench(&story, &["mdts", "--quick", "--rounds", "1", "--files", "64", "--mdts", "1,2,3"]).ok();
+    let figures = figures(&story, "mdts");
+    let rows = rows(&figures);
+    for what in [
+        "create, unique, 1 MDT",
+        "stat, shared, 2 MDTs",
+        "remove, striped, 3 MDTs",
+        "rmdir, unique, 3 MDTs",
+        "create, unique: processor time of the MDTs, 3 over 1",
+        "create, unique: rate, 3 MDTs over 2",
+        "create, 4 clients, 3 MDTs: rate, striped over unique",
+        "rename over two MDTs, 64 in flight: processor time of the MDTs",
+        "unlink over two MDTs, one at a time, median",
+        "create on one of two MDTs: rate, beside cross changes over without cross changes",
+        "create, stat, remove within one MDT: processor time of the MDTs, 2 over 1",
+        "mds-survey create: 2 MDTs over 1 MDT on one core",
+        "small files, read, 128 KiB, 3 MDTs",
+        "echo",
+    ] {
+        let row = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("no '{what}':\n{text}"));
+        assert!(row["figure"]["median"].as_f64() > Some(0.0), "{row}");
+    }
+    let create = rows.iter().find(|row| row["what"] == "create, unique, 3 MDTs").expect("creates");
+    assert!(create["requests"].as_f64() >= Some(1.0), "each create is a request: {create}");
+    for of in ["client_cpu_us", "server_cpu_us"] {
+        assert!(create[of].as_f64() > Some(0.0), "{create}");
+    }
+    assert_eq!(figures["charts"].as_array().expect("charts").len(), 10);
+    leaves_nothing(&story);
+
+    let small = story.folder().join("small");
+    std::fs::create_dir(&small).expect("a folder");
+    let place = small.display().to_string();
+    command("mount").args(["-t", "tmpfs", "-o", "size=64m", "none", &place]).ok();
+    let outcome = adamant(["bench", "mdts", "--quick", "--scratch", &place]).within(BOUND).run();
+    assert_eq!(outcome.code, Some(1), "{outcome}");
+    outcome.refused_with(&["too little space", "--mdts"]);
+    command("umount").arg(&place).ok();
+}
+
 /// Clients that have made their files still hear what servers ask: the restarted metadata server waits for all of them. One that hears
 /// nothing comes back with its next sign of life.
 #[test]
@@ -181,6 +227,7 @@ fn wrong_words_give_a_line_and_status_2() {
         (&["recovery", "--mounts", "1"], "--mounts"),
         (&["millions", "--clients", "0"], "--clients"),
         (&["slots", "--slots", "0"], "--slots"),
+        (&["mdts", "--mdts", "1,0"], "--mdts"),
         (&["report"], "--out"),
         (&["nonsense"], "nonsense"),
     ] {

@@ -279,8 +279,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 files,
                 cross: files / 4,
                 alone: (files / 16).clamp(16, 2_000),
-                survey: files * 2,
-                turns: if quick { 2 } else { 4 },
+                survey: files * 5,
+                turns: if quick { 4 } else { 6 },
                 mib: if quick { 32 } else { 256 },
             };
             measure(&common, |run, command| mdts::run(run, &size, command))

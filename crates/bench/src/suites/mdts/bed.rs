@@ -18,6 +18,8 @@ use crate::survey::folders::Wanted;
 const MIB_EACH: u64 = 48;
 /// Memory and space for a thousand files, in MiB: those of one phase, with what clients and targets keep of them.
 const MIB_PER_THOUSAND: u64 = 12;
+/// The same for a thousand files of a survey, which no client knows.
+const MIB_PER_THOUSAND_SURVEYED: u64 = 4;
 /// The number of changes that a target lets a client have in flight.
 const OFFERED: &str = "128";
 
@@ -224,7 +226,8 @@ fn total(size: &Size) -> u64 {
 
 /// The memory that a run takes, in MiB; as much again is on the RAM disk at most.
 fn mib_needed(size: &Size) -> u64 {
-    total(size) * MIB_EACH + (size.files + size.survey) * MIB_PER_THOUSAND / 1000 + 4 * size.mib
+    let files = size.files * MIB_PER_THOUSAND + size.survey * MIB_PER_THOUSAND_SURVEYED;
+    total(size) * MIB_EACH + files / 1000 + 4 * size.mib
 }
 
 fn enough(what: &str, found: u64, needed: u64, why: &str) -> anyhow::Result<()> {

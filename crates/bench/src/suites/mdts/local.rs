@@ -59,7 +59,8 @@ fn beside(bed: &mut Bed<'_>, size: &Size, site: usize, gathered: &mut Gathered) 
     order.per_second = Some(CHANGES_PER_SECOND / order.op.weight() as u32);
     let changes = Task::of_order(order, &place, "x".to_owned(), NAMES);
     let (sample, took) = bed.phase_beside(site, &create, changes)?;
-    gathered.add(CREATE, "", BESIDE, sample);
+    // The servers' requests and processor time are those of both loads.
+    gathered.add(CREATE, "", BESIDE, Sample { each: None, ..sample });
     gathered.add(CHANGES, "", BESIDE, super::bed::of_rate(took.operations as f64 / took.seconds.max(1e-9)));
     bed.phase(site, &remove)?;
     Ok(())

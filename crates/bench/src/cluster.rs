@@ -164,7 +164,11 @@ pub fn exact_cpu_us(pid: u32) -> f64 {
 pub fn confine(pid: u32, processors: &CpuSet) -> anyhow::Result<()> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
         let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
-        rustix::thread::sched_setaffinity(id, processors)?;
+        match rustix::thread::sched_setaffinity(id, processors) {
+            // The thread has ended meanwhile.
+            Err(rustix::io::Errno::SRCH) => {}
+            other => other?,
+        }
     }
     Ok(())
 }

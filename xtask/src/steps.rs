@@ -194,8 +194,11 @@ fn real_processes(sh: &Shell, older: compat::Which, runner_arguments: &[&str]) -
     cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?;
     let _striped = sh.push_env("ADAMANT_E2E_STRIPED", "1");
     let suites = STRIPED_SUITES.iter().flat_map(|suite| ["--test", suite]);
-    cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast {suites...} -- {runner_arguments...} --skip fio_")
-        .run()?;
+    cmd!(
+        sh,
+        "cargo test --package e2e --release --locked --no-fail-fast {suites...} -- {runner_arguments...} --skip fio_"
+    )
+    .run()?;
     Ok(())
 }
 

@@ -187,7 +187,7 @@ impl<S: Service> Target<S> {
                 self.m.view.abandon();
                 let wanted = op.take_wanted();
                 if wanted.is_some() || op.waits_for_key {
-                    self.m.awaits_others(&op);
+                    self.m.waits_elsewhere(&op);
                 }
                 match wanted {
                     Some(Wanted::Change(parts)) => return self.stage(op, parts),

@@ -264,7 +264,7 @@ impl Machine {
     /// An operation waits for other targets, or for a change that has parts there, which goes on when this target serves. If it
     /// is an unanswered change, recovery does not wait for it: others see such a change once all its records are durable, and
     /// then it is in doubt after a restart.
-    pub(crate) fn awaits_others(&mut self, op: &Op) {
+    pub(crate) fn waits_elsewhere(&mut self, op: &Op) {
         let own = (Handle(op.export.0), op.asked.xid);
         self.unanswered.retain(|change| *change != own);
     }

@@ -115,11 +115,11 @@ declare! {
         "choice" {
             /// Uses metadata targets in turn (round-robin) for directories whose [default](admin.md#defaults-for-new-directories) names none,
             /// while their free inodes differ by at most this much, and by free inodes otherwise; 100: always in turn
-            QosThresholdRr = setting("qos_threshold_rr", "percent", Values::Percent, "5");
+            ThresholdRr = setting("qos_threshold_rr", "percent", Values::Percent, "5");
             /// Weight of free inodes against an even spread when directories are placed by free inodes
-            QosPrioFree = setting("qos_prio_free", "percent", Values::Percent, "90");
+            PrioFree = setting("qos_prio_free", "percent", Values::Percent, "90");
             /// Asks a metadata target how much it has free if the last answer is older than this
-            QosMaxage = setting("qos_maxage", "seconds", range(1, 3600), "10");
+            Maxage = setting("qos_maxage", "seconds", range(1, 3600), "10");
         }
     }
 

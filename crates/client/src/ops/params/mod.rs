@@ -116,21 +116,21 @@ const fn of_jobs(which: OfJobs) -> Bound<World> {
 
 const fn of_lmv(which: OfLmv) -> Bound<World> {
     match which {
-        OfLmv::QosThresholdRr => Bound::Number(
+        OfLmv::ThresholdRr => Bound::Number(
             |w| format!("{}%", w.turns.qos.threshold_rr),
             |w, percent| {
                 w.turns.qos.threshold_rr = u8::try_from(percent).map_err(|_| Errno::ERANGE)?;
                 Ok(())
             },
         ),
-        OfLmv::QosPrioFree => Bound::Number(
+        OfLmv::PrioFree => Bound::Number(
             |w| format!("{}%", w.turns.qos.prio_free),
             |w, percent| {
                 w.turns.qos.prio_free = u8::try_from(percent).map_err(|_| Errno::ERANGE)?;
                 Ok(())
             },
         ),
-        OfLmv::QosMaxage => Bound::Number(
+        OfLmv::Maxage => Bound::Number(
             |w| w.turns.space_age_max.as_secs().to_string(),
             |w, seconds| {
                 w.turns.space_age_max = core::time::Duration::from_secs(seconds);

@@ -91,6 +91,8 @@ pub(crate) struct Commits {
     dirty_files: BTreeSet<u64>,
     /// A group that waits for the sync of its data files.
     syncing: Option<(DataId, Group)>,
+    /// When the group in flight was closed, and how many records it changes.
+    begun: Option<(Instant, usize)>,
 }
 
 impl Commits {
@@ -109,6 +111,7 @@ impl Commits {
             progress: (Transno(0), 0),
             dirty_files: BTreeSet::new(),
             syncing: None,
+            begun: None,
         }
     }
 
@@ -305,6 +308,9 @@ impl Machine {
     /// Passes the store's effects on. A group with data files first waits for their sync.
     pub(crate) fn store_effects(&mut self) {
         while let Some(effect) = self.view.poll() {
+            if let StoreEffect::Commit(group) = &effect {
+                self.commits.begun = Some((self.now, group.len()));
+            }
             match effect {
                 StoreEffect::Load(load) => self.effects.push_back(Effect::Load(load)),
                 StoreEffect::Commit(group) if self.commits.dirty_files.is_empty() => {
@@ -389,6 +395,10 @@ impl<S: Service> Target<S> {
     pub(crate) fn committed(&mut self, group: u64) {
         if self.m.view.is_delayed() {
             self.m.log(LogLevel::Info, "the disk has space again: changes are accepted".to_owned());
+        }
+        if let Some((begun, records)) = self.m.commits.begun.take() {
+            self.m.stats.commits.add_time(self.m.now.since(begun));
+            self.m.stats.commit_records.add(records as u64);
         }
         self.m.view.committed(group);
         let durable = self.m.view.durable_group();

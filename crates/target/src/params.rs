@@ -262,6 +262,13 @@ impl<S: Service> Target<S> {
                 },
             ),
             OfTarget::LastCommitted => Bound::Get(|t| t.m.last_committed.to_string()),
+            OfTarget::CommitStats => Bound::Text(
+                |t| t.m.stats.commits_text(t.m.wall_ns),
+                |t, _| {
+                    t.m.stats.clear_commits(t.m.wall_ns);
+                    Ok(())
+                },
+            ),
             OfTarget::StoreDamage => Bound::Get(|t| t.m.damage.iter().map(|find| format!("{find}\n")).collect()),
             OfTarget::Stats => Bound::Text(
                 |t| t.m.stats_text(t.service.kind()),

@@ -10,7 +10,7 @@ use proto::{Handle, Opcode, Operation};
 use stdx::{Instant, Map};
 
 use crate::jobs::Jobs;
-use stdx::tally::{Tallies, Tally, count_line};
+use stdx::tally::{self, Tallies, Tally, count_line};
 
 /// An operation that a request performed.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +38,17 @@ pub(crate) struct Stats {
     /// Start of counting by the wall clock; 0: not known yet.
     pub(crate) since_ns: i64,
     pub(crate) operations_since_ns: i64,
+    /// How long groups took from the moment when they were closed until they were durable.
+    pub(crate) commits: Tally,
+    /// How many records they changed.
+    pub(crate) commit_records: Tally,
+    pub(crate) commits_since_ns: i64,
 }
 
 impl Stats {
     /// The wall clock became known: it is the start of counting, unless there is one.
     pub(crate) fn began(&mut self, now_ns: i64) {
-        for since_ns in [&mut self.since_ns, &mut self.operations_since_ns] {
+        for since_ns in [&mut self.since_ns, &mut self.operations_since_ns, &mut self.commits_since_ns] {
             if *since_ns == 0 {
                 *since_ns = now_ns;
             }
@@ -109,6 +114,17 @@ impl Stats {
     pub(crate) fn clear(&mut self, now_ns: i64) {
         self.by_opcode.clear();
         (self.reconstructed, self.answered_again, self.since_ns) = (0, 0, now_ns);
+    }
+
+    /// Text with a line for the time of commits and one for the records in them.
+    pub(crate) fn commits_text(&self, now_ns: i64) -> String {
+        let lines = self.commits.line("commit", "usecs") + &self.commit_records.line("records", "recs");
+        tally::head(now_ns, self.commits_since_ns) + &lines
+    }
+
+    /// Resets the statistics of commits.
+    pub(crate) fn clear_commits(&mut self, now_ns: i64) {
+        (self.commits, self.commit_records, self.commits_since_ns) = (Tally::default(), Tally::default(), now_ns);
     }
 
     /// Resets the counts of operations.

@@ -61,6 +61,9 @@ declare! {
             CommitOnSharing = setting("commit_on_sharing", "", Values::Switch, "1");
             /// Last change that is on disk
             LastCommitted = counter("last_committed", "transno");
+            /// How long commits took, from the moment when a group of changes was closed until it was on disk, and how many records
+            /// were in it; writing any value resets it
+            CommitStats = histogram("commit_stats", "").with_reset();
             /// What the background check of the store has found since the start
             StoreDamage = text("store_damage").unit("lines, at most 100").usually("empty");
         }

@@ -468,6 +468,14 @@ impl Cluster {
         self.servers.iter().filter(|server| server.name.starts_with("mdt"))
     }
 
+    /// The mean and the longest time of a commit of the metadata servers since `commit_stats` was cleared, in microseconds.
+    /// `None`: there was none.
+    pub fn commit_us(&self) -> Option<(f64, f64)> {
+        let request = admin::Request::GetParam { pattern: "mdt.*.commit_stats".to_owned() };
+        let texts = self.mdts().flat_map(|server| self.ask("server", server.child.id(), &request));
+        commits(&texts.map(|(_, text)| text).collect::<String>())
+    }
+
     /// The process ids of the metadata servers.
     pub fn mdt_pids(&self) -> Vec<u32> {
         self.mdts().map(|server| server.child.id()).collect()
@@ -551,6 +559,16 @@ impl Drop for Cluster {
     }
 }
 
+/// The mean and the longest time of the commits in texts of `commit_stats`.
+fn commits(text: &str) -> Option<(f64, f64)> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("commit "));
+    let all: Vec<Vec<f64>> = lines.map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect()).collect();
+    // Samples, minimum, maximum, sum.
+    let sum = |at: usize| all.iter().filter_map(|figures| figures.get(at)).sum::<f64>();
+    let longest = all.iter().filter_map(|figures| figures.get(2).copied()).fold(0.0, f64::max);
+    (sum(0) > 0.0).then(|| (sum(3) / sum(0), longest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -573,5 +591,14 @@ mod tests {
         assert_eq!(cpu_us(u32::MAX), None);
         assert!(exact_cpu_us(std::process::id()) > 0.0);
         assert_eq!(exact_cpu_us(u32::MAX), 0.0);
+    }
+
+    #[test]
+    fn commits_of_several_targets_are_taken_together() {
+        let one = "snapshot_time  5.0 secs.nsecs\ncommit                    3 samples [usecs] 10 50 90 1\nrecords  3 samples [recs] 1 2 3 4\n";
+        let none = "commit                    0 samples [usecs] 0 0 0 0\n";
+        let other = "commit                    1 samples [usecs] 70 70 70 4900\n";
+        assert_eq!(super::commits(&format!("{one}{none}{other}")), Some((40.0, 70.0)));
+        assert_eq!(super::commits(none), None);
     }
 }

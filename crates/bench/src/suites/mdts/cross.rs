@@ -13,6 +13,10 @@ pub(super) const CROSS: &str = "over two MDTs";
 pub(super) const LOADED: &str = "64 in flight";
 pub(super) const MEDIAN: &str = "one at a time, median";
 const HIGH: &str = "one at a time, p99";
+/// The commits of the targets meanwhile.
+const COMMIT: &str = "commit";
+const MEAN: &str = "mean";
+const LONGEST: &str = "longest";
 const OPERATIONS: [&str; 5] = ["mkdir", "rmdir", "link", "unlink", "rename"];
 
 /// Processor time over two metadata targets relative to one.
@@ -38,7 +42,12 @@ pub(super) fn measure(bed: &mut Bed<'_>, size: &Size, gathered: &mut Gathered) -
             let away = u32::from(place == CROSS);
             let on = |away: u32| (0..clients as u32).map(|client| vec![(client + away) % 2]).collect::<Vec<_>>();
             let (first, second) = (bed.directories(site, &on(0))?, bed.directories(site, &on(away))?);
+            bed.cluster(site).set_mdt_param("mdt.*.commit_stats", "0")?;
             changes(bed, site, &Homes { first, second, place }, count, gathered)?;
+            if let Some((mean, longest)) = bed.cluster(site).commit_us().filter(|_| clients == 1) {
+                gathered.add(COMMIT, MEAN, place, bed::of_us(mean));
+                gathered.add(COMMIT, LONGEST, place, bed::of_us(longest));
+            }
         }
     }
     Ok(())
@@ -116,6 +125,10 @@ pub(super) fn show(gathered: &Gathered, echo: Option<Figure>, results: &mut Resu
         if let Some((cross, local)) = figures(HIGH, Measure::Microseconds) {
             results.rows.push(row(what, HIGH, "us", cross, local, None));
         }
+    }
+    for at in [MEAN, LONGEST] {
+        let label = format!("commit of an MDT meanwhile, {at}");
+        results.rows.extend(gathered.row(COMMIT, at, CROSS, &[], Measure::Microseconds, label, "us"));
     }
     results.charts.extend(chart(gathered, MEDIAN, Measure::Microseconds, "latency", "us"));
     results.charts.extend(chart(gathered, LOADED, Measure::Rate, "rate", "changes/s"));

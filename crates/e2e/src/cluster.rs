@@ -202,9 +202,15 @@ impl Cluster {
     /// test makes them.
     #[track_caller]
     pub fn with_mdts(story: &Story, mdts: u32) -> Cluster {
-        let mut cluster = Cluster::start(story, Shape::mounts(2));
+        Cluster::with_mdts_in(story, Shape::mounts(2), mdts)
+    }
+
+    /// The same in another shape.
+    #[track_caller]
+    pub fn with_mdts_in(story: &Story, shape: Shape, mdts: u32) -> Cluster {
+        let mut cluster = Cluster::start(story, shape);
         (1..mdts).for_each(|index| cluster.add(Which::Mdt(index)));
-        for mount in 0..2 {
+        for mount in 0..cluster.mounts.len() {
             wait_for("the mount uses all metadata targets", || cluster.mdts(mount).len() == mdts as usize);
         }
         adamant(["lfs", "setdirstripe", "-D", "-d"]).arg(cluster.mount(0)).ok();

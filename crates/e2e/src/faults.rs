@@ -293,15 +293,26 @@ impl Cluster {
     /// Waits until everything that the metadata target has done is on its disk.
     #[track_caller]
     pub fn sync_mdt(&self) {
-        wait_for("everything is on disk", || self.get_on(Which::Mdt(0), "mdt.*.dirty_bytes") == "0");
+        self.sync_target(Which::Mdt(0));
+    }
+
+    #[track_caller]
+    fn sync_target(&self, which: Which) {
+        wait_for("everything is on disk", || self.get_on(which, "mdt.*.dirty_bytes") == "0");
     }
 
     /// Lustre's `replay_barrier`: changes from now on do not reach the disk of the metadata target, and are lost when
     /// it is killed.
     #[track_caller]
     pub fn replay_barrier(&self) {
-        self.sync_mdt();
-        self.set_on(Which::Mdt(0), "osd-*.*.readonly", "1").ok();
+        self.replay_barrier_on(Which::Mdt(0));
+    }
+
+    /// The same of any metadata target.
+    #[track_caller]
+    pub fn replay_barrier_on(&self, which: Which) {
+        self.sync_target(which);
+        self.set_on(which, "osd-*.*.readonly", "1").ok();
     }
 
     /// Lustre's `fail`: kills the metadata server and starts it again.

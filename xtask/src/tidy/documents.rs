@@ -137,6 +137,26 @@ pub(super) fn tests_by_number(tree: &Tree) -> Findings {
         .collect()
 }
 
+/// The page with the tests of rules.
+const BY_RULE: &str = "docs/src/tests-by-rule.md";
+
+/// Every test that the page of rules names exists: `client/mdts: a_test` is in the tests or the sources of that crate.
+pub(super) fn tests_by_rule(tree: &Tree) -> Findings {
+    let page = tree.get(BY_RULE).unwrap_or_default();
+    let names = page
+        .lines()
+        .enumerate()
+        .flat_map(|(line, text)| text.split('`').skip(1).step_by(2).map(move |t| (line + 1, t)));
+    let named = names.filter_map(|(line, text)| Some((line, text.split_once(": ")?)));
+    let missing = named.filter(|(_, (place, test))| {
+        let Some((of, file)) = place.split_once('/') else { return true };
+        let texts =
+            ["tests", "src"].map(|folder| tree.get(&format!("crates/{of}/{folder}/{file}.rs")).unwrap_or_default());
+        !texts.iter().any(|text| text.contains(&format!("fn {test}()")))
+    });
+    missing.map(|(line, (place, test))| format!("{BY_RULE}:{line}: there is no test '{test}' in '{place}'")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,5 +214,15 @@ mod tests {
         assert!(tests_by_number(&Tree::of(&[test, page])).is_empty());
         let findings = tests_by_number(&Tree::of(&[test]));
         assert!(findings[0].contains("lacks the row") && findings[0].contains("cargo xtask results"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_rule_whose_test_is_gone_is_caught() {
+        let page = "| a rule | same | `client/mdts: one`, `rules/names: two`, `code` |\n";
+        let (one, two) =
+            (("crates/client/tests/mdts.rs", "fn one() {\n"), ("crates/rules/src/names.rs", "    fn two() {\n"));
+        assert!(tests_by_rule(&Tree::of(&[(BY_RULE, page), one, two])).is_empty());
+        let findings = tests_by_rule(&Tree::of(&[(BY_RULE, page), two]));
+        assert_eq!(findings, ["docs/src/tests-by-rule.md:1: there is no test 'one' in 'client/mdts'"]);
     }
 }

@@ -50,6 +50,7 @@ const RULES: &[Rule] = &[
     ("links", documents::links),
     ("summary", documents::summary),
     ("tests-by-number", documents::tests_by_number),
+    ("tests-by-rule", documents::tests_by_rule),
 ];
 
 impl Tree {

@@ -499,8 +499,11 @@ impl Cluster {
     #[track_caller]
     pub fn kill9_mount(&mut self, index: usize) {
         let mount = &mut self.mounts[index];
-        mount.process.take().expect("a mount").kill9();
+        let mut process = mount.process.take().expect("a mount");
+        process.begin_kill9();
+        // It may wait in the kernel for a program that waits for it.
         take_away(&mount.place);
+        process.kill9();
     }
 
     /// Kills everything, as a power cut would.

@@ -72,6 +72,11 @@ impl Background {
         }
     }
 
+    /// Sends SIGKILL, and does not wait.
+    pub fn begin_kill9(&mut self) {
+        let _ = self.child.kill();
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {

@@ -10,7 +10,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::faults::wait_for;
 use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
@@ -73,8 +73,11 @@ fn play(what: What, case: &Case) {
         return;
     }
     let story = Story::begin(case.name, Duration::from_secs(90));
-    let shape = Shape { osts: 1, serve_arguments: vec!["--allow-faults"], ..Shape::mounts(2) };
+    let shape = Shape { osts: 1, serve_arguments: vec!["--allow-faults", "-o", "recovery_time_soft=2"], ..Shape::mounts(2) };
     let mut cluster = Cluster::with_mdts_in(&story, shape, 2);
+    for which in [MDT1, MDT2] {
+        cluster.set_on(which, "ldlm.namespaces.*.lock_timeout", "3").ok();
+    }
     let (dir, other) = (cluster.mount(0).join("striped"), cluster.mount(1).join("striped"));
     if what == What::Remove {
         assert!(begin(What::Make, &dir).wait().unwrap().success());
@@ -91,7 +94,9 @@ fn play(what: What, case: &Case) {
     }
     case.fail.iter().for_each(|which| cluster.kill9(*which));
     case.fail.iter().for_each(|which| cluster.restart(*which));
+    let start = Instant::now();
     let done = program.wait().unwrap();
+    story.note(&format!("the program ended {:.1?} after the restart", start.elapsed()));
     if case.client_fails {
         cluster.mount_again(0);
     } else {

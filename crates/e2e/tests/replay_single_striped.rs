@@ -73,7 +73,8 @@ fn play(what: What, case: &Case) {
         return;
     }
     let story = Story::begin(case.name, Duration::from_secs(90));
-    let shape = Shape { osts: 1, serve_arguments: vec!["--allow-faults", "-o", "recovery_time_soft=2"], ..Shape::mounts(2) };
+    let shape =
+        Shape { osts: 1, serve_arguments: vec!["--allow-faults", "-o", "recovery_time_soft=2"], ..Shape::mounts(2) };
     let mut cluster = Cluster::with_mdts_in(&story, shape, 2);
     for which in [MDT1, MDT2] {
         cluster.set_on(which, "ldlm.namespaces.*.lock_timeout", "3").ok();

@@ -131,17 +131,33 @@ fn the_reader_of_sessions(mode: Mode) {
     assert!(read("", &ost).contains(&cluster.target_name(Which::Ost(0))));
     assert!(adamant(["lr_reader", "-h"]).ok().contains("OPTIONS"));
     let mdt = cluster.place(Which::Mdt(0)).to_owned();
-    let check = |text: &str| {
-        assert!(!text.contains("mdtlov"), "there is one metadata target: {text}");
+    let check = |text: &str, mdts: usize| {
+        let peers = text.lines().filter(|line| line.contains("mdtlov") && !line.contains("client:")).count();
+        assert_eq!(peers, mdts - 1, "{text}");
         assert!(text.lines().any(|line| line == "reply_data:"), "{text}");
         assert!(text.contains("client_generation: "), "{text}");
         assert!(text.contains("feature_incompat: 0x"), "{text}");
     };
-    check(&read("-cr", &mdt));
+    check(&read("-cr", &mdt), 1);
     cluster.kill9(Which::Mdt(0));
-    check(&read("-cr", &mdt));
+    check(&read("-cr", &mdt), 1);
     cluster.restart(Which::Mdt(0));
     assert!(folder.is_dir());
+    // With further metadata targets, each of them is a client of the others.
+    for index in 1..3 {
+        cluster.add(Which::Mdt(index));
+    }
+    wait_for("the mount uses all metadata targets", || cluster.mdts(0).len() == 3);
+    for index in 0..3 {
+        let place = cluster.place(Which::Mdt(index)).to_owned();
+        wait_for("the others are shown", || read("-c", &place).matches("-mdtlov_UUID:").count() == 2);
+    }
+    check(&read("-cr", &mdt), 3);
+    // What is kept for another target goes with a later commit.
+    cluster.set_on(Which::Mdt(1), "mdt.*.commit_interval_ms", "60000").ok();
+    adamant(["lfs", "mkdir", "-i", "1"]).arg(folder.join("far")).ok();
+    let part = read("-cr", cluster.place(Which::Mdt(1)));
+    assert!(part.contains("MDT0000-mdtlov_UUID\n    attempt: ") && part.contains("part: "), "{part}");
     let wrong = adamant(["lr_reader", "-c"]).arg(story.folder()).run();
     assert_eq!(wrong.code, Some(1), "{wrong}");
 }

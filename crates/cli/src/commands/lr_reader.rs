@@ -3,6 +3,9 @@
 //! It reads what was last committed, whether the target runs or not. The keys are those of Lustre's tool of that name;
 //! where our records are stored differently, the values say so (`client_area_*` are 0, because client records have no place
 //! in a file).
+//!
+//! The other metadata targets are shown as clients, too, as far as the target has heard of them. They have no replies to replay:
+//! what a target keeps for one is its prepared part of a change that the other coordinates, until both have it for good.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,9 +15,9 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::Args;
 use engine::{LmdbEngine, OpenOptions};
-use proto::{ClientUuid, Tag, TargetName};
-use schema::session::{ClientRec, Progress, ReplyRec};
-use schema::{Header, Record};
+use proto::{ClientUuid, Tag, TargetIndex, TargetKind, TargetName};
+use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
+use schema::{CrossKey, CrossRec, Header, Record};
 use store::{Engine, EngineError};
 
 /// Show the client and reply records of a metadata target, whether it runs or not
@@ -72,6 +75,10 @@ struct Sessions {
     progress: Progress,
     clients: Vec<(ClientUuid, ClientRec)>,
     replies: BTreeMap<(u32, Tag), ReplyRec>,
+    /// The other metadata targets.
+    peers: Vec<TargetName>,
+    /// The parts that are kept for them, by coordinator.
+    parts: Vec<(CrossKey, CrossRec)>,
 }
 
 /// The number of records that are read at once.
@@ -86,7 +93,14 @@ impl Sessions {
         let progress = all::<Progress>(&engine)?.pop().map(|(_, progress)| progress).unwrap_or_default();
         let clients = all::<ClientRec>(&engine)?;
         let replies = all::<ReplyRec>(&engine)?.into_iter().collect();
-        Ok(Sessions { header, progress, clients, replies })
+        let config = all::<KnownConfig>(&engine)?.pop().and_then(|(_, known)| known.config).unwrap_or_default();
+        let own = header.name.parse::<TargetName>().ok();
+        let targets = config.targets.iter().filter_map(|entry| entry.target.parse::<TargetName>().ok());
+        let is_mdt = |name: &TargetName| name.kind == TargetKind::Mdt;
+        let of_mdt = own.as_ref().is_some_and(is_mdt);
+        let peers = targets.filter(|name| of_mdt && is_mdt(name) && own.as_ref() != Some(name)).collect();
+        let parts = all::<CrossRec>(&engine)?.into_iter().filter(|(key, _)| key.participant).collect();
+        Ok(Sessions { header, progress, clients, replies, peers, parts })
     }
 
     fn write_target(&self, text: &mut String) {
@@ -130,6 +144,12 @@ impl Sessions {
                 let _ = writeln!(text, "    last_close_data: {}", close.data);
             }
         }
+        for peer in &self.peers {
+            let parts = self.parts.iter().filter(|(key, _)| key.mdt == peer.index.0);
+            let _ = writeln!(text, "\n  {}:", as_client(peer));
+            let _ = writeln!(text, "    generation: 0");
+            let _ = writeln!(text, "    parts: {}", parts.count());
+        }
     }
 
     fn write_replies(&self, text: &mut String) {
@@ -143,7 +163,20 @@ impl Sessions {
             let _ = writeln!(text, "    last_result: {}", reply.result);
             let _ = writeln!(text, "    last_data: {}\n", reply.data);
         }
+        let own = self.header.name.parse::<TargetName>().ok();
+        for (index, (key, part)) in (self.replies.len()..).zip(&self.parts) {
+            let peer = own.as_ref().map(|own| TargetName { index: TargetIndex(key.mdt), ..own.clone() });
+            let _ = writeln!(text, "  {index}:");
+            let _ = writeln!(text, "    client: {}", peer.as_ref().map(as_client).unwrap_or_default());
+            let _ = writeln!(text, "    attempt: {:016x}.{}", key.instance, key.serial);
+            let _ = writeln!(text, "    part: {}\n", if part.done { "done" } else { "prepared" });
+        }
     }
+}
+
+/// The name of a metadata target as a client of others.
+fn as_client(peer: &TargetName) -> String {
+    format!("{peer}-mdtlov_UUID")
 }
 
 /// All records of a kind.
@@ -181,6 +214,11 @@ mod tests {
             progress: Progress { last_transno: 24, last_generation: 4 },
             clients: vec![(ClientUuid(1), old), (ClientUuid(2), new)],
             replies: [((4, Tag(1)), reply(30, 23, 0)), ((4, Tag(3)), reply(29, 25, 8))].into(),
+            peers: vec!["fs-MDT0000".parse().unwrap(), "fs-MDT0002".parse().unwrap()],
+            parts: vec![(
+                CrossKey { participant: true, mdt: 2, instance: 0xabc, serial: 7 },
+                CrossRec { done: true, ..CrossRec::default() },
+            )],
         };
         let mut text = String::new();
         sessions.write_target(&mut text);
@@ -216,6 +254,14 @@ last_rcvd:
     last_result: 0
     last_data: 8
 
+  fs-MDT0000-mdtlov_UUID:
+    generation: 0
+    parts: 0
+
+  fs-MDT0002-mdtlov_UUID:
+    generation: 0
+    parts: 1
+
 reply_data:
   0:
     client_generation: 4
@@ -232,6 +278,11 @@ reply_data:
     last_xid: 29
     last_result: 0
     last_data: 8
+
+  2:
+    client: fs-MDT0002-mdtlov_UUID
+    attempt: 0000000000000abc.7
+    part: done
 
 ";
         assert_eq!(text, want);

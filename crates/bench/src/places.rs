@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 
@@ -254,14 +255,10 @@ pub struct Each {
 }
 
 /// How long a phase's background work (closes, returned locks) may continue before it is counted.
-const AFTER: std::time::Duration = std::time::Duration::from_millis(20);
+const AFTER: Duration = Duration::from_millis(20);
 
-/// Runs a phase; with a cluster, also measures the resources that it used.
-///
-/// # Errors
-/// As for [`Pool::phase`].
-pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cluster>) -> anyhow::Result<Sample> {
-    let per_operation = |took: Took, used: Option<Usage>| {
+impl Sample {
+    fn of(took: &Took, used: Option<Usage>) -> Sample {
         let all = took.operations.max(1) as f64;
         Sample {
             rate: took.operations as f64 / took.seconds.max(1e-9),
@@ -272,11 +269,33 @@ pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cl
                 server_cpu_us: used.server_cpu_us / all,
             }),
         }
-    };
-    let Some(cluster) = cluster else {
-        return Ok(per_operation(pool.phase(run, tasks, &mut || Ok(()))?, None));
-    };
-    let before = cluster.usage();
+    }
+}
+
+/// Runs a phase; with a cluster, also measures the resources that it used.
+///
+/// # Errors
+/// As for [`Pool::phase`].
+pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cluster>) -> anyhow::Result<Sample> {
+    match cluster {
+        Some(cluster) => Ok(measured(run, pool, tasks, cluster, AFTER, Cluster::usage)?.0),
+        None => Ok(Sample::of(&pool.phase(run, tasks, &mut || Ok(()))?, None)),
+    }
+}
+
+/// Runs a phase on a cluster, and measures with `usage` what it used until `after` its end.
+///
+/// # Errors
+/// As for [`Pool::phase`].
+pub fn measured(
+    run: &Run,
+    pool: &mut Pool,
+    tasks: &[Task],
+    cluster: &mut Cluster,
+    after: Duration,
+    usage: impl Fn(&Cluster) -> Usage,
+) -> anyhow::Result<(Sample, Took)> {
+    let before = usage(cluster);
     let took = match pool.phase(run, tasks, &mut || cluster.check()) {
         Ok(took) => took,
         Err(error) => {
@@ -285,8 +304,8 @@ pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cl
             return Err(error);
         }
     };
-    std::thread::sleep(AFTER);
-    Ok(per_operation(took, Some(cluster.usage().since(before))))
+    std::thread::sleep(after);
+    Ok((Sample::of(&took, Some(usage(cluster).since(before))), took))
 }
 
 #[cfg(test)]

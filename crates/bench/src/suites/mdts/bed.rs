@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::{AFTER, CLIENTS, COMMIT_MS, IN_FLIGHT, Size};
-use crate::cluster::{self, Cluster};
+use crate::cluster::{self, Cluster, Usage};
 use crate::filler::Order;
 use crate::load::{Pool, Task, Took};
 use crate::ops::Op;
-use crate::places::{self, Each, Local, Sample};
+use crate::places::{self, Local, Sample};
 use crate::results::Results;
 use crate::run::Run;
 use crate::survey::folders::Wanted;
@@ -181,28 +181,14 @@ impl<'a> Bed<'a> {
 }
 
 fn phase(run: &Run, pool: &mut Pool, cluster: &mut Cluster, tasks: &[Task]) -> anyhow::Result<(Sample, Took)> {
-    let mdts = cluster.mdt_pids();
     let clients: Vec<u32> = pool.pids().into_iter().take(tasks.len()).collect();
     let cpu = |pids: &[u32]| pids.iter().map(|pid| cluster::exact_cpu_us(*pid)).sum::<f64>();
-    let requests = cluster.mdt_requests();
-    let (client_us, server_us) = (cpu(&clients), cpu(&mdts));
-    let took = match pool.phase(run, tasks, &mut || cluster.check()) {
-        Ok(took) => took,
-        Err(error) => {
-            // If a process has ended, report that instead of the error that it caused in a client.
-            cluster.check()?;
-            return Err(error);
-        }
+    let usage = |cluster: &Cluster| Usage {
+        requests: cluster.mdt_requests(),
+        client_cpu_us: cpu(&clients),
+        server_cpu_us: cpu(&cluster.mdt_pids()),
     };
-    std::thread::sleep(AFTER);
-    let all = took.operations.max(1) as f64;
-    let each = Each {
-        client_cpu_us: (cpu(&clients) - client_us) / all,
-        server_cpu_us: (cpu(&mdts) - server_us) / all,
-        requests: cluster.mdt_requests().saturating_sub(requests) as f64 / all,
-    };
-    let rate = took.operations as f64 / took.seconds.max(1e-9);
-    Ok((Sample { rate, us: 1e6 / rate.max(1e-9), each: Some(each) }, took))
+    places::measured(run, pool, tasks, cluster, AFTER, usage)
 }
 
 /// The directory for the targets: a RAM disk if there is one.

@@ -121,8 +121,7 @@ fn serve(directory: &Path, handler: Arc<Nothing>, threads: usize, uring: bool) -
         allow_other: false,
     };
     let options = Options {
-        flags: flags::ATOMIC_O_TRUNC
-            | flags::DONT_MASK
+        flags: flags::DONT_MASK
             | flags::DO_READDIRPLUS
             | flags::READDIRPLUS_AUTO
             | flags::PARALLEL_DIROPS

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use e2e::command::shell;
 use e2e::{Cluster, Shape, Story, Which, command, needs_root, trees};
+use rustix::fs::{Mode, OFlags};
 
 /// Runs `body` on a mount; with `kills`, all servers die and come back, one after another, while it runs.
 fn on_a_mount(name: &str, kills: bool, body: impl Fn(&Story, &Path) + Send + Sync) {
@@ -187,4 +188,27 @@ fn a_cargo_build() {
 #[test]
 fn a_cargo_build_while_servers_die() {
     on_a_mount("cargo build while servers die", true, cargo_on_it);
+}
+
+/// Linux lets an open with `O_TRUNC` fail while a program runs from the file, also one that is not for writing.
+#[test]
+fn a_program_that_runs_is_not_emptied_by_an_open_that_fails() {
+    on_a_mount("a program that runs", false, |_, mount| {
+        let program = mount.join("sleep");
+        fs::copy(fs::canonicalize("/bin/sleep").unwrap(), &program).unwrap();
+        let before = fs::read(&program).unwrap();
+        let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let open = |access: OFlags| {
+            let opened = rustix::fs::open(&program, access | OFlags::TRUNC, Mode::empty());
+            assert_eq!(opened.err(), Some(rustix::io::Errno::TXTBSY), "{access:?}");
+        };
+        [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY].map(open);
+        let lives = running.try_wait().unwrap().is_none();
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert!(lives && fs::read(&program).unwrap() == before, "the program was emptied");
+        // Nobody runs it any more.
+        drop(rustix::fs::open(&program, OFlags::RDONLY | OFlags::TRUNC, Mode::empty()).unwrap());
+        assert_eq!(fs::metadata(&program).unwrap().len(), 0);
+    });
 }

@@ -245,12 +245,12 @@ fn advice(settings: &MountSettings) -> &'static str {
     }
 }
 
-/// Options of the session with the kernel.
+/// Options of the session with the kernel. Not among them is the flag by which `open` truncates: the kernel notices only afterwards
+/// that a program runs from the file (`ETXTBSY`), if the open is not for writing.
 fn session_options(settings: &MountSettings) -> fusewire::Options {
     fusewire::Options {
         flags: flags::POSIX_LOCKS
             | flags::FLOCK_LOCKS
-            | flags::ATOMIC_O_TRUNC
             | flags::DONT_MASK
             | flags::DO_READDIRPLUS
             | flags::READDIRPLUS_AUTO

@@ -76,8 +76,6 @@ pub mod flags {
     pub const ASYNC_READ: u64 = 1;
     /// The file system handles record locks.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// `open` with `O_TRUNC` is one request.
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The file system applies the umask.

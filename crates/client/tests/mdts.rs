@@ -10,7 +10,7 @@ use prost::Message;
 use proto::connect::features;
 use proto::msg::{ConnectRep, Elsewhere, Fid2pathRep, Fid2pathReq, LookupReq, ObjectRep, WantLocks};
 use proto::{Errno, Fid, Frame, Opcode};
-use schema::FsRec;
+use schema::{Entry, FsRec, Record};
 use testkit::cluster::{Cluster, name};
 
 /// The targets that answer a question for their space, by name.
@@ -100,6 +100,69 @@ fn the_mgs_hears_of_ranges_that_an_older_copy_of_its_store_lacks() {
         assert_eq!(fldb(&c, server), whole, "{server}");
     }
     c.mkdir(a, 1, "after").unwrap();
+}
+
+fn header(c: &Cluster, server: &str) -> schema::Header {
+    let records = c.records(server);
+    let key = schema::Header::key(&());
+    let (_, body) = records.iter().find(|(found, _)| *found == key).expect("a header");
+    schema::Header::decode_record(body).unwrap()
+}
+
+/// Where entries with this name lie in their directories on a target.
+fn cookies(c: &Cluster, server: &str, text: &str) -> Vec<u64> {
+    let records = c.records(server);
+    let entries = records.iter().filter_map(|(key, body)| Some((Entry::parse_key(key)?, body)));
+    let named = entries.filter(|(_, body)| Entry::decode_record(body).unwrap().name == text.as_bytes());
+    named.map(|(id, _)| id.cookie).collect()
+}
+
+/// Listings of stripes are merged by cookie.
+#[test]
+fn a_name_has_the_same_cookie_on_all_metadata_targets() {
+    let (mut c, a, _) = added();
+    for (dir, mdt) in [("d0", 0), ("d1", 1)] {
+        c.call(a, mkdir_on(1, dir, mdt)).unwrap();
+        let dir = c.walk(a, dir).unwrap();
+        c.mkdir(a, dir, "same").unwrap();
+    }
+    c.pass(Duration::from_secs(30));
+    let near = cookies(&c, "fs-MDT0000", "same");
+    assert_eq!(near.len(), 1);
+    assert_eq!(cookies(&c, "fs-MDT0001", "same"), near);
+}
+
+#[test]
+fn a_metadata_target_takes_over_the_keys_of_mdt0000_before_it_serves() {
+    for has_key in [true, false] {
+        let mut c = Cluster::new(0);
+        let (mgs, mdt0, mdt1) = (c.server("MGS"), c.server("fs-MDT0000"), c.add_server("fs-MDT0001"));
+        c.format_anew();
+        c.start(mgs);
+        c.start(mdt1);
+        c.pass(Duration::from_secs(20));
+        assert!(!c.is_serving(mdt1));
+        let waits: Vec<_> =
+            c.log.iter().filter(|line| line.contains("'fs-MDT0001' has to wait until MDT0000")).collect();
+        assert_eq!(waits.len(), 1, "it says so once: {waits:#?}");
+        match has_key {
+            true => c.start(mdt0),
+            false => c.change_record("fs-MDT0000", &(), |header: &mut schema::Header| {
+                header.name_key = Default::default();
+                header.incompat &= !target::format_features::KEYED_NAMES;
+            }),
+        }
+        c.pass(Duration::from_secs(2));
+        assert!(c.is_serving(mdt1));
+        c.pass(Duration::from_secs(2));
+        let (first, other) = (header(&c, "fs-MDT0000"), header(&c, "fs-MDT0001"));
+        assert_eq!((first.name_key.is_empty(), first.second_key.len()), (!has_key, 16));
+        let keys = |header: &schema::Header| (header.name_key.clone(), header.second_key.clone(), header.incompat);
+        assert!(keys(&other) == keys(&first) && !other.takes_keys);
+        c.restart("fs-MDT0001");
+        c.pass(Duration::from_secs(2));
+        assert!(c.is_serving(mdt1) && keys(&header(&c, "fs-MDT0001")) == keys(&first), "they are its own now");
+    }
 }
 
 /// A target that has restarted waits for the clients that it knows: who unmounts meanwhile says so.

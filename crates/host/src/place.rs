@@ -51,7 +51,7 @@ pub struct NewTarget {
     pub reformat: bool,
     /// Parameters, `PATH=VALUE`, that the target sets at each start.
     pub params: Vec<String>,
-    /// A metadata target that hashes names without a key, as versions before 0.2.0 do.
+    /// MDT0000 hashes names without a key, as versions before 0.2.0 do. Other metadata targets follow it.
     pub plain_names: bool,
     /// An object target that replaces one whose store is lost.
     pub replaces: bool,

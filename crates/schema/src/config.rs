@@ -2,7 +2,7 @@
 
 use crate::record::{Record, prost_body, single_key};
 use prost::Message;
-use proto::msg::SequenceRange;
+use proto::msg::{NameKeys, SequenceRange};
 use store::{Key, KeyRange};
 
 /// A registered target; its key is its full name.
@@ -142,6 +142,9 @@ pub struct FsRec {
     /// belong to MDT0000. Since version 0.3.0.
     #[prost(message, repeated, tag = "150")]
     pub sequences: Vec<SequenceRange>,
+    /// The keys that MDT0000 registered with. New metadata targets get them, and clients never do. Since version 0.3.0.
+    #[prost(message, optional, tag = "163")]
+    pub name_keys: Option<NameKeys>,
 }
 
 impl Record for FsRec {

@@ -123,8 +123,8 @@ pub fn first_cookie(header: &Header, name: &[u8]) -> u64 {
     }
 }
 
-/// First cookie of the second chain of a name, for one whose first chain is full: SipHash-1-3 under a key of the target's own.
-/// `None`: the target has no such key yet.
+/// First cookie of the second chain of a name, for one whose first chain is full: SipHash-1-3 under the file
+/// system's second key. `None`: the target has no such key yet.
 pub fn second_cookie(header: &Header, name: &[u8]) -> Option<u64> {
     let key: &[u8; 16] = header.second_key[..].try_into().ok()?;
     Some(cookie_of(SipHasher13::new_with_key(key).hash(name)))

@@ -46,8 +46,8 @@ pub struct Header {
     /// that were answered before it are replayed without a check of versions.
     #[prost(uint32, tag = "13")]
     pub versions_epoch: u32,
-    /// Key of the hash of names, 16 bytes, the same on all targets of the file system ([`crate::first_cookie`]). Empty: the hash
-    /// has no key. Clients never get it.
+    /// Metadata targets: key of the hash of names, 16 bytes, the same on all of them in a file system ([`crate::first_cookie`]).
+    /// Empty: the hash has no key. Clients never get it.
     #[prost(bytes = "bytes", tag = "60")]
     pub name_key: bytes::Bytes,
     /// Metadata targets: key for the handles of open files and for the proofs of cross changes, 16 bytes. With its handle, a client
@@ -57,8 +57,8 @@ pub struct Header {
     /// First recovery epoch whose handles are made with `open_key`.
     #[prost(uint32, tag = "131")]
     pub open_key_epoch: u32,
-    /// Metadata targets: key of the second hash of names, 16 bytes, for names whose chain is full ([`crate::second_cookie`]). It
-    /// never changes once there is such a name (`full_chains`). Clients never get it.
+    /// Metadata targets: key of the second hash of names, 16 bytes, for names whose chain is full ([`crate::second_cookie`]), the
+    /// same on all of them in a file system. It never changes once there is such a name (`full_chains`). Clients never get it.
     #[prost(bytes = "bytes", tag = "132")]
     pub second_key: bytes::Bytes,
     /// If this is an older copy of the target's store: the higher number of starts that the MGS knows. Such a store is not
@@ -75,6 +75,10 @@ pub struct Header {
     /// Metadata targets: how often the target was declared lost for good and then admitted again. Since version 0.3.0.
     #[prost(uint32, tag = "160")]
     pub losses: u32,
+    /// Metadata targets other than MDT0000: the target has no names yet, and takes over the keys of MDT0000 for their hashes when it
+    /// registers. Since version 0.3.0.
+    #[prost(bool, tag = "162")]
+    pub takes_keys: bool,
 }
 
 impl Record for Header {

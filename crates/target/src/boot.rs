@@ -11,6 +11,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use proto::msg::NameKeys;
 use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
 use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
@@ -152,7 +153,7 @@ impl<S: Service> Target<S> {
             return;
         }
         self.m.stage = Stage::Registering;
-        let first = !self.m.header.registered;
+        let first = !self.m.header.registered || self.m.header.takes_keys;
         if !self.m.connect_mgs() {
             let reason = StopReason::NoMgs { target: self.m.name.clone() };
             if first || self.m.options.abort_recovery_mdt {
@@ -306,6 +307,10 @@ impl Machine {
         let given_max = given_max(&header, self.last_committed);
         self.window = Window::new(known, self.last_committed, given_max, self.soft_time(), self.options.recovery_hard);
         next_epoch(&header, self.last_transno)?;
+        // MDT0000 registers with it. The others have it from there.
+        if kind == TargetKind::Mdt && !header.takes_keys && header.second_key.len() != NameKeys::LEN {
+            header.second_key = draw_key(&header, self.options.seed, b"names");
+        }
         if !self.window.is_open() {
             begin_epoch(&mut header, self.last_transno, self.options.seed)?;
             self.last_transno = Transno::start_of(header.epoch);
@@ -318,7 +323,7 @@ impl Machine {
     }
 }
 
-/// Length of a target's keys, in bytes.
+/// Length of the key of open handles, in bytes.
 const KEY_LEN: usize = 16;
 
 /// Derives a secret key from the driver's random seed.
@@ -333,7 +338,7 @@ fn draw_key(header: &Header, seed: u64, what: &[u8]) -> Bytes {
 
 /// Starts the next recovery epoch, so that transnos from now on are above all earlier ones. Version 0.1.0 drops
 /// `versions_epoch` whenever it serves the target, so all requests that it answered precede that epoch; the same
-/// applies to the key of open handles. Both keys of a target are drawn here.
+/// applies to the key of open handles, which is drawn here.
 ///
 /// # Errors
 /// If there is no next epoch; a message for the operator.
@@ -345,9 +350,6 @@ pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Resu
     if header.open_key.len() != KEY_LEN {
         header.open_key = draw_key(header, seed, b"open");
         header.open_key_epoch = header.epoch;
-    }
-    if header.second_key.len() != KEY_LEN {
-        header.second_key = draw_key(header, seed, b"names");
     }
     Ok(())
 }

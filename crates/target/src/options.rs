@@ -17,7 +17,8 @@ pub mod format_features {
     /// Clients with several modifying requests in flight have reply records. Set durably before the first such client
     /// is served; cleared at a start or at the end of a recovery without such clients.
     pub const MULTI_RPCS: u64 = 0x400;
-    /// The hash of names has a key. Set permanently when a metadata target is made.
+    /// The hash of names has a key. Set permanently when MDT0000 is made, and on another metadata target when it registers for the
+    /// first time.
     pub const KEYED_NAMES: u64 = 0x1_0000;
     /// Files have moved to other objects, which have numbers. Set durably and permanently before the first copy of a
     /// file's data is started.
@@ -151,8 +152,8 @@ pub struct Format {
     pub wall_ns: i64,
     /// Parameters to set at each start, `PATH=VALUE`.
     pub params: Vec<String>,
-    /// Metadata target: key of the file system's hash of names, drawn at random; `None` for a file system that older
-    /// versions can serve.
+    /// MDT0000: key of the file system's hash of names, drawn at random; `None` for a file system that older versions can
+    /// serve. Other metadata targets take over that of MDT0000, whatever this is.
     pub name_key: Option<[u8; 16]>,
     /// Object target that replaces one whose store is lost.
     pub replaces: bool,
@@ -186,6 +187,7 @@ pub fn format(format: &Format) -> Batch {
         replaces: format.replaces,
         replaced: 0,
         losses: 0,
+        takes_keys: format.name.kind == TargetKind::Mdt && format.name.index.0 != 0,
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());

@@ -64,6 +64,15 @@ pub enum StopReason {
         /// What the MGS answered.
         errno: Errno,
     },
+    /// The MGS did not give it the keys of the file system: it is of an older version.
+    #[error(
+        "the MGS has no keys for the hashes of names for the new target '{target}': serve the MGS and MDT0000 with version 0.3.0 or later, \
+         then start this target again"
+    )]
+    NoKeys {
+        /// Its name.
+        target: TargetName,
+    },
     /// An administrator has declared it lost while it ran.
     #[error(
         "target '{target}' was declared lost, and the others have settled without it what was under way; to admit it again start it \
@@ -100,6 +109,7 @@ impl StopReason {
             StopReason::Commit(_)
             | StopReason::Unfit(_)
             | StopReason::NoMgs { .. }
+            | StopReason::NoKeys { .. }
             | StopReason::Lost { .. }
             | StopReason::TransnosUsedUp => None,
         }

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use proto::msg::{Config, ConfigGetReq, RegisterRep, RegisterReq};
+use proto::msg::{Config, ConfigGetReq, NameKeys, RegisterRep, RegisterReq};
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode, TargetIndex, TargetKind, TargetName};
 use rpc::Link;
 use rpc::client::{self, Import, ImportEffect, ImportEvent, Outgoing, RequestId};
@@ -20,12 +20,15 @@ use crate::boot::Stage;
 use crate::cross::run::Asked;
 use crate::machine::{Machine, Target, Timer};
 use crate::op::{Call, Op};
+use crate::options::format_features;
 use crate::service::Service;
 use crate::stopped::StopReason;
 
 const INDEX_SHIFT: u32 = 32;
 /// Delay before registering again with an MGS whose disk is full.
 const REGISTER_AGAIN: Duration = Duration::from_secs(10);
+/// Delay before registering again while MDT0000 has not registered.
+const KEYS_AGAIN: Duration = Duration::from_secs(1);
 
 /// Purpose of a request.
 #[derive(Debug)]
@@ -68,6 +71,8 @@ pub(crate) struct Upstreams {
     active: Vec<usize>,
     events: VecDeque<UpstreamEvent>,
     registered: bool,
+    /// The MGS has said that MDT0000 has to register first.
+    waits_for_keys: bool,
     config_asked: bool,
     config_changed: bool,
 }
@@ -377,12 +382,32 @@ impl Machine {
             replace: self.header.replaces && self.header.replaced == 0,
             replaced: self.header.replaced,
             losses: self.header.losses,
+            name_keys: self
+                .is_mdt0000()
+                .then(|| NameKeys { first: self.header.name_key.clone(), second: self.header.second_key.clone() }),
+            wants_keys: self.header.takes_keys,
         };
         let out = Outgoing { timeout: Some(Duration::from_secs(30)), ..Outgoing::new(Opcode::MgsRegister, &body) };
         self.submit_upstream(index, out, For::Register);
     }
 
-    /// Registers again, after the disk of the MGS was full.
+    fn is_mdt0000(&self) -> bool {
+        self.name.kind == TargetKind::Mdt && self.name.index.0 == 0
+    }
+
+    /// Takes over the file system's keys for the hashes of names. There are no names yet.
+    fn take_keys(&mut self, keys: NameKeys) {
+        let header = &mut self.header;
+        match keys.first.is_empty() {
+            true => header.incompat &= !format_features::KEYED_NAMES,
+            false => header.incompat |= format_features::KEYED_NAMES,
+        }
+        (header.name_key, header.second_key) = (keys.first, keys.second);
+        header.takes_keys = false;
+        self.header_dirty();
+    }
+
+    /// Registers again, after the disk of the MGS was full, or MDT0000 had not registered.
     pub(crate) fn register_again(&mut self) {
         if !self.upstreams.registered {
             self.register();
@@ -442,13 +467,29 @@ impl<S: Service> Target<S> {
                 self.m.add_timer(at, Timer::Register);
                 return;
             }
+            if errno == Errno::EAGAIN && self.m.header.takes_keys {
+                stdx::mark!("target.waits_for_keys");
+                if !core::mem::replace(&mut self.m.upstreams.waits_for_keys, true) {
+                    self.m.log(LogLevel::Info, reason);
+                }
+                let at = self.m.now + KEYS_AGAIN;
+                self.m.add_timer(at, Timer::Register);
+                return;
+            }
             self.m.stop(match reason.is_empty() {
                 true => StopReason::RefusedWithoutReason { target: self.m.name.clone(), errno },
                 false => StopReason::Refused { errno, reason },
             });
             return;
         }
-        let RegisterRep { replaced, .. } = frame.decode().unwrap_or_default();
+        let RegisterRep { replaced, name_keys, .. } = frame.decode().unwrap_or_default();
+        if self.m.header.takes_keys {
+            let Some(keys) = name_keys.filter(NameKeys::are_valid) else {
+                self.m.stop(StopReason::NoKeys { target: self.m.name.clone() });
+                return;
+            };
+            self.m.take_keys(keys);
+        }
         if self.m.header.replaces && replaced > self.m.header.replaced {
             self.m.header.replaced = replaced;
             self.m.header_dirty();

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long = "param", value_name = "PATH=VALUE")]
     pub params: Vec<String>,
     /// With --mdt: hash names without a key, so that version 0.1.0 can serve the target, too; users who may write to a
-    /// directory can then keep others from making a file of a certain name in it
+    /// directory can then keep others from making a file of a certain name in it. Other metadata targets do as MDT0000 does
     #[arg(long)]
     pub plain_names: bool,
     /// Destroy the target that the directory holds. Other files stay, and do not prevent the format

@@ -150,6 +150,11 @@ impl Values<'_> {
         if self.rng.chance(3, 4) { Some(make(self)) } else { None }
     }
 
+    fn name_keys(&mut self) -> NameKeys {
+        let len = [0, 16, 16, 17][self.rng.below(4) as usize];
+        NameKeys { first: mutate::random(self.rng, len).into(), second: mutate::random(self.rng, 17).into() }
+    }
+
     pub(crate) fn fid(&mut self) -> Fid {
         match self.rng.below(12) {
             0 => Fid { seq: self.n(), oid: self.u(), ver: self.u() },
@@ -684,6 +689,8 @@ impl Values<'_> {
                 replace: self.bool(),
                 replaced: self.n() as u32,
                 losses: self.u(),
+                name_keys: self.opt(Self::name_keys),
+                wants_keys: self.bool(),
             }
             .encode_to_vec(),
             Opcode::MgsSetParam if self.bool() => SetParamReq {
@@ -705,6 +712,8 @@ impl Values<'_> {
                 replace: self.bool(),
                 replaced: self.n() as u32,
                 losses: self.u(),
+                name_keys: self.opt(Self::name_keys),
+                wants_keys: self.bool(),
             }
             .encode_to_vec(),
             Opcode::MgsConfigGet => ConfigGetReq { fsname: self.text() }.encode_to_vec(),

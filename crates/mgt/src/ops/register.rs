@@ -7,8 +7,11 @@
 //!
 //! A metadata target that was declared lost for good ([`super::lost`]) is admitted again when it registers with the number
 //! of its losses: it then has dropped what it had of changes over several targets.
+//!
+//! The keys for the hashes of names are those of MDT0000, which registers with them. A new metadata target gets them with the
+//! reply, so it waits for MDT0000. They are not part of the configuration, which clients get.
 
-use proto::msg::{Layout, RegisterRep, RegisterReq};
+use proto::msg::{Layout, NameKeys, RegisterRep, RegisterReq};
 use proto::{Errno, Nid, TargetKind, TargetName};
 use schema::{FsRec, TargetRec};
 use target::{Cx, LogLevel, Reply, Request, Stop};
@@ -30,12 +33,15 @@ const INDEX_MAX: u32 = 0xffff;
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: RegisterReq = request.decode()?;
     let is_connected = cx.is_connected(&req.target);
-    let TargetName { fsname, kind, .. } = match check(&mgt.table, &req, is_connected) {
+    let TargetName { fsname, kind, index } = match check(&mgt.table, &req, is_connected) {
         Ok(name) => name,
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
             // A start that has ended in the meantime may be refused because a later one has registered: nothing to log.
-            if cx.link().is_some_and(|link| mgt.registered.get(&req.target).is_none_or(|latest| link >= *latest)) {
+            // One that waits asks again every second, and logs that itself.
+            if errno != Errno::EAGAIN
+                && cx.link().is_some_and(|link| mgt.registered.get(&req.target).is_none_or(|latest| link >= *latest))
+            {
                 cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
             }
             let known = known(&mgt.table, &req.target);
@@ -58,7 +64,11 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         _ if req.replace && req.replaced == 0 => (count + 1, count + 1),
         _ => (req.replaced, count),
     };
-    let admitted = if kind == TargetKind::Mdt { req.losses } else { 0 };
+    let is_mdt = kind == TargetKind::Mdt;
+    let held = fs.and_then(|fs| fs.record.name_keys.as_ref());
+    let keys = req.name_keys.filter(|_| is_mdt && index.0 == 0).or_else(|| held.cloned());
+    let name_keys = keys.clone().filter(|_| is_mdt && req.wants_keys);
+    let admitted = if is_mdt { req.losses } else { 0 };
     let record = TargetRec {
         uuid: req.target_uuid,
         nids: req.nids,
@@ -68,8 +78,8 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         losses: known.map_or(0, |known| known.losses).max(admitted),
         admitted,
     };
-    if known == Some(&record) {
-        return Ok(Reply::new(&RegisterRep { config_version: version, replaced, ..RegisterRep::default() }));
+    if known == Some(&record) && keys.as_ref() == held {
+        return Ok(Reply::new(&RegisterRep { config_version: version, replaced, name_keys, ..RegisterRep::default() }));
     }
     if let Some(lost) = known.filter(|_| !again) {
         let line = format!("'{}' takes the place of the target that was at {}", req.target, lost.nids.join(","));
@@ -82,9 +92,10 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     cx.put(&req.target, &record);
     let fs = mgt.table.entry(fsname.clone()).or_default();
     fs.record.replaced = count;
+    fs.record.name_keys = keys;
     fs.targets.insert(req.target, record);
     let config_version = changed(mgt, cx, &fsname);
-    Ok(Reply::new(&RegisterRep { config_version, replaced, ..RegisterRep::default() }))
+    Ok(Reply::new(&RegisterRep { config_version, replaced, name_keys, ..RegisterRep::default() }))
 }
 
 /// What the table has of a target.
@@ -117,9 +128,11 @@ pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
 /// | name known, same store, but an impossibly high count of starts | `EINVAL` |
 /// | name known, same store, a metadata target that was declared lost more often than it was admitted | `EPERM` |
 /// | a metadata target with an impossibly high count of losses | `EINVAL` |
+/// | MDT0000, with keys of a wrong length | `EINVAL` |
 /// | name known, same store | accepted |
 /// | name unknown, first registration | accepted |
 /// | name unknown, but the target has registered before | `ENOENT`: the wrong MGS, or one that was made again |
+/// | accepted so far, but a metadata target that wants keys, and there are none | `EAGAIN` |
 fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetName, (Errno, String)> {
     let invalid = |reason: String| Err((Errno::EINVAL, reason));
     let name: TargetName = match req.target.parse() {
@@ -147,9 +160,17 @@ fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetN
         return invalid(format!("'{}' is not an address; expected HOST:PORT or unix:PATH", printable(nid)));
     }
     let is_mdt = name.kind == TargetKind::Mdt;
+    if let Some(keys) = req.name_keys.as_ref().filter(|keys| is_mdt && name.index.0 == 0 && !keys.are_valid()) {
+        return invalid(format!(
+            "the keys of names of '{name}' have {} and {} bytes; 0 or {len} and {len} are allowed",
+            keys.first.len(),
+            keys.second.len(),
+            len = NameKeys::LEN
+        ));
+    }
     let none = FileSystem::default();
     let fs = table.get(&name.fsname).unwrap_or(&none);
-    match fs.targets.get(&req.target) {
+    let name = match fs.targets.get(&req.target) {
         Some(known) if known.uuid == req.target_uuid && is_older(known, req) => Err((
             Errno::ESTALE,
             format!(
@@ -223,7 +244,15 @@ fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetN
             format!("this MGS serves {FILE_SYSTEMS_MAX} file systems already; use another MGS for '{}'", name.fsname),
         )),
         None => Ok(name),
+    }?;
+    if is_mdt && req.wants_keys && fs.record.name_keys.is_none() {
+        let reason = format!(
+            "'{name}' has to wait until MDT0000 has registered, whose keys for the hashes of names it takes over; if MDT0000 is served \
+             already, start it again with version 0.3.0 or later"
+        );
+        return Err((Errno::EAGAIN, reason));
     }
+    Ok(name)
 }
 
 /// Whether the store that registers is an older copy: it lacks a start that was registered. A start is durable before it

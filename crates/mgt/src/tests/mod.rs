@@ -1,5 +1,6 @@
 //! Stories about a management target.
 
+mod keys;
 mod lost;
 mod world;
 

@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use prost::Message;
 use proto::msg::{
-    Config, ConfigGetReq, Param, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq, SetPoolKind,
-    SetPoolRep, SetPoolReq, TargetLostRep, TargetLostReq,
+    Config, ConfigGetReq, NameKeys, Param, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq,
+    SetPoolKind, SetPoolRep, SetPoolReq, TargetLostRep, TargetLostReq,
 };
 use proto::{Errno, Frame, Opcode};
 use rpc::client::{Outgoing, RequestId};
@@ -101,6 +101,15 @@ impl World {
         let rep: RegisterRep = frame.decode().unwrap();
         assert_eq!((frame.header.status, rep.reason.as_str()), (0, ""));
         rep.replaced
+    }
+
+    /// Registers; the keys that the target gets.
+    pub(super) fn name_keys(&mut self, node: usize, req: &RegisterReq) -> Option<NameKeys> {
+        let id = self.send(node, Opcode::MgsRegister, req);
+        let frame = self.answer(node, id);
+        let rep: RegisterRep = frame.decode().unwrap();
+        assert_eq!((frame.header.status, rep.reason.as_str()), (0, ""));
+        rep.name_keys
     }
 
     /// Registers a target that was declared lost: it is refused, with the number of its losses.

@@ -5,7 +5,8 @@ use prost::{Enumeration, Message};
 /// Body of `MgsRegister`, sent by a target when it starts.
 ///
 /// Errors, each with a reason in the reply: `EADDRINUSE` if another store is registered under the name, `ESTALE` if the
-/// store is an older copy, `EPERM` if the target was declared lost and has not been admitted since.
+/// store is an older copy, `EPERM` if the target was declared lost and has not been admitted since, `EAGAIN` if it wants keys
+/// and MDT0000 has not registered its own yet.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterReq {
     /// Full name of the target, such as `adamant-OST0001`.
@@ -36,6 +37,34 @@ pub struct RegisterReq {
     /// A metadata target: how often it was declared lost for good and then admitted again. Since version 0.3.0.
     #[prost(uint32, tag = "160")]
     pub losses: u32,
+    /// MDT0000: its keys, which are those of the file system. Since version 0.3.0.
+    #[prost(message, optional, tag = "163")]
+    pub name_keys: Option<NameKeys>,
+    /// A new metadata target other than MDT0000: it takes over the file system's keys. Since version 0.3.0.
+    #[prost(bool, tag = "164")]
+    pub wants_keys: bool,
+}
+
+/// The keys of the hashes of names, the same on all metadata targets of a file system. Clients never get them. Since version
+/// 0.3.0.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NameKeys {
+    /// Key of the hash, 16 bytes. Empty: the hash has no key.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub first: bytes::Bytes,
+    /// Key of the second hash, for names whose chain is full, 16 bytes.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub second: bytes::Bytes,
+}
+
+impl NameKeys {
+    /// Length of a key, in bytes.
+    pub const LEN: usize = 16;
+
+    /// Whether both keys have a valid length.
+    pub fn are_valid(&self) -> bool {
+        matches!(self.first.len(), 0 | NameKeys::LEN) && self.second.len() == NameKeys::LEN
+    }
 }
 
 /// Body of the reply to `MgsRegister`, also of an error reply.
@@ -57,6 +86,9 @@ pub struct RegisterRep {
     /// With `EPERM`: how often the target was declared lost. Otherwise 0. Since version 0.3.0.
     #[prost(uint32, tag = "160")]
     pub losses: u32,
+    /// For a metadata target that wants them: the keys of the file system. Since version 0.3.0.
+    #[prost(message, optional, tag = "163")]
+    pub name_keys: Option<NameKeys>,
 }
 
 /// Body of `MgsTargetLost`: an administrator declares that a metadata target is lost for good. Since version 0.3.0.

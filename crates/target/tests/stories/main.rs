@@ -1,6 +1,7 @@
 //! A small world around a target: clients, connections that break, a server that crashes, and an oracle.
 
 mod faults;
+mod keys;
 mod ledger;
 mod old_store;
 mod recovery;

@@ -201,14 +201,19 @@ impl Cluster {
 
     /// Everything is formatted anew while clients are mounted.
     pub fn begin_anew(&mut self) {
+        self.format_anew();
+        for at in 0..self.servers.len() {
+            self.start(at);
+        }
+    }
+
+    /// The same, and no target is started.
+    pub fn format_anew(&mut self) {
         for at in 0..self.servers.len() {
             self.kill(at);
             let name = self.servers[at].name.clone();
             let store = self.new_store(&name, false);
             self.servers[at].lose_media(store);
-        }
-        for at in 0..self.servers.len() {
-            self.start(at);
         }
     }
 
@@ -222,7 +227,8 @@ impl Cluster {
             version: "test".into(),
             wall_ns: 1,
             params: Vec::new(),
-            name_key: name.contains("MDT").then_some([7; 16]),
+            // Metadata targets other than MDT0000 take over its key.
+            name_key: name.contains("MDT").then_some([if name.ends_with("0000") { 7 } else { 8 }; 16]),
             replaces,
         };
         let batch =

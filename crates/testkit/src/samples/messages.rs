@@ -378,6 +378,10 @@ fn sequence_range() -> SequenceRange {
     SequenceRange { start: big(1), end: big(2), mdt: 3 }
 }
 
+fn name_keys() -> NameKeys {
+    NameKeys { first: bytes("first key"), second: bytes("second key") }
+}
+
 fn param() -> Param {
     Param { path: "path".into(), value: "value".into() }
 }
@@ -620,13 +624,17 @@ samples! {
         replace: true,
         replaced: 300,
         losses: 4,
+        name_keys: Some(name_keys()),
+        wants_keys: true,
     };
+    "NameKeys" = name_keys();
     "RegisterRep" = RegisterRep {
         config_version: big(1),
         reason: "reason".into(),
         known_instance: big(2),
         replaced: 300,
         losses: 3,
+        name_keys: Some(name_keys()),
     };
     "TargetLostReq" = TargetLostReq { target: "target".into() };
     "TargetLostRep" = TargetLostRep { reason: "reason".into() };

@@ -6,7 +6,7 @@ use super::{big, negative};
 use core::fmt::Debug;
 use proto::Bytes;
 use proto::msg::{
-    Config, CrossPart, DirDefault, DirHash, Layout, Lmv, Param, Pool, SequenceRange, Stripe, TargetEntry,
+    Config, CrossPart, DirDefault, DirHash, Layout, Lmv, NameKeys, Param, Pool, SequenceRange, Stripe, TargetEntry,
 };
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
@@ -173,6 +173,7 @@ pub fn for_each(v: &mut impl Visitor) {
             replaces: true,
             replaced: 10,
             losses: 11,
+            takes_keys: true,
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });
@@ -292,6 +293,7 @@ pub fn for_each(v: &mut impl Visitor) {
             next_sequence: big(2),
             replaced: 3,
             sequences: vec![SequenceRange { start: big(4), end: big(5), mdt: 6 }],
+            name_keys: Some(NameKeys { first: bytes("first key"), second: bytes("second key") }),
         },
     );
     v.record("MgtState", (), MgtState { next_sequence: big(1) });

@@ -25,6 +25,8 @@ pub enum Inconsistency {
     WrongTarget { fid: Fid, mdt: Option<u32> },
     /// A record of a change of several metadata targets: it is not completed on all of them.
     CrossLeft { mdt: Option<u32>, key: CrossKey, done: bool },
+    /// A metadata target whose keys for the hashes of names are not those of another.
+    OtherKeys { mdt: Option<u32>, than: Option<u32> },
     /// A sequence that was granted and can be granted again.
     SequenceTwice { seq: u64 },
     /// A number in use that can be allocated again.
@@ -100,6 +102,9 @@ impl fmt::Display for Inconsistency {
                 let coordinator = target(Some(*coordinator));
                 write!(f, "{} has a record as {role} of cross change {coordinator} ", target(*mdt))?;
                 write!(f, "{instance:016x} {serial}, {state}")
+            }
+            OtherKeys { mdt, than } => {
+                write!(f, "the keys of names of {} are not those of {}", target(*mdt), target(*than))
             }
             SequenceTwice { seq } => write!(f, "sequence 0x{seq:x} was granted and can be granted again"),
             NumberAgain { what, next, used } => write!(f, "{what}: {next} is next, but {used} is in use"),

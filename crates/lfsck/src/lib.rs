@@ -13,6 +13,7 @@
 //! | numbers | counters are ahead of what was allocated; FIDs come from granted sequences and count as used | [`objects`] |
 //! | inodes, their parts | data only for resident files, large attributes as the inode lists them, orphans without names | [`objects`] |
 //! | metadata targets | each FID is on one target, the one that has its sequence; no record of a cross change is left | [`objects`] |
+//! | metadata targets | all have the same keys for the hashes of names | [`objects`] |
 //! | entries, inodes | each entry leads to an object of its type on the target that it says, chains have no holes, names are unique | [`names`] |
 //! | entries, linkEA | each name is in its object's linkEA, and back, also between targets | [`names`] |
 //! | directories | link and entry counts; every directory is reachable from the root, through all targets | [`names`] |

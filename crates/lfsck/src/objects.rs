@@ -36,8 +36,18 @@ pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
     }
 }
 
-/// Checks that each sequence belongs to one target, and that objects are on the target of their sequence only.
+/// Checks that each sequence belongs to one target, that objects are on the target of their sequence only, and that all targets have
+/// the same keys for the hashes of names.
 pub(crate) fn check_all(mdts: &[Mdt<'_>], found: &mut Found) {
+    // One that has not registered yet has no names.
+    let headers = mdts.iter().filter_map(|mdt| Some((mdt.target, single::<Header>(mdt.records)?)));
+    let headers: Vec<_> = headers.filter(|(_, header)| !header.takes_keys).collect();
+    for pair in headers.windows(2) {
+        let [(than, one), (mdt, other)] = pair else { continue };
+        if (&one.name_key, &one.second_key) != (&other.name_key, &other.second_key) {
+            found.push(Inconsistency::OtherKeys { mdt: *mdt, than: *than });
+        }
+    }
     let mut owners: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
     for mdt in mdts {
         for range in single::<MdtState>(mdt.records).map(|state| state.allocated).unwrap_or_default() {

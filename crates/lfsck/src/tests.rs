@@ -447,6 +447,18 @@ fn directories_on_other_targets_than_their_names_are_in_order() {
 }
 
 #[test]
+fn targets_with_different_keys_of_names_are_found() {
+    let what = "the keys of names of MDT0001 are not those of MDT0000";
+    let key = || Bytes::from_static(&[9; 16]);
+    breaks_two(what, |_, far| change::<Header>(far, (), |header| header.name_key = key()));
+    breaks_two(what, |near, _| change::<Header>(near, (), |header| header.second_key = key()));
+    let [near, mut far] = two_mdts();
+    change::<Header>(&mut far, (), |header| (header.name_key, header.takes_keys) = (key(), true));
+    let found = check(&[&near, &far], &[]);
+    assert!(!found.iter().any(|wrong| wrong.to_string().contains(what)), "it has no names yet: {found:?}");
+}
+
+#[test]
 fn what_is_wrong_with_names_of_objects_on_other_targets_is_found() {
     let far_name = || entry_key(ROOT_INO, b"far");
     breaks_two("far leads to [0x200001400:0x1:0x0], which is not there", |_, far| delete::<Oi>(far, FAR));

@@ -228,9 +228,10 @@ impl Server {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wall_ns: crate::world::WALL_START_NS,
             params: Vec::new(),
-            // Every other seed has a file system that older versions can serve.
-            name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
-                .then_some(u128::from(plan.seed).to_be_bytes()),
+            // Every other seed has a file system that older versions can serve. The other metadata targets are made with other
+            // keys, and take over those of MDT0000.
+            name_key: (name.kind == TargetKind::Mdt && (plan.seed ^ u64::from(name.index.0)) % 2 == 1)
+                .then_some((u128::from(name.index.0) << 64 | u128::from(plan.seed)).to_be_bytes()),
             replaces,
         };
         let batch = match name.kind {

@@ -112,11 +112,7 @@ fn mdt0000_brings_its_keys_and_takes_no_others() {
         let said: RegisterReq = register.decode().unwrap();
         let own = said.name_keys.expect("always");
         assert_eq!(&own.first[..], if has_key { &OWN[..] } else { &[] });
-        assert_eq!(
-            (own.second.len(), said.wants_keys),
-            (16, false),
-            "also in recovery from a version without that key"
-        );
+        assert_eq!((own.second.len(), said.wants_keys), (16, false));
         answers(&mut s, conn, &register, Some(keys(&[1; 16])));
         s.pass(2_000);
         assert_eq!((stored(&s).name_key, stored(&s).second_key), (own.first, own.second));
@@ -128,4 +124,19 @@ fn mdt0000_brings_its_keys_and_takes_no_others() {
     answers(&mut s, conn, &register, Some(keys(&[1; 16])));
     s.pass(2_000);
     assert_eq!(&stored(&s).name_key[..], OWN);
+}
+
+/// Version 0.1.0 drops the second key. A target that comes from it registers while it waits for its clients.
+#[test]
+fn mdt0000_has_both_keys_before_its_recovery_ends() {
+    let (mut s, ..) = starts("fs-MDT0000", |_| {});
+    s.connect(1, 1);
+    s.pass(2_000);
+    let header = Header { second_key: Bytes::new(), ..stored(&s) };
+    s.host.edit(|batch| batch.put(Header::key(&()), header.encode_record()));
+    let mut s = s.restart(Ledger::default(), with_mgs());
+    assert!(!s.t().is_serving(), "it waits for its client");
+    let conn = s.take_connect();
+    let said: RegisterReq = s.reply(conn.0).decode().unwrap();
+    assert_eq!(said.name_keys.expect("always").second.len(), 16);
 }

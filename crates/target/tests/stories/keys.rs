@@ -63,7 +63,7 @@ fn a_new_metadata_target_waits_for_the_keys_and_serves_with_them() {
             s.pass(1_010);
             register = s.reply(conn.0);
         }
-        assert!(s.stopped.is_none());
+        assert!(s.stopped.is_none() && stdx::marks::count("target.waits_for_keys") > 0);
         let lines: Vec<_> = s.logs.iter().filter(|(_, line)| line == "MDT0000 first").collect();
         assert_eq!(lines, [&(LogLevel::Info, "MDT0000 first".to_owned())], "once");
 

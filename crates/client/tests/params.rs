@@ -23,9 +23,12 @@ fn make_pool(c: &mut Cluster) {
     c.raw_close(mgs.raw);
 }
 
-/// A cluster with a pool and a mount, through which something was done.
+/// A cluster with a second metadata target, a pool and a mount, through which something was done.
 fn begin() -> (Cluster, usize) {
     let mut c = Cluster::new(2);
+    let mdt1 = c.add_server("fs-MDT0001");
+    c.start(mdt1);
+    c.pass(Duration::from_secs(2));
     make_pool(&mut c);
     let a = c.mount();
     let dir = c.mkdir(a, 1, "d").unwrap().ino;

@@ -5,9 +5,10 @@ use core::time::Duration;
 use dlm::server::{LOCK_BYTES, Settings};
 use proto::msg::{Param, StatfsRep};
 use proto::params::{
-    Bound, Component, OfConnection, OfExport, OfLocks, OfServer, OfSpace, OfTarget, OfTimeouts, Served,
+    Bound, Component, OfConnection, OfExport, OfLocks, OfPeer, OfServer, OfSpace, OfTarget, OfTimeouts, Served,
 };
 use proto::{Errno, Handle, TargetKind, TargetName, bound_as_declared};
+use rpc::client::Import;
 use rpc::server::Export;
 use stdx::{Instant, tally, wildcard};
 
@@ -15,15 +16,14 @@ use crate::api::LogLevel;
 use crate::machine::{Machine, Target};
 use crate::service::Service;
 
-/// Lustre's name of the device with which a target talks to another: `fs-OST0001-osc-MDT0000`.
+/// Lustre's name of the device with which a target talks to another: `fs-OST0001-osc-MDT0000`, `fs-MDT0001-osp-MDT0000`.
 pub fn device_of(own: &TargetName, other: &TargetName) -> String {
+    let own = own.to_string();
+    let short = own.rsplit_once('-').map_or(own.as_str(), |(_, short)| short);
     match other.kind {
-        TargetKind::Ost => {
-            let own = own.to_string();
-            let short = own.rsplit_once('-').map_or(own.as_str(), |(_, short)| short);
-            format!("{other}-osc-{short}")
-        }
-        _ => format!("{own}-{other}"),
+        TargetKind::Ost => format!("{other}-osc-{short}"),
+        TargetKind::Mdt => format!("{other}-osp-{short}"),
+        TargetKind::Mgt => format!("{own}-{other}"),
     }
 }
 
@@ -53,6 +53,7 @@ enum Key {
     Export(OfExport, Handle),
     Locks(OfLocks),
     Connection(OfConnection, TargetName),
+    Peer(OfPeer, TargetName),
     Timeouts(OfTimeouts),
     Server(OfServer),
 }
@@ -103,6 +104,23 @@ const fn of_locks(which: OfLocks) -> Bound<Machine> {
     }
 }
 
+/// Of another metadata target. The state has the time with it, by this target's clock or the wall's.
+const fn of_peer<'a>(which: OfPeer) -> Bound<(&'a Import, i64), (&'a mut Import, Instant, i64)> {
+    match which {
+        OfPeer::MaxModRpcsInFlight => Bound::Number(
+            |(import, _)| import.mod_rpcs_in_flight().to_string(),
+            |(import, now, _), count| import.set_mod_rpcs_in_flight(*now, count),
+        ),
+        OfPeer::RpcStats => Bound::Text(
+            |(import, wall_ns)| import.rpc_stats(*wall_ns),
+            |(import, _, wall_ns), _| {
+                import.clear_mod_rpcs_histogram(*wall_ns);
+                Ok(())
+            },
+        ),
+    }
+}
+
 const fn of_server(which: OfServer) -> Bound<Machine> {
     match which {
         OfServer::LdlmTimeout => Bound::Number(Machine::lock_timeout_text, Machine::set_lock_timeout),
@@ -111,6 +129,7 @@ const fn of_server(which: OfServer) -> Bound<Machine> {
 
 const _: () = bound_as_declared!(OfExport, of_export);
 const _: () = bound_as_declared!(OfLocks, of_locks);
+const _: () = bound_as_declared!(OfPeer, of_peer);
 const _: () = bound_as_declared!(OfServer, of_server);
 
 /// How many MiB so many locks take.
@@ -166,15 +185,30 @@ impl Machine {
     }
 
     fn connection_text(&self, which: OfConnection, name: &TargetName) -> String {
-        match which {
-            OfConnection::Import => {
-                let Some((other, status)) = self.upstreams.status().find(|(other, _)| *other == name) else {
-                    return String::new();
-                };
-                format!(
-                    "target: {other}\nstate: {}\nconnection_attempts: {}\ninflight: {}\n",
-                    status.state, status.conn_cnt, status.in_flight
-                )
+        let OfConnection::Import = which;
+        let device = device_of(&self.name, name);
+        self.upstreams.get(name).map_or_else(String::new, |import| import.text(&device, self.now))
+    }
+
+    fn set_peer(&mut self, which: OfPeer, name: &TargetName, value: &str) -> Option<Result<(), Errno>> {
+        let (now, wall_ns) = (self.now, self.wall_ns);
+        let Some(import) = self.upstreams.get_mut(name) else { return Some(Err(Errno::ENOENT)) };
+        of_peer(which).set(&mut (import, now, wall_ns), which.declared(), value)
+    }
+
+    /// A metadata target that is new in the configuration has the persistent parameters that name it.
+    pub(crate) fn set_new_peer_params(&mut self, name: &TargetName) {
+        let device = device_of(&self.name, name);
+        if let Some(import) = self.upstreams.get_mut(name) {
+            import.clear_mod_rpcs_histogram(self.wall_ns);
+        }
+        for which in OfPeer::ALL {
+            for path in which.declared().names(Component::Osp, &[&device]) {
+                let params = self.config.params.iter().filter(|param| wildcard::matches(&param.path, &path));
+                for value in params.map(|param| param.value.clone()).collect::<Vec<_>>() {
+                    // One that makes no sense has no effect; those that have it set are told why at once.
+                    let _ = self.set_peer(*which, name, &value);
+                }
             }
         }
     }
@@ -318,9 +352,12 @@ impl<S: Service> Target<S> {
             served.add(own, &[&name, &export.uuid.to_string()], |which| Key::Export(which, handle));
         }
         served.add(Component::Namespace, &[&name], Key::Locks);
-        for (other, _) in self.m.upstreams.status() {
+        for other in self.m.upstreams.names() {
             let device = device_of(&self.m.name, other);
             served.add(Component::Osp, &[&device], |which| Key::Connection(which, other.clone()));
+            if other.kind == TargetKind::Mdt {
+                served.add(Component::Osp, &[&device], |which| Key::Peer(which, other.clone()));
+            }
         }
         // Those of the process have no device.
         served.add(Component::Process, &[], Key::Timeouts);
@@ -338,6 +375,10 @@ impl<S: Service> Target<S> {
                 .map_or_else(String::new, |export| of_export(*which).value(&(&self.m, export))),
             Key::Locks(which) => of_locks(*which).value(&self.m),
             Key::Connection(which, other) => self.m.connection_text(*which, other),
+            Key::Peer(which, other) => {
+                let shown = self.m.upstreams.get(other).map(|import| (import, self.m.wall_ns));
+                shown.map_or_else(String::new, |shown| of_peer(*which).value(&shown))
+            }
             Key::Timeouts(which) => self.m.options.timeouts.value(*which),
             Key::Server(which) => of_server(*which).value(&self.m),
         }
@@ -386,6 +427,7 @@ impl<S: Service> Target<S> {
             Key::Export(which, handle) => of_export(*which).set(&mut (&mut self.m, *handle), which.declared(), value),
             Key::Locks(which) => of_locks(*which).set(&mut self.m, which.declared(), value),
             Key::Connection(..) => None,
+            Key::Peer(which, other) => self.m.set_peer(*which, other, value),
             Key::Timeouts(which) => {
                 let result = self.m.options.timeouts.set(*which, value);
                 self.m.upstream_timeouts();

@@ -667,6 +667,26 @@ impl Machine {
         }
     }
 
+    /// Tells a peer that this target has its request, which no longer takes up a slot there, unless that was answered.
+    pub(crate) fn taken_in(&mut self, handle: Handle, asked: &Header) {
+        if self.exports.is_executing(handle, asked.xid) {
+            stdx::mark!("cross.taken_in");
+            self.early_reply(handle, asked, Duration::from_millis(u64::from(asked.timeout_ms)));
+        }
+    }
+
+    /// Tells the sender of a request that the answer may take so much longer.
+    fn early_reply(&mut self, handle: Handle, asked: &Header, extra: Duration) {
+        let Some(export) = self.exports.get(handle) else { return };
+        let Some(link) = export.link else { return };
+        let mut header = reply_header(asked);
+        header.flags |= flags::EARLY;
+        header.timeout_ms = u32::try_from(extra.as_millis()).unwrap_or(u32::MAX);
+        header.conn_cnt = export.conn_cnt();
+        header.last_committed = self.last_committed;
+        self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame: Frame { header, ..Frame::default() } });
+    }
+
     pub(crate) fn early_replies(&mut self) {
         while let Some(&(at, handle, xid)) = self.early.first() {
             if at > self.now {
@@ -676,17 +696,11 @@ impl Machine {
             let Some(Early { asked, since, .. }) = self.early_of.remove(&(handle, xid)) else { continue };
             let waits = Duration::from_millis(u64::from(asked.timeout_ms));
             let extra = self.options.timeouts.extra(self.now.since(since), waits);
-            let Some(export) = self.exports.get(Handle(handle)) else { continue };
-            if let Some(link) = export.link {
-                stdx::mark!("target.early_reply");
-                let mut header = reply_header(&asked);
-                header.flags |= flags::EARLY;
-                header.timeout_ms = u32::try_from(extra.as_millis()).unwrap_or(u32::MAX);
-                header.conn_cnt = export.conn_cnt();
-                header.last_committed = self.last_committed;
-                let frame = Frame { header, ..Frame::default() };
-                self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
+            if self.exports.get(Handle(handle)).is_none() {
+                continue;
             }
+            stdx::mark!("target.early_reply");
+            self.early_reply(Handle(handle), &asked, extra);
             self.patience_again(Handle(handle), &asked, since, extra);
         }
     }

@@ -110,9 +110,21 @@ impl Upstreams {
         self.registered || !self.by_name.contains_key(&mgs())
     }
 
-    /// Name and status of each import.
-    pub(crate) fn status(&self) -> impl Iterator<Item = (&TargetName, client::ImportStatus)> {
-        self.by_name.values().filter_map(|index| self.list.get(*index)).map(|up| (&up.name, up.import.status()))
+    /// The targets.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &TargetName> {
+        self.by_name.keys()
+    }
+
+    /// The import of a target.
+    pub(crate) fn get(&self, name: &TargetName) -> Option<&Import> {
+        Some(&self.list.get(*self.by_name.get(name)?)?.import)
+    }
+
+    /// The same, mutable: it may have effects then.
+    pub(crate) fn get_mut(&mut self, name: &TargetName) -> Option<&mut Import> {
+        let index = *self.by_name.get(name)?;
+        self.active.push(index);
+        Some(&mut self.list.get_mut(index)?.import)
     }
 }
 
@@ -165,6 +177,7 @@ impl Machine {
         let config = client::Config {
             description: self.name.to_string(),
             lightweight: true,
+            mod_rpcs_raise: true,
             timeouts: self.options.timeouts.clone(),
             faults: self.options.faults.clone(),
             ..client::Config::new(ClientUuid(uuid), name.to_string(), nids, seed)

@@ -228,7 +228,7 @@ fn take(w: &mut World, config: Config) {
         } else {
             w.add_target(dest, entry.target, nids, entry.instance);
             if let Some(target) = w.imports.get_mut(dest) {
-                target.rpc_stats_since_ns = wall_ns;
+                target.import.clear_mod_rpcs_histogram(wall_ns);
             }
             w.wake(WaitKey::Target(dest));
             // Parameters for the new target may have been set when it was unknown.

@@ -26,8 +26,6 @@ pub(crate) struct Target<P> {
     pub(crate) brw_size: u32,
     /// The session.
     pub(crate) import: Import,
-    /// Since when changes in flight are counted, by the wall clock; 0: since the start.
-    pub(crate) rpc_stats_since_ns: i64,
     /// The space that it reported last.
     pub(crate) space: Option<StatfsRep>,
     /// When that was.
@@ -181,7 +179,6 @@ impl<P> Imports<P> {
             dom_size: 0,
             brw_size: proto::connect::BRW_SIZE_MAX,
             import,
-            rpc_stats_since_ns: 0,
             space: None,
             space_at: now,
             pending: Map::default(),

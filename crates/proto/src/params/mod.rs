@@ -30,7 +30,7 @@ pub use process::{OfFaults, OfLog, OfProcess, OfServer, OfTimeouts};
 pub use served::Served;
 pub use servers::{
     OfConnection, OfExport, OfFileSystem, OfFld, OfLocks, OfLod, OfMdt, OfMedium, OfMgs, OfMountsSeq, OfOsp,
-    OfOspSpace, OfOst, OfPool, OfSeq, OfSpace, OfTarget,
+    OfOspSpace, OfOst, OfPeer, OfPool, OfSeq, OfSpace, OfTarget,
 };
 
 use stdx::wildcard;

@@ -255,9 +255,21 @@ declare! {
 
     /// A target that a target asks.
     OfConnection on [Osp] {
-        "choice" {
-            /// Connection of the metadata target to another target
+        "requests" {
+            /// Connection of the metadata target to another target: state, features, addresses, requests
             Import = text("import");
+        }
+    }
+
+    /// Another metadata target, as a metadata target uses it.
+    OfPeer on [Osp] {
+        "requests" {
+            /// Limits the parts of [changes over several metadata targets](recovery.md#changes-over-several-metadata-targets) on
+            /// their way to another metadata target, which says at once that it has them; `ERANGE` if it allows fewer. 512 counts
+            /// as 511
+            MaxModRpcsInFlight = setting("max_mod_rpcs_in_flight", "requests", TAGS, "7");
+            /// How many parts were on their way to another metadata target when another one was sent; writing any value resets it
+            RpcStats = histogram("rpc_stats", "requests").with_reset();
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Sent {
     pub(crate) frame: Frame,
     pub(crate) purpose: Purpose,
     pub(crate) slot: Slot,
+    /// The server has said that it has the request, which has given its slot back.
+    pub(crate) taken_in: bool,
     pub(crate) no_resend: bool,
     pub(crate) keep_open: bool,
     pub(crate) keep_answer: bool,
@@ -81,57 +83,6 @@ pub struct OpcodeCount {
     pub replayed: u64,
 }
 
-/// Status of an import, as the parameter `import` shows it.
-#[derive(Clone, PartialEq, Debug)]
-pub struct ImportStatus {
-    /// The target.
-    pub target: String,
-    /// State.
-    pub state: State,
-    /// Features granted.
-    pub connect_flags: u64,
-    /// Limits granted.
-    pub connect_data: ConnectRep,
-    /// Addresses.
-    pub nids: Vec<Nid>,
-    /// The address that is tried or in use.
-    pub current_nid: Option<Nid>,
-    /// Number of connection attempts.
-    pub conn_cnt: u32,
-    /// Number of evictions.
-    pub generation: u32,
-    /// Requests in flight.
-    pub in_flight: usize,
-    /// Queued requests.
-    pub queued: usize,
-    /// Modifying requests in flight.
-    pub modify_in_flight: u16,
-    /// Number of deadlines that passed.
-    pub timeouts: u64,
-    /// The last states and when each was entered, oldest first.
-    pub history: Vec<(Instant, State)>,
-    /// Mean time to an answer.
-    pub mean_wait: Duration,
-    /// Time of the last transmission.
-    pub last_sent: Instant,
-    /// The server's estimate of its worst service time.
-    pub service: Estimate,
-    /// Estimate of the network's latency.
-    pub network: Estimate,
-    /// Whether the session takes part in recovery.
-    pub replayable: bool,
-    /// The highest transno kept for replay.
-    pub last_replay: Transno,
-    /// Highest transno known to be durable.
-    pub last_committed: Transno,
-    /// Number of uncommitted changes kept for replay.
-    pub replay_list: usize,
-    /// Number of opens kept for replay although they are durable.
-    pub open_list: usize,
-    /// Size of the kept requests, in bytes.
-    pub replay_bytes: usize,
-}
-
 /// The client's end of a session.
 pub struct Import {
     pub(crate) config: Config,
@@ -161,9 +112,9 @@ pub struct Import {
     pub(crate) trouble: Option<Trouble>,
     pub(crate) history: History,
     /// The server's estimates of its service time.
-    service: Estimate,
+    pub(super) service: Estimate,
     /// Round-trip times of pings.
-    network: Estimate,
+    pub(super) network: Estimate,
     next_xid: u64,
     next_id: u64,
     announced: Xid,
@@ -222,7 +173,7 @@ impl Import {
             refused: Vec::new(),
             queue: VecDeque::new(),
             waiting: Waiting::new(),
-            slots: Slots::new(),
+            slots: Slots::new(!config.lightweight),
             slotless: 0,
             counts: BTreeMap::new(),
             effects: VecDeque::new(),
@@ -411,36 +362,6 @@ impl Import {
             || self.sent.values().any(|sent| matches!(sent.purpose, Purpose::Owner(_)))
     }
 
-    /// Status, as the parameter `import` shows it.
-    pub fn status(&self) -> ImportStatus {
-        let (replay_list, open_list) = self.replay.len();
-        ImportStatus {
-            target: self.config.target.clone(),
-            state: self.state,
-            connect_flags: self.granted.features,
-            connect_data: self.granted.clone(),
-            nids: self.config.nids.clone(),
-            current_nid: self.current_nid().cloned(),
-            conn_cnt: self.conn_cnt,
-            generation: self.generation,
-            in_flight: self.sent.len(),
-            queued: self.queue.len() + self.waiting.len() + self.refused.len(),
-            modify_in_flight: self.slots.taken(),
-            timeouts: self.timeouts,
-            history: self.history.states(),
-            mean_wait: self.history.mean_wait(),
-            last_sent: self.last_sent,
-            service: self.service.clone(),
-            network: self.network.clone(),
-            replayable: !self.config.lightweight,
-            last_replay: self.replay.last(),
-            last_committed: self.replay.last_committed(),
-            replay_list,
-            open_list,
-            replay_bytes: self.replay.bytes(),
-        }
-    }
-
     /// The bodies of all requests of an opcode that are queued or unanswered. They are resent until they are answered.
     pub fn unanswered(&self, opcode: Opcode) -> impl Iterator<Item = &Bytes> {
         let busy = self.busy.iter().map(|(_, sent)| sent);
@@ -531,6 +452,7 @@ impl Import {
             frame,
             purpose: Purpose::Owner(id),
             slot,
+            taken_in: false,
             no_resend: out.no_resend,
             keep_open: out.keep_open,
             keep_answer: out.keep_answer,
@@ -561,6 +483,7 @@ impl Import {
             frame,
             purpose,
             slot: Slot::None,
+            taken_in: false,
             no_resend: purpose == Purpose::Ping,
             keep_open: false,
             keep_answer: false,
@@ -624,6 +547,7 @@ impl Import {
         if reply.header.has(flags::EARLY) {
             let more = Duration::from_millis(u64::from(reply.header.timeout_ms));
             sent.deadline = sent.deadline.max(self.now + more);
+            self.taken_in(xid);
             return;
         }
         match Errno::from_status(reply.header.status) {
@@ -699,9 +623,19 @@ impl Import {
         self.replay.committed(transno);
     }
 
+    /// A peer has a request of this server, which so gives its slot back: what it waits for there may need other requests.
+    fn taken_in(&mut self, xid: Xid) {
+        let of_server = |sent: &&mut Sent| self.config.lightweight && sent.slot != Slot::None && !sent.taken_in;
+        let Some(sent) = self.sent.get_mut(&xid).filter(of_server) else { return };
+        sent.taken_in = true;
+        self.slots.release(sent.slot, sent.frame.header.tag);
+        self.pump_waiting();
+    }
+
     /// Frees the slot of a request that was answered or given up.
     pub(crate) fn release(&mut self, sent: &Sent) {
         match sent.slot {
+            _ if sent.taken_in => {}
             Slot::None => self.slotless -= 1,
             slot => self.slots.release(slot, sent.frame.header.tag),
         }

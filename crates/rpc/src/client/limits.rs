@@ -102,11 +102,11 @@ impl Import {
 
     /// Number of changes sent, by the number then in flight including the new one.
     pub fn mod_rpcs_histogram(&self) -> &[u64] {
-        self.slots.histogram()
+        self.slots.histogram().0
     }
 
-    /// Resets the histogram.
-    pub fn clear_mod_rpcs_histogram(&mut self) {
-        self.slots.clear_histogram();
+    /// Resets the histogram; `wall_ns` is the time by the wall clock.
+    pub fn clear_mod_rpcs_histogram(&mut self, wall_ns: i64) {
+        self.slots.clear_histogram(wall_ns);
     }
 }

@@ -25,11 +25,13 @@ mod recover;
 mod replay;
 mod slots;
 mod state;
+mod status;
 #[cfg(test)]
 mod tests;
 
-pub use import::{Import, ImportStatus, OpcodeCount};
+pub use import::{Import, OpcodeCount};
 pub use state::{AfterConnect, ConnectFacts, Progress, State, after_connect};
+pub use status::ImportStatus;
 
 use core::time::Duration;
 
@@ -54,7 +56,8 @@ pub struct Config {
     /// Features to request.
     pub features: u64,
     /// A server's import, without recovery and client record: requests are executed at least once, and their changes
-    /// are durable when they are answered.
+    /// are durable when they are answered. A request holds its slot only until the peer has it, which the first early reply
+    /// says at the latest, and has no tag.
     pub lightweight: bool,
     /// Read-only session.
     pub read_only: bool,

@@ -3,6 +3,8 @@
 //! A request holds its tag until it is answered, across resends and reconnects. The tag is the lowest free one, so that
 //! few reply records are in use. A close may exceed the limit if no other close is in flight, and so may a recalled
 //! request: each has a reserved slot. At a server that keeps two replies only, both share one.
+//!
+//! What servers ask of each other has no tags, because no replies are kept: the slots only limit it.
 
 use std::collections::VecDeque;
 
@@ -26,13 +28,17 @@ pub(crate) struct Slots {
     recalled: u16,
     /// Somebody waits for buffered requests.
     pressed: bool,
+    /// Requests have tags.
+    tagged: bool,
     tags: [u64; WORDS],
     /// Number of requests sent, by the number then in flight including the new one.
     histogram: Vec<u64>,
+    /// Since when, by the wall clock; 0: since the start.
+    histogram_since_ns: i64,
 }
 
 impl Slots {
-    pub(crate) fn new() -> Slots {
+    pub(crate) fn new(tagged: bool) -> Slots {
         Slots {
             limit: 1,
             tag_max: 2,
@@ -40,8 +46,10 @@ impl Slots {
             closes: 0,
             recalled: 0,
             pressed: false,
+            tagged,
             tags: [0; WORDS],
             histogram: Vec::new(),
+            histogram_since_ns: 0,
         }
     }
 
@@ -86,7 +94,8 @@ impl Slots {
         self.taken < self.limit || has_own && self.taken < self.tag_max
     }
 
-    /// Takes a slot for a request that can be sent, and returns its tag. It is released with the same class.
+    /// Takes a slot for a request that can be sent, and returns its tag; 0: it has none. It is released with the same
+    /// class.
     pub(crate) fn take(&mut self, slot: Slot) -> Tag {
         if slot == Slot::None {
             return Tag(0);
@@ -102,6 +111,9 @@ impl Slots {
             self.histogram.resize(at + 1, 0);
         }
         self.histogram[at] += 1;
+        if !self.tagged {
+            return Tag(0);
+        }
         let word = self.tags.iter().position(|word| *word != u64::MAX).unwrap_or(0);
         let bit = self.tags[word].trailing_ones();
         self.tags[word] |= 1u64.checked_shl(bit).unwrap_or(0);
@@ -110,11 +122,12 @@ impl Slots {
 
     /// Frees the slot of a request that was answered or given up.
     pub(crate) fn release(&mut self, slot: Slot, tag: Tag) {
-        if slot == Slot::None || tag.0 == 0 {
+        if slot == Slot::None {
             return;
         }
-        let at = usize::from(tag.0 - 1);
-        if let Some(word) = self.tags.get_mut(at / 64) {
+        if let Some(at) = usize::from(tag.0).checked_sub(1)
+            && let Some(word) = self.tags.get_mut(at / 64)
+        {
             *word &= !(1 << (at % 64));
         }
         self.taken -= 1;
@@ -135,13 +148,14 @@ impl Slots {
         [self.tags[0], self.tags[1], self.tags[2], self.tags[3]]
     }
 
-    /// Number of requests sent, by the number then in flight.
-    pub(crate) fn histogram(&self) -> &[u64] {
-        &self.histogram
+    /// Number of requests sent, by the number then in flight, and since when by the wall clock.
+    pub(crate) fn histogram(&self) -> (&[u64], i64) {
+        (&self.histogram, self.histogram_since_ns)
     }
 
-    pub(crate) fn clear_histogram(&mut self) {
+    pub(crate) fn clear_histogram(&mut self, wall_ns: i64) {
         self.histogram.clear();
+        self.histogram_since_ns = wall_ns;
     }
 }
 
@@ -210,7 +224,7 @@ mod tests {
     #[test]
     fn all_slots_are_used_and_two_more() {
         for limit in 1..TAG_MAX - 1 {
-            let mut slots = Slots::new();
+            let mut slots = Slots::new(true);
             slots.set_limit(limit, TAG_MAX);
             let mut tags: Vec<Tag> = Vec::new();
             while slots.has_free(Slot::Modify) {
@@ -228,7 +242,7 @@ mod tests {
             assert!(
                 [Slot::Modify, Slot::Buffered, Slot::Close, Slot::Recalled].iter().all(|slot| !slots.has_free(*slot))
             );
-            assert_eq!(slots.histogram()[usize::from(limit) + 2], 1);
+            assert_eq!(slots.histogram().0[usize::from(limit) + 2], 1);
             slots.release(Slot::Modify, Tag(1));
             assert!(!slots.has_free(Slot::Modify), "the close has its place now");
             slots.press(false);
@@ -242,7 +256,7 @@ mod tests {
     #[test]
     fn a_server_that_keeps_two_answers_gets_two_requests() {
         for first in [Slot::Close, Slot::Recalled] {
-            let mut slots = Slots::new();
+            let mut slots = Slots::new(true);
             slots.set_limit(8, 2);
             assert_eq!((slots.limit(), slots.take(Slot::Modify)), (1, Tag(1)));
             assert!(slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled) && !slots.has_free(Slot::Modify));
@@ -253,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_falls_lets_those_in_flight_end() {
-        let mut slots = Slots::new();
+        let mut slots = Slots::new(true);
         slots.set_limit(1000, TAG_MAX);
         assert_eq!(slots.limit(), TAG_MAX - 1);
         let tags: Vec<Tag> = (0..70).map(|_| slots.take(Slot::Modify)).collect();
@@ -268,7 +282,7 @@ mod tests {
 
     #[test]
     fn who_comes_again_has_its_old_turn() {
-        let (mut slots, mut waiting) = (Slots::new(), Waiting::new());
+        let (mut slots, mut waiting) = (Slots::new(true), Waiting::new());
         for (turn, who) in [(1, "a"), (2, "b"), (3, "c")] {
             waiting.push(Slot::Modify, turn, who);
         }
@@ -294,7 +308,7 @@ mod tests {
         let kinds = [Slot::Modify, Slot::Buffered, Slot::Close, Slot::Recalled];
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
-            let (mut slots, mut waiting) = (Slots::new(), Waiting::new());
+            let (mut slots, mut waiting) = (Slots::new(true), Waiting::new());
             slots.set_limit(rng.range(1, 40) as u16, TAG_MAX);
             let mut held: Vec<(Slot, Tag)> = Vec::new();
             let (mut n, mut last) = (0u64, [0u64; 4]);

@@ -264,7 +264,7 @@ fn many_changes_are_in_flight_and_one_close_more() {
     assert!(s.out.is_empty());
     assert_eq!((s.result(closes[0]), s.result(closes[1])), (Some(Ok(0)), None));
     assert_eq!(s.import.mod_rpcs_histogram(), [0, 1, 1, 1, 3, 2]);
-    s.import.clear_mod_rpcs_histogram();
+    s.import.clear_mod_rpcs_histogram(7);
     assert!(s.import.mod_rpcs_histogram().is_empty());
     // A cut: each keeps its xid, its tag, and what it said of the other slots.
     s.cut();
@@ -381,6 +381,39 @@ fn a_change_that_a_busy_server_refused_can_be_withdrawn() {
     assert!(s.import.withdraw(id));
     s.pass(1000);
     assert_eq!((s.result(id), s.out.is_empty(), s.import.status().modify_in_flight), (None, true, 0));
+}
+
+/// What one server asks of another waits there for things that later requests bring. A client's change keeps its slot.
+#[test]
+fn a_servers_request_has_its_slot_until_the_peer_has_it() {
+    for lightweight in [true, false] {
+        let mut s = Story::new(|config| (config.lightweight, config.in_flight_max) = (lightweight, 1));
+        s.offer = 3;
+        s.connect(0, 77, 0);
+        s.told.clear();
+        s.import.set_mod_rpcs_in_flight(s.now, 1).unwrap();
+        let ids = [(); 3].map(|()| s.submit(Slot::Modify));
+        let first = s.sent();
+        assert_eq!((first.header.tag, s.out.len()), (Tag(u16::from(!lightweight)), 0));
+        let early = |s: &mut Story, frame: &Frame| s.answer_with(frame, |h| h.flags |= flags::EARLY, Bytes::new());
+        early(&mut s, &first);
+        if !lightweight {
+            assert!(s.out.is_empty());
+            continue;
+        }
+        let second = s.sent();
+        early(&mut s, &first);
+        assert_eq!((s.import.status().modify_in_flight, s.out.len()), (1, 0), "it gives back one slot");
+        s.submit(Slot::None);
+        assert_eq!(s.sent().header.opcode, Opcode::MdsReint as u16, "nor does it take up another place");
+        s.answer(&first, 0, 0);
+        assert_eq!((s.result(ids[0]), s.import.status().modify_in_flight, s.out.len()), (Some(Ok(0)), 1, 0));
+        s.answer(&second, 0, 0);
+        let third = s.sent();
+        s.answer(&third, 0, 0);
+        assert_eq!((s.result(ids[2]), s.import.status().modify_in_flight), (Some(Ok(0)), 0));
+        assert_eq!(s.import.mod_rpcs_histogram(), [0, 3]);
+    }
 }
 
 /// Later write-back changes stand on it.

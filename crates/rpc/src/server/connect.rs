@@ -239,13 +239,13 @@ impl Exports {
         }
         let mut old_link = None;
         let mut granted = request.features & offer.features;
-        if lightweight || offer.max_mod_rpcs == 0 {
+        if offer.all_lightweight || offer.max_mod_rpcs == 0 {
             granted &= !features::MULTI_MOD_RPCS;
         }
         let wants_slots = granted & features::MULTI_MOD_RPCS != 0;
         let mut multi = false;
         if let Some(export) = self.table.get_mut(&handle.0) {
-            if wants_slots && export.generation == 0 {
+            if wants_slots && !lightweight && export.generation == 0 {
                 // Also for a client from an older version of this target: its records get names of their own.
                 multi = true;
                 self.last_generation += 1;

@@ -324,7 +324,11 @@ fn several_slots_are_for_those_who_know_them() {
     let none = accepted(connect(&mut exports, 4, 0, 1, &request(8), &ConnectOffer { max_mod_rpcs: 0, ..offer() }));
     assert_eq!(none.reply.features & features::MULTI_MOD_RPCS, 0);
     let server = ConnectReq { lightweight: true, ..request(9) };
-    assert_eq!(accepted(connect(&mut exports, 5, 0, 1, &server, &offer())).reply.max_mod_rpcs, 0);
+    let peer = accepted(connect(&mut exports, 5, 0, 1, &server, &offer()));
+    assert_eq!((peer.reply.max_mod_rpcs, peer.multi), (8, false), "it has slots, and no records");
+    assert!(exports.get(peer.handle).is_some_and(|export| export.generation == 0 && !export.dirty));
+    let recordless = ConnectOffer { all_lightweight: true, ..offer() };
+    assert_eq!(accepted(connect(&mut exports, 6, 0, 1, &request(10), &recordless)).reply.max_mod_rpcs, 0);
     let generation = |a: &Accepted| exports.get(a.handle).map(|export| export.generation);
     assert_eq!((generation(&two), generation(&three), generation(&none)), (Some(1), Some(2), Some(0)));
     // The tags that a single-slot client may use are two.

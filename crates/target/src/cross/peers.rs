@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use prost::Message;
 use proto::msg::{CrossAttempt, CrossFree, CrossPrepareRep, CrossSessionRep, CrossSessionReq, CrossTellReq};
 use proto::{Errno, Frame, Handle, Opcode, TargetKind, TargetName};
+use rpc::Slot;
 use rpc::client::Outgoing;
 
 use super::coordinator::Why;
@@ -28,6 +29,7 @@ impl Machine {
             let index = name.index.0;
             let upstream = self.connect_upstream(&name, &entry.nids);
             self.cross.peers.insert(index, Peer { upstream, away: Some(self.now), ..Peer::default() });
+            self.set_new_peer_params(&name);
         }
         self.look_for_losses();
     }
@@ -64,8 +66,13 @@ impl Machine {
     /// Sends a request in the present session with another metadata target.
     pub(super) fn ask_peer(&mut self, mdt: Member, opcode: Opcode, body: &impl Message, what: Question) {
         let Some(peer) = self.cross.peers.get(&mdt) else { return };
+        let mut out = Outgoing::new(opcode, body);
+        if let Question::Prepare(_) = what {
+            // It counts in this session only.
+            out = Outgoing { no_resend: true, ..out.in_slot(Slot::Modify) };
+        }
         let asked = Asked { mdt, session: peer.session, what };
-        self.submit_to_peer(peer.upstream, Outgoing::new(opcode, body), asked);
+        self.submit_to_peer(peer.upstream, out, asked);
     }
 
     /// A request to another metadata target was answered.

@@ -44,6 +44,11 @@ impl<S: Service> Target<S> {
             Opcode::CrossSession => self.m.session_begins(handle, &frame),
             Opcode::CrossTell => self.m.told(handle, &frame),
             Opcode::CrossOrphans => self.m.orphans_asked(handle, &frame),
+            Opcode::CrossPrepare => {
+                let asked = frame.header;
+                self.execute(handle, frame, Replay::No);
+                self.m.taken_in(handle, &asked);
+            }
             _ => self.execute(handle, frame, Replay::No),
         }
     }

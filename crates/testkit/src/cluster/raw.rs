@@ -112,7 +112,8 @@ impl Cluster {
     /// The answer to the last request, if it has come.
     pub fn raw_answer(&mut self, export: &RawExport) -> Option<Frame> {
         let inbox = &mut self.raws[export.raw].inbox;
-        let is_answer = |frame: &Frame| frame.header.has(flags::REPLY) && frame.header.xid == export.xid;
+        let is_reply = |header: &Header| header.has(flags::REPLY) && !header.has(flags::EARLY);
+        let is_answer = |frame: &Frame| is_reply(&frame.header) && frame.header.xid == export.xid;
         inbox.iter().position(is_answer).map(|at| inbox.remove(at))
     }
 

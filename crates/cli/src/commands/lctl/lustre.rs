@@ -157,8 +157,8 @@ const NAMES: &[(&str, &str)] = &[
         "blocksize create_count destroys_in_flight filesfree filestotal lfsck_max_rpcs_in_flight max_pages_per_rpc \
          max_rpcs_in_flight max_rpcs_in_progress max_sync_changes maxage mdt_conn_uuid old_sync_processed \
          ost_conn_uuid ping pinger_recov prealloc_last_id prealloc_last_seq prealloc_next_id prealloc_next_seq \
-         prealloc_reserved prealloc_status reserved_mb_high reserved_mb_low rpc_stats state stats sync_changes \
-         sync_in_flight sync_in_progress timeouts uuid",
+         prealloc_reserved prealloc_status reserved_mb_high reserved_mb_low state stats sync_changes sync_in_flight \
+         sync_in_progress timeouts uuid",
     ),
 ];
 

@@ -159,13 +159,9 @@ const fn of_mdc<'a>(which: OfMdc) -> Bound<Shown<'a>, Changed<'a>> {
         ),
         OfMdc::MetadataWriteBack => Bound::Get(|(w, target)| metadata_write_back::text(w, target.dest)),
         OfMdc::RpcStats => Bound::Text(
-            |(w, target)| {
-                let (status, histogram) = (target.import.status(), target.import.mod_rpcs_histogram());
-                text::rpc_stats(w.wall_ns, target.rpc_stats_since_ns, &status, histogram)
-            },
+            |(w, target)| target.import.rpc_stats(w.wall_ns),
             |(target, (_, wall_ns)), _| {
-                target.import.clear_mod_rpcs_histogram();
-                target.rpc_stats_since_ns = *wall_ns;
+                target.import.clear_mod_rpcs_histogram(*wall_ns);
                 Ok(())
             },
         ),
@@ -205,7 +201,7 @@ fn lock_counts(w: &World, dest: Dest) -> (usize, usize) {
 
 fn import_value(w: &World, target: &Target<Pending>, which: OfImport) -> String {
     match which {
-        OfImport::Import => text::import_text(&devices::of_target(w, target), w.now, &target.import.status()),
+        OfImport::Import => target.import.text(&devices::of_target(w, target), w.now),
         OfImport::State => text::state_text(text::ahead(w), &target.import.status()),
         OfImport::Stats => text::requests_text(target),
         OfImport::Timeouts => text::timeouts_text(&target.import.status()),

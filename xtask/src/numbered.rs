@@ -32,7 +32,11 @@ const SUITES: &[&str] = &[
 const SERVERS_ALONE: &[&str] = &["sanity-lfsck", "sanity-scrub"];
 
 /// Cases about changes over several targets, which are requests in either mode: suite, first and last number.
-const ALWAYS_REQUESTS: &[(&str, u32, u32)] = &[("replay-single", 110, 111)];
+const ALWAYS_REQUESTS: &[(&str, (u32, &str), (u32, &str))] = &[
+    ("replay-single", (110, "a"), (111, "g")),
+    ("sanity", (182, "b"), (182, "b")),
+    ("sanity", (245, "b"), (245, "b")),
+];
 
 /// The suffix of tests that run a case with `-o sync_metadata`.
 const SYNCHRONOUS: &str = "_sync_metadata";
@@ -76,9 +80,10 @@ impl Case {
 
     /// Whether it makes a difference how the mount makes changes.
     fn has_two_modes(&self) -> bool {
-        let is_this =
-            |(suite, first, last): &(&str, u32, u32)| self.suite == *suite && (*first..=*last).contains(&self.number.0);
-        !SERVERS_ALONE.contains(&&*self.suite) && !ALWAYS_REQUESTS.iter().any(is_this)
+        let number = (self.number.0, &*self.number.1);
+        let mut always = ALWAYS_REQUESTS.iter();
+        !SERVERS_ALONE.contains(&&*self.suite)
+            && !always.any(|(suite, first, last)| self.suite == *suite && (*first..=*last).contains(&number))
     }
 
     /// Its row when all functions have passed.

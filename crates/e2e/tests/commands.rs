@@ -745,7 +745,7 @@ fn every_parameter_is_in_the_guide() {
         return;
     }
     let story = Story::begin("parameters in the guide", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let cluster = Cluster::with_mdts_in(&story, Shape::mounts(1), 2);
     fs::write(cluster.mount(0).join("f"), vec![1; 300_000]).unwrap();
     // The connection of the metadata target to an object target is made when it is needed.
     fs::remove_file(cluster.mount(0).join("f")).unwrap();

@@ -23,8 +23,8 @@ fn set(cluster: &Cluster, name: &str, value: &str) -> e2e::Outcome {
 }
 
 /// How often so many changes were in flight, by the rows of `rpc_stats`.
-fn histogram(cluster: &Cluster) -> Vec<(usize, u64)> {
-    let text = cluster.parameter(&mdc(cluster, "rpc_stats"));
+fn histogram(cluster: &Cluster, rpc_stats: &str) -> Vec<(usize, u64)> {
+    let text = cluster.parameter(rpc_stats);
     let rows = text.lines().skip_while(|line| !line.starts_with("rpcs in flight")).skip(1);
     rows.map(|row| {
         let (count, rest) = row.split_once(':').expect("a row");
@@ -58,7 +58,7 @@ fn processes_of_one_client_change_side_by_side(mode: Mode) {
             }
         });
     }
-    let rows = histogram(&cluster);
+    let rows = histogram(&cluster, &mdc(&cluster, "rpc_stats"));
     story.note(&format!("changes in flight: {rows:?}"));
     // Batches leave one at a time, each with the changes of all ten.
     if mode == Mode::Synchronous {
@@ -81,6 +81,52 @@ fn sanity_182_processes_of_one_client_change_side_by_side() {
 #[test]
 fn sanity_182_processes_of_one_client_change_side_by_side_sync_metadata() {
     processes_of_one_client_change_side_by_side(Mode::Synchronous);
+}
+
+/// The parameters of the connection of the first metadata target to the second one.
+fn osp(cluster: &Cluster, name: &str) -> String {
+    format!("osp.{0}-MDT0001-osp-MDT0000.{name}", cluster.fsname)
+}
+
+/// 10 directories on one metadata target get 100 each on the other (the original 1000, which takes ten times as long), all at
+/// once, and so once more with one change at a time between the two.
+#[test]
+fn sanity_182b_10_times_100_directories_are_made_on_another_target_side_by_side() {
+    const EACH: usize = 100;
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("sanity 182b", Duration::from_secs(120));
+    let cluster = Cluster::with_mdts(&story, 2);
+    let limit = osp(&cluster, "max_mod_rpcs_in_flight");
+    assert_eq!(cluster.parameter(&limit), "7");
+    for value in ["7", "1"] {
+        adamant(["lctl", "set_param", &format!("{limit}={value}")]).ok();
+        adamant(["lctl", "set_param", &format!("{}=clear", osp(&cluster, "rpc_stats"))]).ok();
+        let folders: Vec<_> = (0..10).map(|at| cluster.mount(0).join(format!("{value}-{at}"))).collect();
+        folders.iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let begun = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            for folder in &folders {
+                let name = format!("{}/d%d", folder.display());
+                scope.spawn(move || {
+                    adamant(["createmany", "-d", "-i", "1", &name]).args([EACH.to_string()]).ok();
+                });
+            }
+        });
+        let took = begun.elapsed();
+        let rows = histogram(&cluster, &osp(&cluster, "rpc_stats"));
+        story.note(&format!("at most {value}: {took:?}, in flight: {rows:?}"));
+        let highest = rows.iter().rfind(|(_, times)| *times > 0).expect("some").0;
+        assert!(highest <= value.parse().unwrap() && (value == "1" || highest > 1), "{rows:?}");
+        // A part that was refused as busy is sent again.
+        assert!(rows.iter().map(|(_, times)| times).sum::<u64>() >= 10 * EACH as u64, "{rows:?}");
+        for folder in folders {
+            assert_eq!(std::fs::read_dir(&folder).unwrap().count(), EACH);
+            assert_eq!(adamant(["lfs", "getdirstripe", "-m"]).arg(folder.join("d0")).ok(), "1\n");
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    }
 }
 
 /// The import tells that the feature is granted, and how many changes the target takes.
@@ -108,6 +154,21 @@ fn sanity_245_the_import_tells_of_the_feature() {
 #[test]
 fn sanity_245_the_import_tells_of_the_feature_sync_metadata() {
     the_import_tells_of_the_feature(Mode::Synchronous);
+}
+
+/// The same of the connection between metadata targets.
+#[test]
+fn sanity_245b_the_import_of_a_metadata_target_tells_of_the_feature() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("sanity 245b", Duration::from_secs(60));
+    let cluster = Cluster::with_mdts(&story, 2);
+    let import = cluster.parameter(&osp(&cluster, "import"));
+    let flags = import.lines().find(|line| line.contains("connect_flags")).expect("flags");
+    assert!(flags.contains("multi_mod_rpcs"), "{import}");
+    assert!(import.contains("max_mod_rpcs: 8"), "{import}");
+    story.note("told");
 }
 
 /// What `lr_reader` shows of targets, running and stopped.

@@ -31,8 +31,11 @@ const SUITES: &[&str] = &[
 /// Suites about servers alone, for which the mount's mode does not matter.
 const SERVERS_ALONE: &[&str] = &["sanity-lfsck", "sanity-scrub"];
 
+/// A case's number and letter.
+type Number = (u32, &'static str);
+
 /// Cases about changes over several targets, which are requests in either mode: suite, first and last number.
-const ALWAYS_REQUESTS: &[(&str, (u32, &str), (u32, &str))] = &[
+const ALWAYS_REQUESTS: &[(&str, Number, Number)] = &[
     ("replay-single", (110, "a"), (111, "g")),
     ("sanity", (182, "b"), (182, "b")),
     ("sanity", (245, "b"), (245, "b")),

@@ -175,8 +175,8 @@ impl<S: Service> Target<S> {
         }
         self.m.stage = Stage::Serving;
         self.m.effects.push_back(Effect::Serving { name: self.m.name.clone() });
-        self.m.connect_peers();
         self.set_start_params();
+        self.m.connect_peers();
         if self.m.config.version != 0 {
             self.outside_attempt(|service, cx| service.configured(cx));
         }

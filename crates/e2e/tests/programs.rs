@@ -198,11 +198,10 @@ fn a_program_that_runs_is_not_emptied_by_an_open_that_fails() {
         fs::copy(fs::canonicalize("/bin/sleep").unwrap(), &program).unwrap();
         let before = fs::read(&program).unwrap();
         let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
-        let open = |access: OFlags| {
+        for access in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY] {
             let opened = rustix::fs::open(&program, access | OFlags::TRUNC, Mode::empty());
             assert_eq!(opened.err(), Some(rustix::io::Errno::TXTBSY), "{access:?}");
-        };
-        [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY].map(open);
+        }
         let lives = running.try_wait().unwrap().is_none();
         running.kill().unwrap();
         running.wait().unwrap();

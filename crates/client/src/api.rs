@@ -481,6 +481,9 @@ pub enum Call {
     MdtIndex { ino: u64 },
     /// The layout of a directory, for `lfs getdirstripe`. `ENOTDIR` for anything else.
     GetDirLayout { ino: u64 },
+    /// `lfs setdirstripe` of a directory that exists: gives it other stripes. Its names move to them after the answer. `EPERM`: it is
+    /// not allowed. `EBUSY`: the names still move after an earlier change.
+    SetDirLayout { ino: u64, wish: DirStripes },
     /// The default layout of a directory for new directories, for `lfs getdirstripe -D`. `ENOTDIR` for anything else.
     GetDirDefault { ino: u64 },
     /// `lfs setdirstripe -D`: sets the default layout of a directory for new directories, or removes it. `ENODEV`: a target that
@@ -553,6 +556,17 @@ pub struct NewDir {
     /// Indexes of the metadata targets of its stripes; the first has the directory itself. One: it is not striped. 1 to 2000.
     pub mdts: Vec<u32>,
     /// The function that assigns names to stripes, a [`proto::msg::DirHash`].
+    pub hash: i32,
+}
+
+/// The stripes that a directory gets.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct DirStripes {
+    /// How many, the directory itself included. 1: it is not striped then.
+    pub count: u32,
+    /// Indexes of the metadata targets of those that it has more than before.
+    pub added: Vec<u32>,
+    /// The function that assigns names to stripes, a [`proto::msg::DirHash`]; 0: as before.
     pub hash: i32,
 }
 

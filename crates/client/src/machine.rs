@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 use proto::msg::Cred;
-use proto::{Errno, Frame};
+use proto::{Errno, Frame, Opcode};
 use std::sync::Arc;
 use stdx::faults::sites;
 use stdx::{Instant, Map};
@@ -19,6 +19,9 @@ use crate::coherence::request::{self, Pending, Sender};
 use crate::coherence::world::World;
 use crate::coherence::{closes, data, kernel, locks, metadata_write_back, replies};
 use crate::ops::{self, config, devices, params};
+
+/// How often an operation begins anew because of outdated layouts of directories.
+const LAYOUTS_DOUBTED_MAX: u32 = 8;
 
 /// Calls that may go on without their programs at a time. Beyond that, a program that is killed waits for its call:
 /// abandoned calls take memory, and a user could abandon calls without limit while a server is unreachable.
@@ -57,6 +60,11 @@ pub struct Client {
     livelock: bool,
     nobody: Arc<Cred>,
     last_cred: Arc<Cred>,
+}
+
+/// Whether such a request may be about a name in a stripe of a directory, or about all its names.
+fn asks_stripes(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsReaddir | Opcode::MdsGetattr)
 }
 
 impl Client {
@@ -280,8 +288,27 @@ impl Client {
         match result {
             Err(Stop::Wait) => self.slots[id.slot as usize].running = Some(running),
             Ok(answer) => self.finish(running, Ok(answer)),
+            Err(Stop::Errno(Errno::EREMCHG)) if running.state.layouts_doubted < LAYOUTS_DOUBTED_MAX => {
+                stdx::mark!("layout_outdated");
+                self.begin_anew(running);
+            }
+            Err(Stop::Errno(Errno::EREMCHG)) => self.finish(running, Err(Errno::ESTALE)),
             Err(Stop::Errno(errno)) => self.finish(running, Err(errno)),
         }
+    }
+
+    /// An operation begins anew: nothing was done, because it has asked stripes of a directory that has another layout.
+    fn begin_anew(&mut self, mut running: Box<Running>) {
+        let id = running.state.id;
+        request::withdraw_all(&mut self.w, id);
+        data::op_ended(&mut self.w, id);
+        locks::release_all(&mut self.w, &running.state);
+        if running.state.presses {
+            self.w.imports.released(self.w.now);
+        }
+        running.state.begin_anew();
+        self.slots[id.slot as usize].running = Some(running);
+        self.w.schedule.make_ready(id);
     }
 
     fn finish(&mut self, mut running: Box<Running>, mut result: Result<Answer, Errno>) {
@@ -438,13 +465,18 @@ impl Client {
         }
     }
 
-    fn arrived(&mut self, dest: Dest, pending: Pending, frame: Frame) {
+    fn arrived(&mut self, dest: Dest, pending: Pending, mut frame: Frame) {
         let Sender { op, step, number } = pending.sender;
         let mut taken = None;
         if let Some(slot) = self.slots.get_mut(op.slot as usize)
             && slot.generation == op.generation
         {
             taken = slot.running.take();
+        }
+        // The layout of its directory may be another, without this stripe.
+        let used_stripe = taken.as_ref().is_some_and(|running| running.state.used_stripe);
+        if used_stripe && frame.header.status == -Errno::ESTALE.raw() && asks_stripes(pending.opcode) {
+            frame.header.status = -Errno::EREMCHG.raw();
         }
         let waits = taken.as_ref().is_some_and(|running| running.state.waits_for(step, number));
         let memo = replies::reply(&mut self.w, dest, pending, frame, waits);

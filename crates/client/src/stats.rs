@@ -87,6 +87,7 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::GetDirLayout { .. }
         | Call::GetDirDefault { .. }
         | Call::SetDirDefault { .. }
+        | Call::SetDirLayout { .. }
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
         | Call::Migrate { .. }

@@ -197,7 +197,9 @@ impl Raw {
     }
 
     fn names(&mut self, c: &mut Cluster, (at, fid): (usize, Fid)) -> Result<Vec<String>, Errno> {
-        let body = ReaddirReq { fid, max_bytes: 1 << 16, cred: Some(cred(0)), plus: true, ..ReaddirReq::default() };
+        let layout = self.getattr(c, (at, fid))?.lmv.map_or(0, |lmv| lmv.version);
+        let cred = Some(cred(0));
+        let body = ReaddirReq { fid, max_bytes: 1 << 16, cred, plus: true, layout, ..ReaddirReq::default() };
         let rep: ReaddirRep = self.ask(c, at, Opcode::MdsReaddir, &body)?.decode().unwrap();
         Ok(rep.entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()).collect())
     }
@@ -232,18 +234,18 @@ fn names_are_in_their_stripe_only() {
         let file = a.create(&mut c, dir.at(stripe), &name, FILE).unwrap().fid;
         assert_eq!(a.lookup(&mut c, dir.at(stripe), &name).unwrap().attr.unwrap().fid, file);
         let other = dir.at((stripe + 1) % 3);
-        assert_eq!(a.lookup(&mut c, other, &name).map(drop), Err(Errno::ESTALE));
-        assert_eq!(a.create(&mut c, other, &dir.name(stripe, 1), FILE).map(drop), Err(Errno::ESTALE));
-        assert_eq!(a.unlink(&mut c, other, &name, false).map(drop), Err(Errno::ESTALE));
+        assert_eq!(a.lookup(&mut c, other, &name).map(drop), Err(Errno::EREMCHG));
+        assert_eq!(a.create(&mut c, other, &dir.name(stripe, 1), FILE).map(drop), Err(Errno::EREMCHG));
+        assert_eq!(a.unlink(&mut c, other, &name, false).map(drop), Err(Errno::EREMCHG));
         let link = |parent: Fid, name: String| LinkOp { fid: file, parent, name: name.into(), kind: FILE & 0o170_000 };
         let wrong = Reint::Link(link(other.1, dir.name(stripe, 1)));
-        assert_eq!(a.reint(&mut c, other.0, wrong).map(drop), Err(Errno::ESTALE));
+        assert_eq!(a.reint(&mut c, other.0, wrong).map(drop), Err(Errno::EREMCHG));
         let right = Reint::Link(link(dir.at(stripe).1, dir.name(stripe, 1)));
         assert_eq!(a.reint(&mut c, dir.at(stripe).0, right).map(drop), Ok(()));
         let (from, to) = ((dir.at(stripe).1, &*name), (dir.at(stripe).1, &*dir.name((stripe + 1) % 3, 5)));
-        assert_eq!(a.rename(&mut c, stripe, from, to, 0).map(drop), Err(Errno::ESTALE));
+        assert_eq!(a.rename(&mut c, stripe, from, to, 0).map(drop), Err(Errno::EREMCHG));
         let to = (other.1, &*dir.name(stripe, 5));
-        assert_eq!(a.rename(&mut c, stripe, from, to, 0).map(drop), Err(Errno::ESTALE), "also where it would go");
+        assert_eq!(a.rename(&mut c, stripe, from, to, 0).map(drop), Err(Errno::EREMCHG), "also where it would go");
         let fid = a.fid(other.0);
         let open = OpenOp {
             parent: Some(other.1),
@@ -253,7 +255,7 @@ fn names_are_in_their_stripe_only() {
             mode: 0o644,
             ..OpenOp::default()
         };
-        assert_eq!(a.reint(&mut c, other.0, Reint::Open(open)).map(drop), Err(Errno::ESTALE));
+        assert_eq!(a.reint(&mut c, other.0, Reint::Open(open)).map(drop), Err(Errno::EREMCHG));
         let up = a.lookup(&mut c, dir.at(stripe), "..").unwrap();
         let up = up.attr.map(|attr| attr.fid).or(up.elsewhere.map(|of| of.fid));
         assert_eq!(up, Some(if stripe == 0 { Fid::ROOT } else { dir.fid() }));

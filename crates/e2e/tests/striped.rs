@@ -459,3 +459,71 @@ fn new_directories_go_where_the_default_says() {
     set(&["-i", "7"], &owned).refused_with(&["no MDT0007", "lfs mdts"]);
     set(&["-i", "1"], &mount.join("home/user0/file")).refused_with(&["Not a directory"]);
 }
+
+/// Thousands of names move from stripe to stripe while programs on two mounts make, read, list and remove them, and while metadata
+/// servers are killed.
+#[test]
+fn a_directory_gets_other_stripes_while_programs_work_in_it() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("other stripes", Duration::from_secs(150));
+    let mut cluster = Cluster::with_mdts(&story, 3);
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let (dir, there) = (mount.join("dir"), other.join("dir"));
+    fs::create_dir(&dir).unwrap();
+    let names: BTreeSet<String> = (0..3000).map(|number| format!("file{number}")).collect();
+    for name in &names {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    let setdirstripe = |options: &[&str]| adamant(["lfs", "setdirstripe"]).args(options).arg(&dir).run();
+    let allows = "mdt.*.enable_dir_restripe";
+    setdirstripe(&["-c", "3"]).refused_with(&["File exists", "enable_dir_restripe"]);
+    for mdt in 0..3 {
+        cluster.set_on(Which::Mdt(mdt), allows, "1").ok();
+    }
+    let rests = |dir: &Path| {
+        let limit = Instant::now() + AT_ONCE;
+        while getdirstripe(&["-H"], dir).contains(',') {
+            assert!(Instant::now() < limit, "names still move");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    for (round, options) in
+        [&["-c", "3"][..], &["-c", "3", "-H", "crush"], &["-C", "5"], &["-c", "1"], &["-i", "0-2", "-c", "2"]]
+            .into_iter()
+            .enumerate()
+    {
+        setdirstripe(options).ok();
+        if round < 3 {
+            let victim = Which::Mdt(round);
+            cluster.kill9(victim);
+            cluster.restart(victim);
+            // What was set on a server alone is gone with it.
+            cluster.set_on(victim, allows, "1").ok();
+        }
+        // All of this while names move.
+        let line =
+            format!("for i in $(seq 100); do echo {round} > new$i; mv new$i moved$i; cat file$i > /dev/null; done");
+        let mut program = Command::new("sh").arg("-ec").arg(line).current_dir(&there).spawn().unwrap();
+        for name in names.iter().step_by(50) {
+            assert_eq!(&fs::read_to_string(dir.join(name)).unwrap(), name, "{options:?}");
+        }
+        assert!(listed(&there).is_superset(&names), "{options:?}");
+        assert!(program.wait().unwrap().success(), "{options:?}");
+        rests(&dir);
+        let moved: BTreeSet<String> = (1..=100).map(|number| format!("moved{number}")).collect();
+        let all: BTreeSet<String> = names.union(&moved).cloned().collect();
+        assert_eq!(listed(&dir), all, "{options:?}");
+        for name in &moved {
+            fs::remove_file(there.join(name)).unwrap();
+        }
+        assert_eq!(listed(&there), names, "{options:?}");
+    }
+    assert_eq!(getdirstripe(&["-c"], &there), "2\n");
+    let mdts: BTreeSet<String> =
+        names.iter().map(|name| adamant(["lfs", "getstripe", "-m"]).arg(dir.join(name)).ok()).take(20).collect();
+    assert_eq!(mdts.len(), 1, "the files stay where they were made: {mdts:?}");
+    fs::remove_dir_all(&there).unwrap();
+    assert!(!dir.exists());
+}

@@ -15,8 +15,10 @@ use rustix::ioctl;
 
 mod directories;
 
+pub(crate) use directories::parse_stripes;
 pub use directories::{
-    DirLayout, NewDirectory, default_bytes, dir_default, dir_layout, dir_layout_head_at, parse_default,
+    DirLayout, MERGING, MOVING, NewDirectory, SPLITTING, default_bytes, dir_default, dir_layout, dir_layout_head_at,
+    parse_default, stripes_bytes,
 };
 
 /// The letter of our ioctl numbers.
@@ -78,6 +80,9 @@ pub enum Verb {
     SetDirDefault = 117,
     /// In: nothing. Out: as the input of `SetDirDefault`.
     GetDirDefault = 118,
+    /// Gives this directory other stripes. In: the hash function i32, 0 as before; their number u32; and the indexes of the metadata
+    /// targets of those that it has more than before, u16 each.
+    SetDirLayout = 119,
     /// In: nothing, or the name of a pool. Out: the names of all pools, or the ranges of indexes of that pool's object targets (`0-3`),
     /// one per line; `ENOENT` if there is no such pool.
     Pools = 111,
@@ -88,7 +93,7 @@ impl Verb {
     pub fn from_raw(raw: u8) -> Option<Verb> {
         use Verb::{
             FidToPath, GetDirDefault, GetDirLayout, GetLayout, Identity, LayoutOf, MdtIndex, Migrate, MkdirOn,
-            PathToFid, Pools, RemoveEntry, SetDirDefault, SetLayout, SetLayoutInPool, Sync, TargetSpace,
+            PathToFid, Pools, RemoveEntry, SetDirDefault, SetDirLayout, SetLayout, SetLayoutInPool, Sync, TargetSpace,
         };
         let all = [
             PathToFid,
@@ -108,6 +113,7 @@ impl Verb {
             GetDirLayout,
             SetDirDefault,
             GetDirDefault,
+            SetDirLayout,
         ];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }

@@ -453,6 +453,10 @@ impl Adapter {
                 Ok(Call::SetDirDefault { ino, default })
             }
             Verb::GetDirDefault => Ok(Call::GetDirDefault { ino }),
+            Verb::SetDirLayout => {
+                let wish = ioctl::parse_stripes(input).ok_or_else(refused)?;
+                Ok(Call::SetDirLayout { ino, wish })
+            }
             Verb::RemoveEntry => Ok(Call::RemoveEntry { parent: ino, name: input.to_vec().into() }),
             Verb::MdtIndex if input.is_empty() => Ok(Call::MdtIndex { ino }),
             Verb::MdtIndex => Ok(Call::MdtIndex { ino: number()? }),

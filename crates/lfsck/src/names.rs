@@ -74,7 +74,10 @@ fn read_entries(
         }
         listing.entries += 1;
         let of_name = |lmv: &Lmv| (lmv.index, rules::stripes::of_name(lmv, &entry.name));
-        if let Some((index, wanted)) = lmv.map(of_name).filter(|(index, wanted)| index != wanted) {
+        // It may not have moved yet.
+        let may_be_here = |lmv: &&Lmv| rules::stripes::former_of_name(lmv, &entry.name) == lmv.index;
+        let astray = lmv.filter(|lmv| !may_be_here(lmv)).map(of_name).filter(|(index, wanted)| index != wanted);
+        if let Some((index, wanted)) = astray {
             found.push(Inconsistency::NameAstray { dir, name: name.clone(), index, wanted });
         }
         let fid = entry.object();

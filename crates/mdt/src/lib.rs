@@ -11,6 +11,7 @@
 //! - [`osts`]: which object targets new files may use.
 //! - [`opens`], [`known`], [`listings`]: state in memory only: open files, directories whose names are all known, and how
 //!   many names each listing has returned.
+//! - [`relayout`]: names on their way to other stripes, after the layout of their directory has changed.
 //! - [`moves`]: which resident files may have objects on object targets, also after a crash.
 //! - `credits`: how many changes clients may write back, with space reserved for them; [`target::grants`]: reserved space for the data of
 //!   small files that clients write back.
@@ -38,6 +39,7 @@ pub mod opens;
 pub mod ops;
 pub mod osts;
 mod params;
+pub mod relayout;
 pub mod resident;
 mod swaps;
 pub mod tasks;
@@ -59,14 +61,18 @@ use ops::Change;
 use osts::Osts;
 use proto::connect::features;
 use proto::msg::{
-    BATCH_MAX, BatchReq, ConnectRep, ConnectReq, CrossObject, CrossPart, Reint, ReintReq, SequenceRange, WriteReq,
+    Act, BATCH_MAX, BatchReq, ConnectRep, ConnectReq, CrossAct, CrossObject, CrossPart, CrossPrepareReq, Reint,
+    ReintReq, SequenceRange, WriteReq,
 };
 use proto::{ClientUuid, Errno, Opcode, TargetKind, TargetName};
+use relayout::Relayouts;
 use schema::mdt::SeqRange;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 use target::grants::Grants;
-use target::{CHANGE_RECORDS, Claim, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task, Vote};
+use target::{
+    CHANGE_RECORDS, Claim, Cx, Executed, ExportId, HeldKey, Hold, LogLevel, Reply, Request, Service, Stop, Task, Vote,
+};
 use tasks::Destroys;
 
 /// The part of the free space that may be granted for data: numerator and denominator.
@@ -82,6 +88,7 @@ pub struct Mdt {
     listings: Listings,
     moves: Moves,
     swaps: Swaps,
+    relayouts: Relayouts,
     osts: Osts,
     destroys: Destroys,
     credits: Credits,
@@ -124,6 +131,7 @@ impl Mdt {
             listings: Listings::default(),
             moves: Moves::default(),
             swaps: Swaps::default(),
+            relayouts: Relayouts::default(),
             osts: Osts::default(),
             destroys: Destroys::default(),
             credits: Credits::default(),
@@ -179,6 +187,7 @@ impl Mdt {
             Reint::Rename(op) => ops::rename::rename(self, cx, change, op),
             Reint::Open(op) => ops::open::open(self, cx, change, op),
             Reint::Setxattr(op) => ops::setxattr::setxattr(cx, change, op),
+            Reint::Relayout(op) => cross::relayout::begin(self, cx, change, op),
             Reint::Setlayout(op) => {
                 ops::setlayout::setlayout(self, cx, change, op, layouts::first_answer(cx, request)?)
             }
@@ -197,6 +206,7 @@ impl Service for Mdt {
             ops::seq_alloc::drop_ranges(cx)?;
         }
         moves::start(self, cx)?;
+        relayout::start(self, cx)?;
         tasks::check_root(cx)?;
         ops::dot_lustre::make(self, cx)
     }
@@ -332,6 +342,10 @@ impl Service for Mdt {
                 Some(Reint::Open(open)) => open.flags & ops::open::flags::CREAT == 0,
                 _ => false,
             }),
+            Opcode::CrossPrepare => request.decode::<CrossPrepareReq>().is_ok_and(|asked| {
+                let is_urgent = |step: &CrossAct| matches!(&step.act, Some(Act::Name(act)) if act.urgent);
+                asked.part.is_some_and(|part| part.acts.iter().any(is_urgent))
+            }),
             _ => false,
         };
         if may_use_reserve { Claim::Reserve } else { Claim::Nothing }
@@ -339,6 +353,12 @@ impl Service for Mdt {
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
         tasks::run(self, cx, task)
+    }
+
+    fn task_failed(&mut self, cx: &mut Cx<'_>, task: &Task, errno: Errno) {
+        if !relayout::failed(self, cx, task, errno) {
+            cx.log(LogLevel::Warn, format!("background work '{}' failed: {errno}", task.name()));
+        }
     }
 
     fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {

@@ -25,6 +25,8 @@ pub struct Settings {
     pub enable_striped_dir: bool,
     /// The group that may make either of them besides administrators; 0: none, -1: everybody.
     pub enable_remote_dir_gid: i64,
+    /// Directories may get other stripes.
+    pub enable_dir_restripe: bool,
     /// Objects are renamed to directories on other targets.
     pub enable_remote_rename: bool,
     /// Lustre's `enable_parallel_rename_dir`, `_file` and `_crossdir`: nothing depends on them.
@@ -39,6 +41,7 @@ impl Default for Settings {
             dom_size: DOM_SIZE_DEFAULT,
             open_files_max: 1 << 18,
             enable_remote_dir: true,
+            enable_dir_restripe: false,
             enable_striped_dir: true,
             enable_remote_dir_gid: 0,
             enable_remote_rename: true,
@@ -104,6 +107,7 @@ const fn of_mdt(which: OfMdt) -> Bound<Mdt> {
             },
         ),
         OfMdt::EnableRemoteDir => switch!(enable_remote_dir),
+        OfMdt::EnableDirRestripe => switch!(enable_dir_restripe),
         OfMdt::EnableRemoteDirGid => Bound::Text(
             |mdt| mdt.settings.enable_remote_dir_gid.to_string(),
             |mdt, text| {

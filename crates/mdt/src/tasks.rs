@@ -23,7 +23,7 @@
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
 use crate::osts::ASK_EVERY;
-use crate::{Mdt, Strays, layouts, moves, params, tree};
+use crate::{Mdt, Strays, layouts, moves, params, relayout, tree};
 use bytes::Bytes;
 use core::time::Duration;
 use proto::connect::features;
@@ -185,6 +185,7 @@ pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
     moves::recovered(mdt, cx);
+    cx.spawn(Task::new("layouts of directories", relayout::Resume));
     mdt.strays = Some(Strays { survivors: cx.clients().collect(), granted: BTreeSet::new() });
     mdt.prefetch_sequences(cx);
     mdt.forget_grants_later(cx);
@@ -259,7 +260,7 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(CopiesWalk(after)) = task.get() {
         return walk_copies(mdt, cx, *after);
     }
-    if let Some(result) = moves::run(mdt, cx, task) {
+    if let Some(result) = moves::run(mdt, cx, task).or_else(|| relayout::run(mdt, cx, task)) {
         return result;
     }
     if let Some(UpdateOwner(fid)) = task.get() {

@@ -15,8 +15,8 @@ use rules::{Caller, names};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
 use schema::{
-    DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, ObjectsKey, Oi, Orphan, SmallData, first_cookie,
-    second_cookie,
+    DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, ObjectsKey, Oi, Orphan, Relayout, SmallData,
+    first_cookie, second_cookie,
 };
 use target::{Cx, IDENTITY, Stop, format_features};
 
@@ -191,11 +191,11 @@ pub fn without_lease(cx: &mut Cx<'_>, node: Node) -> Result<Node, Stop> {
 
 /// Whether this is the stripe of its directory that has the name, or would have it.
 ///
-/// Errors: `ESTALE` if it is another one, `EOPNOTSUPP` for a client that does not know striped directories.
-fn may_have(cx: &Cx<'_>, dir: &Inode, name: &[u8]) -> Result<(), Errno> {
+/// Errors: `EREMCHG` if it is another one, `EOPNOTSUPP` for a client that does not know striped directories.
+pub fn may_have(cx: &Cx<'_>, dir: &Inode, name: &[u8]) -> Result<(), Errno> {
     let Some(lmv) = &dir.lmv else { return Ok(()) };
     stripes::are_known(cx)?;
-    if rules::stripes::of_name(lmv, name) == lmv.index { Ok(()) } else { Err(Errno::ESTALE) }
+    if rules::stripes::of_name(lmv, name) == lmv.index { Ok(()) } else { Err(Errno::EREMCHG) }
 }
 
 /// Where a name is in its directory, or where it would be put.
@@ -220,7 +220,8 @@ enum Looked {
 }
 
 impl Mdt {
-    /// Looks for a name.
+    /// Looks for a name. While names move between the stripes of its directory, one that has not moved yet is moved first:
+    /// `EINPROGRESS`.
     pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: &Node, name: &[u8]) -> Result<Place, Stop> {
         self.place_after(cx, &Pending::default(), dir, name)
     }
@@ -251,6 +252,34 @@ impl Mdt {
         name: &[u8],
     ) -> Result<Place, Stop> {
         may_have(cx, &dir.inode, name)?;
+        // Before the look at this stripe: what has left the other one is here.
+        if self.former(cx, dir, name, true)?.is_some() {
+            stdx::mark!("mdt.name_moves_first");
+            return Err(Errno::EINPROGRESS.into());
+        }
+        self.place_here(cx, pending, dir, name)
+    }
+
+    /// The entry of a name, which may still be in the stripe that had it before the layout of its directory changed.
+    pub(crate) fn entry(&self, cx: &mut Cx<'_>, dir: &Node, name: &[u8]) -> Result<Option<Entry>, Stop> {
+        may_have(cx, &dir.inode, name)?;
+        match self.former(cx, dir, name, false)? {
+            Some(entry) => {
+                stdx::mark!("mdt.read_before_it_moved");
+                Ok(Some(entry))
+            }
+            None => Ok(self.place_here(cx, &Pending::default(), dir, name)?.entry),
+        }
+    }
+
+    /// The same as [`Mdt::place_after`] in this stripe, whichever has the name.
+    pub(crate) fn place_here(
+        &self,
+        cx: &mut Cx<'_>,
+        pending: &Pending,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<Place, Stop> {
         if cx.keys_are_held() {
             cx.reads(cross::name_key(dir.fid(), name))?;
         }
@@ -437,6 +466,9 @@ pub fn destroy(mdt: &Mdt, cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     }
     if inode.is_resident() && inode.blocks > 0 {
         cx.delete::<SmallData>(ino);
+    }
+    if inode.lmv.as_ref().is_some_and(|lmv| lmv.is_moving()) {
+        cx.delete::<Relayout>(&node.fid());
     }
     cx.delete::<Inode>(ino);
     cx.delete::<Oi>(&node.fid());

@@ -62,6 +62,7 @@ errnos! {
     ENODATA = 61, "No data available";
     EPROTO = 71, "Protocol error";
     EOVERFLOW = 75, "Value too large for defined data type";
+    EREMCHG = 78, "Remote address changed";
     EOPNOTSUPP = 95, "Operation not supported";
     EADDRINUSE = 98, "Address already in use";
     ENOTCONN = 107, "Transport endpoint is not connected";

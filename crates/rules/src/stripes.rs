@@ -17,6 +17,11 @@ pub fn of_name(lmv: &Lmv, name: &[u8]) -> u32 {
     of_hash(lmv.hash(), name, lmv.count)
 }
 
+/// While names move: the index of the stripe that has this name unless it has moved already. Otherwise as [`of_name`].
+pub fn former_of_name(lmv: &Lmv, name: &[u8]) -> u32 {
+    if lmv.is_moving() { of_hash(lmv.former_hash(), name, lmv.former_count) } else { of_name(lmv, name) }
+}
+
 /// The same for a hash function and a number of stripes.
 pub fn of_hash(hash: DirHash, name: &[u8], count: u32) -> u32 {
     if count <= 1 {

@@ -37,7 +37,7 @@ use siphasher::sip::SipHasher13;
 use store::{Key, KeyRange};
 
 /// The most entries of a chain.
-pub const CHAIN_MAX: u64 = 16;
+pub const CHAIN_MAX: u64 = proto::msg::CHAIN_COOKIES;
 
 /// Identifies an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -21,6 +21,7 @@
 //! | `1a` | [`CrossRec`] | role, attempt | MDT |
 //! | `1b` | [`LossRec`] | index of a metadata target | MDT |
 //! | `1c` | [`LeftRec`] | role, attempt | MDT |
+//! | `1d` | [`Relayout`] | FID | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
 //! | `22` | [`DoomedFile`] | number of the data file | OST |
@@ -54,6 +55,6 @@ pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};
-pub use mdt::{DestroyLog, MdtState, Moving, ObjectsKey, Oi, Orphan, SeqGrant};
+pub use mdt::{DestroyLog, MdtState, Moving, ObjectsKey, Oi, Orphan, Relayout, SeqGrant};
 pub use object::{DoomedFile, Object, ObjectKey, OstState, Written};
 pub use record::{BadRecord, Record, format_version, formats};

@@ -3,6 +3,7 @@
 use crate::record::{Record, prost_body, rest, single_key};
 use bytes::Bytes;
 use prost::Message;
+use proto::msg::Stripe;
 use proto::{ClientUuid, Fid};
 use store::Key;
 
@@ -48,6 +49,31 @@ pub struct Orphan {
 impl Record for Orphan {
     const TABLE: u8 = 0x15;
     const KIND: &'static str = "orphan";
+    type Id = Fid;
+    fn key(fid: &Fid) -> Key {
+        fid_key(Self::TABLE, fid)
+    }
+    fn parse_key(key: &[u8]) -> Option<Fid> {
+        parse_fid_key(Self::TABLE, key)
+    }
+    prost_body!();
+}
+
+/// The names of a stripe of a directory move: its layout changes. The record is there from the group that gives the stripe the
+/// new layout until the change is over. Its key is the stripe. Since version 0.3.0.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Relayout {
+    /// All stripes of the directory, of the layout before and the one after, the master first.
+    #[prost(message, repeated, tag = "1")]
+    pub stripes: Vec<Stripe>,
+    /// No name has to leave this stripe any more.
+    #[prost(bool, tag = "2")]
+    pub settled: bool,
+}
+
+impl Record for Relayout {
+    const TABLE: u8 = 0x1d;
+    const KIND: &'static str = "change of a layout";
     type Id = Fid;
     fn key(fid: &Fid) -> Key {
         fid_key(Self::TABLE, fid)

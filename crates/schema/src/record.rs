@@ -98,7 +98,8 @@ pub fn format_version(key: &Key) -> u16 {
     use crate::*;
     versions!(
         Header, Inode, LargeXattr, SmallData, Entry, Oi, Orphan, DestroyLog, SeqGrant, MdtState, Moving, Object,
-        OstState, DoomedFile, Written, TargetRec, ParamRec, FsRec, MgtState, PoolRec, CrossRec, LossRec, LeftRec
+        OstState, DoomedFile, Written, TargetRec, ParamRec, FsRec, MgtState, PoolRec, CrossRec, LossRec, LeftRec,
+        Relayout
     )
 }
 

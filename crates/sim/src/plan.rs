@@ -244,6 +244,8 @@ pub struct Plan {
     pub liar: bool,
     /// An administrator sets persistent parameters and pools.
     pub configures: bool,
+    /// Directories get other stripes.
+    pub restripes: bool,
     /// Further faults of the world.
     pub disturbances: Disturbances,
     /// Of 1000 calls that reach a client, how many are interrupted by a signal; some signals kill the program.
@@ -266,7 +268,12 @@ pub(crate) fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_shared_calls(seed).with_shared_calls().with_writers().with_crowd().with_configuration()
+        Plan::before_shared_calls(seed)
+            .with_shared_calls()
+            .with_writers()
+            .with_crowd()
+            .with_configuration()
+            .with_restripes()
     }
 
     /// The plan as earlier versions drew it: processes that share directories make names, append and look.
@@ -350,6 +357,7 @@ impl Plan {
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
             liar: false,
             configures: false,
+            restripes: false,
             disturbances: Disturbances::default(),
             signals: 0,
         };
@@ -472,6 +480,12 @@ impl Plan {
         self
     }
 
+    /// In some runs: directories that get other stripes. From its own stream.
+    fn with_restripes(mut self) -> Plan {
+        self.restripes = Rng::new(self.seed ^ 0x0057_217e).chance(1, 4);
+        self
+    }
+
     /// Signals, from their own stream. Not where disks are full or fail: a program killed in the middle of a retry has done a
     /// part of its work. Nor where clients are evicted or unmount: a killed program does not ask what was lost.
     fn with_signals(mut self) -> Plan {
@@ -563,6 +577,7 @@ impl Plan {
             user_percent: 0,
             liar: false,
             configures: false,
+            restripes: false,
             disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
             signals: 0,
         }

@@ -17,7 +17,9 @@ use crate::model::{Id, Mdts, Model, Op, WriteWay};
 use crate::plan::{Plan, Profile};
 use crate::program::history::EndedCall;
 use crate::program::private::{self, ProcessRecord};
-use crate::program::{Mounts, ProgramEnv, ReadOnlyMount, aftermath, configure, crowd, locks, shared, verify, writers};
+use crate::program::{
+    Mounts, ProgramEnv, ReadOnlyMount, aftermath, configure, crowd, locks, restripe, shared, verify, writers,
+};
 use crate::rest;
 use crate::scenario::raw::RawContext;
 use crate::sched::Fail;
@@ -185,6 +187,10 @@ impl<'w> Run<'w> {
         self.check()?;
         rest::forget(self.world)?;
         rest::check(self.world)?;
+        if self.world.plan.restripes {
+            // What is made in a directory lies where its stripes are at that moment.
+            return Ok(());
+        }
         let histories = self.records.iter().map(|record| record.history.borrow());
         let wanted = histories.flat_map(|history| history.state(history.steps.len()).places().collect::<Vec<_>>());
         rest::places(self.world, &wanted.collect())
@@ -244,6 +250,9 @@ impl<'w> Run<'w> {
         }
         if self.world.plan.crowd {
             self.crowd = Some(crowd::start(&self.env, &self.world.plan, rng.fork()));
+        }
+        if self.world.plan.restripes {
+            restripe::start(&self.env, &self.world.plan, Rng::new(self.world.plan.seed ^ 0x0057_217f));
         }
         if self.world.plan.configures {
             let rng = Rng::new(self.world.plan.seed ^ 0xc0_4f17);

@@ -504,7 +504,20 @@ impl Cx<'_> {
         if cookie == 0 || self.is_replay() || self.is_under_change(resource.fid) {
             return None;
         }
+        let withheld = if self.m.withheld.contains(&resource.fid) { proto::msg::bits::UPDATE } else { 0 };
+        if must_bits & withheld != 0 {
+            return None;
+        }
+        let want_bits = want_bits & !withheld;
         self.m.locks.try_grant(self.m.now, self.op.export, resource, mode, want_bits, must_bits, cookie)
+    }
+
+    /// Whether no locks on the names of a directory, and on what they change, are granted with replies.
+    pub fn withhold_names(&mut self, dir: Fid, withheld: bool) {
+        match withheld {
+            true => self.m.withheld.insert(dir),
+            false => self.m.withheld.remove(&dir),
+        };
     }
 
     /// Grants the requester a lock on an object that it has just created, on which no other client can have a lock. The
@@ -675,6 +688,11 @@ impl Cx<'_> {
     /// Starts background work when this attempt is accepted and recovery is over.
     pub fn spawn(&mut self, task: Task) {
         self.m.out.spawned.push((None, task));
+    }
+
+    /// Starts background work even if this attempt is not accepted.
+    pub fn spawn_at_once(&mut self, task: Task) {
+        self.m.tasks.push_back(task);
     }
 
     /// Starts background work after `time`.

@@ -160,7 +160,7 @@ impl<S: Service> Target<S> {
         let work = core::mem::replace(&mut op.work, Work::Own(Own::OutsideAttempt));
         let mut cx = Cx { m: &mut self.m, op: &mut op };
         let result = match &work {
-            Work::Request(_) if let Some(attempt) = cx.op.commits() => {
+            Work::Request(_) | Work::Task(_) if let Some(attempt) = cx.op.commits() => {
                 steps::commit_part(&mut self.service, &mut cx, attempt)
             }
             Work::Request(Request { opcode: Opcode::CrossPrepare | Opcode::CrossLook, .. }) if !cx.is_of_peer() => {
@@ -249,10 +249,7 @@ impl<S: Service> Target<S> {
             }
             // It fails when its turn comes.
             Work::Prefetch(_) => {}
-            Work::Task(task) => {
-                let line = format!("background work '{}' failed: {errno}", task.name());
-                self.m.log(LogLevel::Warn, line);
-            }
+            Work::Task(task) => self.outside_attempt(|service, cx| service.task_failed(cx, &task, errno)),
             Work::Own(Own::Boot) => {
                 self.m.stop(StopReason::FirstRecords { target: self.m.name.clone(), errno });
             }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use dlm::ExportId;
 use dlm::server::Locks;
 use proto::msg::Config;
-use proto::{ClientUuid, Frame, Handle, TargetName, Transno};
+use proto::{ClientUuid, Fid, Frame, Handle, TargetName, Transno};
 use rpc::at::Estimate;
 use rpc::server::{Exports, Limits, Window};
 use schema::Header;
@@ -87,6 +87,8 @@ pub(crate) struct Machine {
     pub(crate) upstreams: Upstreams,
     pub(crate) sharing: Sharing,
     pub(crate) cross: Cross,
+    /// Directories whose names nobody gets locks on, see [`Cx::withhold_names`](crate::Cx::withhold_names).
+    pub(crate) withheld: BTreeSet<Fid>,
     pub(crate) stats: Stats,
     pub(crate) sites: Sites,
     /// The last transno that was assigned.
@@ -181,6 +183,7 @@ impl Machine {
             upstreams: Upstreams::default(),
             sharing: Sharing::default(),
             cross: Cross::default(),
+            withheld: BTreeSet::new(),
             stats: Stats::default(),
             sites: Sites::new(options.faults.clone()),
             last_transno: Transno(0),

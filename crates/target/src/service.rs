@@ -322,10 +322,15 @@ pub trait Service {
         Claim::Nothing
     }
 
-    /// One attempt of background work. An error ends it and is logged.
+    /// One attempt of background work. An error ends it, see [`Service::task_failed`].
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
         let _ = (cx, task);
         Ok(())
+    }
+
+    /// Background work has ended with an error. Not an attempt: spawn tasks.
+    fn task_failed(&mut self, cx: &mut Cx<'_>, task: &Task, errno: Errno) {
+        cx.log(crate::LogLevel::Warn, format!("background work '{}' failed: {errno}", task.name()));
     }
 
     /// A client is about to get its connect reply: adds limits and grants to it.

@@ -15,6 +15,8 @@ pub(crate) enum Step {
     Attr,
     /// Attributes of a directory whose layout is not known.
     Lmv,
+    /// The layout of a directory is known anew.
+    LmvKnown(u64),
     /// Attributes of a stripe of a directory.
     Stripe(u32),
     /// Attributes of what a lookup found, from the metadata target that has it;

@@ -86,7 +86,9 @@ pub(crate) struct OpenFile {
     pub error_mark: u32,
     /// The lease under which the file was made ([`crate::coherence::metadata_write_back`]); 0: none.
     pub lease: u64,
-    /// For a directory: the entries being read, of each stripe,
+    /// For a directory: the version of its layout by which it is read;
+    pub layout: u32,
+    /// the entries being read, of each stripe,
     pub streams: Vec<Option<Box<Stream>>>,
     /// and what follows them.
     pub next: Option<Next>,
@@ -107,6 +109,7 @@ impl OpenFile {
             lock_owners: Vec::new(),
             error_mark: 0,
             lease: 0,
+            layout: 0,
             streams: Vec::new(),
             next: None,
             by_alias: false,

@@ -389,6 +389,12 @@ impl Nodes {
         Caller::of(cred).may(self.get(ino)?.access_attr()?, mask)
     }
 
+    /// The version of the layout of a directory or stripe, as far as it is known; 0: it is not striped.
+    pub(crate) fn layout_version(&self, dir: u64) -> u32 {
+        let attr = self.get(self.master(dir)).and_then(|node| node.attr.as_ref());
+        attr.and_then(|attr| attr.lmv.as_ref()).map_or(0, |lmv| lmv.version)
+    }
+
     /// The stripe of a directory that has a name, or would have it: the directory itself, if it is not striped.
     pub(crate) fn stripe(&mut self, dir: u64, name: &[u8]) -> u64 {
         let Some(lmv) = self.get(dir).and_then(Node::lmv) else { return dir };

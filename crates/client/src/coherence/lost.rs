@@ -129,6 +129,7 @@ fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
         | Call::Setxattr { ino, .. }
         | Call::Removexattr { ino, .. }
         | Call::SetDirDefault { ino, .. }
+        | Call::SetDirLayout { ino, .. }
         | Call::SetLayout { ino, .. } => SmallVec::from_slice(&[ino]),
         Call::Create { parent, .. }
         | Call::Mknod { parent, .. }
@@ -220,6 +221,7 @@ fn note(lost: &mut BTreeMap<u64, Lost>, change: &ReintReq, opened: Option<Fid>) 
     };
     let object = match &change.op {
         Some(Reint::Setattr(op)) => op.fid,
+        Some(Reint::Relayout(op)) => op.fid,
         Some(Reint::Setxattr(op)) => op.fid,
         Some(Reint::Setlayout(op)) => op.fid,
         Some(Reint::Create(op)) => {

@@ -256,6 +256,10 @@ pub(crate) struct OpState {
     pub presses: bool,
     /// A record lock that it waits for: the target, and the lock's cookie.
     pub waiting_record: Option<(Dest, u64)>,
+    /// It has used a stripe of a directory other than the master.
+    pub(crate) used_stripe: bool,
+    /// How often it has begun anew because the layout of a directory that it knew is outdated.
+    pub(crate) layouts_doubted: u32,
     /// Sorted by step: an operation that opens thousands of files or drops thousands of names has as many entries.
     memo: Vec<(Step, Memo)>,
 }
@@ -277,6 +281,8 @@ impl OpState {
             turn: 0,
             presses: false,
             waiting_record: None,
+            used_stripe: false,
+            layouts_doubted: 0,
             memo: Vec::new(),
         }
     }
@@ -286,6 +292,19 @@ impl OpState {
         let mut memo = core::mem::take(&mut self.memo);
         memo.clear();
         *self = OpState { memo, ..OpState::new(id, call, cred, wall_ns, started) };
+    }
+
+    /// Begins anew: what was asked for was refused because the layout of a directory is another by now.
+    pub(crate) fn begin_anew(&mut self) {
+        let (interrupted, by_alias, abandoned) = (self.interrupted, self.by_alias, self.abandoned);
+        let (urgent, layouts_doubted) = (self.urgent, self.layouts_doubted + 1);
+        let had_name = matches!(self.memo(Step::HadName), Some(Memo::Number(1)));
+        self.renew(self.id, self.call, self.cred.clone(), self.wall_ns, self.started);
+        (self.interrupted, self.by_alias, self.abandoned) = (interrupted, by_alias, abandoned);
+        (self.urgent, self.layouts_doubted) = (urgent, layouts_doubted);
+        if had_name {
+            self.set_memo(Step::HadName, Memo::Number(1));
+        }
     }
 
     /// A change request with the credentials of the caller.

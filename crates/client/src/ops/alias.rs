@@ -67,6 +67,7 @@ fn nodes(call: &mut Call) -> SmallVec<[&mut u64; 2]> {
         | Call::GetDirLayout { ino }
         | Call::GetDirDefault { ino }
         | Call::SetDirDefault { ino, .. }
+        | Call::SetDirLayout { ino, .. }
         | Call::GetLayout { ino }
         | Call::SetLayout { ino, .. }
         | Call::Migrate { ino, .. } => smallvec![ino],

@@ -3,10 +3,14 @@
 //! Cookies are the server's, except that `.` has 1 and `..` has 2. A complete listing that was read under one unbroken
 //! UPDATE lock is kept, if it is not too large: it answers later listings and every lookup. The stripes of a striped directory
 //! are listed each for itself, and merged by cookie: a name keeps its cookie, so listings that are continued miss none.
+//!
+//! While names move from the stripes of one layout to those of the next, each range of cookies is read from all stripes of the former
+//! layout first and then from those of the new one; a stripe of both is read twice. As names only move that way, none is missed;
+//! one that is met twice is shown once. Its cookie may differ a little between stripes, so all names of a chain come together.
 
 use bytes::Bytes;
 use core::cmp::Reverse;
-use proto::msg::{ReaddirReq, SyncReq, WantLocks, bits};
+use proto::msg::{CHAIN_COOKIES, ReaddirReq, SyncReq, WantLocks, bits};
 use proto::{Errno, Opcode};
 use rules::mode::{S_IFDIR, S_IFMT};
 use smallvec::SmallVec;
@@ -49,6 +53,7 @@ const DT_DIR: u32 = 4;
 /// `Opendir`: without a request if the cached attributes grant access.
 pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
+    stripes::know(cx, ino)?;
     if attributes(cx, ino, false)?.mode & S_IFMT != S_IFDIR {
         return Err(Errno::ENOTDIR.into());
     }
@@ -67,6 +72,7 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     cx.w.nodes.hold(ino, Hold::Handle);
     let mut file = OpenFile::new(fid, o::DIRECTORY, cred, dest, Open::Directory);
     (file.error_mark, file.streams, file.by_alias) = (error_mark, vec![stream], cx.w.by_alias);
+    file.layout = cx.w.nodes.layout_version(ino);
     let fh = cx.w.files.insert(file);
     Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
 }
@@ -143,8 +149,8 @@ impl Filler {
         (head + name).next_multiple_of(8)
     }
 
-    /// Appends an entry of a list. False: it does not fit.
-    fn show(&mut self, w: &World, of: &Source, listed: &Listed) -> bool {
+    /// Appends an entry of a list; a listing goes on after `cookie`. False: it does not fit.
+    fn show(&mut self, w: &World, of: &Source, listed: &Listed, cookie: u64) -> bool {
         let (fid, kind, sure) = match w.nodes.known_name(of.ino, &listed.name) {
             KnownName::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
             // Changed while the list was being fetched: shown as in the list, because a new name may be among those
@@ -163,38 +169,45 @@ impl Filler {
                 (listed.fid, listed.kind, untouched && still_locked(w, listed))
             }
         };
-        self.push(&listed.name, fid.ino(), kind, listed.cookie, sure.then_some(of.ino))
+        self.push(&listed.name, fid.ino(), kind, cookie, sure.then_some(of.ino))
     }
 
     /// Appends the entries after `after` of all sources, in the order of their cookies, as far as all of them are known.
-    /// Entries with one cookie come together. Returns the cookie of the last entry considered, and whether more would fit.
-    fn fill(&mut self, w: &World, sources: &[Source], after: u64) -> (u64, bool) {
+    /// Entries with one cookie come together, and if names move those of one chain. Returns the cookie of the last entry considered,
+    /// and whether more would fit.
+    fn fill(&mut self, w: &World, dirs: &Dirs, sources: &[Source], after: u64) -> (u64, bool) {
         let known_to = sources.iter().filter_map(|source| source.known_to).min();
+        let known_to = known_to.map(|known_to| dirs.known_to(known_to, after));
         let mut at = after;
-        let begin = |source: &Source| source.entries().partition_point(|listed| listed.cookie <= after);
+        let begin = |source: &Source| source.entries().partition_point(|listed| dirs.place(listed) <= after);
         let mut places: Vec<usize> = sources.iter().map(begin).collect();
-        let next = |places: &[usize], of: usize| sources[of].entries().get(places[of]).map(|listed| listed.cookie);
+        let next = |places: &[usize], of: usize| sources[of].entries().get(places[of]).map(|listed| dirs.place(listed));
         let mut heap: BinaryHeap<Reverse<(u64, usize)>> =
             (0..sources.len()).filter_map(|of| Some(Reverse((next(&places, of)?, of)))).collect();
         while let Some(&Reverse((cookie, _))) = heap.peek() {
             if known_to.is_some_and(|known_to| cookie > known_to) {
                 break;
             }
-            let mut together: SmallVec<[usize; 2]> = SmallVec::new();
+            let mut together: SmallVec<[(&Source, &Listed); 2]> = SmallVec::new();
             while let Some(Reverse((_, of))) = heap.peek().copied().filter(|Reverse((next, _))| *next == cookie) {
                 heap.pop();
-                together.push(of);
+                let listed = &sources[of].entries()[places[of]];
+                if dirs.former > 0 {
+                    // It has moved between the two readings, or is in a stripe that was read twice: the last one counts.
+                    together.retain(|(_, other)| other.name != listed.name);
+                }
+                together.push((&sources[of], listed));
+                places[of] += 1;
+                heap.extend(next(&places, of).map(|cookie| Reverse((cookie, of))));
             }
-            let lengths = together.iter().map(|of| sources[*of].entries()[places[*of]].name.len());
+            let lengths = together.iter().map(|(_, listed)| listed.name.len());
             if together.len() > 1 && !self.fits(lengths) {
                 return (at, false);
             }
-            for of in together {
-                if !self.show(w, &sources[of], &sources[of].entries()[places[of]]) {
+            for (of, listed) in together {
+                if !self.show(w, of, listed, cookie) {
                     return (at, false);
                 }
-                places[of] += 1;
-                heap.extend(next(&places, of).map(|cookie| Reverse((cookie, of))));
             }
             at = cookie;
         }
@@ -202,10 +215,47 @@ impl Filler {
     }
 }
 
+/// What a listing reads.
+struct Dirs {
+    /// The directory, or all its stripes. While names move: the stripes of the former layout, then those of the new one.
+    inos: SmallVec<[u64; 1]>,
+    /// How many of them belong to the former layout; 0: no names move.
+    former: usize,
+}
+
+impl Dirs {
+    fn of(w: &mut World, dir: u64) -> Dirs {
+        let all = w.nodes.stripes(dir);
+        let moving = w.nodes.get(dir).and_then(|node| node.lmv()).filter(|lmv| lmv.is_moving());
+        let Some((former, count)) = moving.map(|lmv| (lmv.former_count as usize, lmv.count as usize)) else {
+            return Dirs { inos: all, former: 0 };
+        };
+        stdx::mark!("listed_while_names_move");
+        let inos: SmallVec<[u64; 1]> = all.iter().take(former).chain(all.iter().take(count)).copied().collect();
+        Dirs { inos, former: former.min(all.len()) }
+    }
+
+    /// The cookie of an entry for the order of the listing: while names move, the last one of its chain.
+    fn place(&self, listed: &Listed) -> u64 {
+        if self.former > 0 { listed.cookie | (CHAIN_COOKIES - 1) } else { listed.cookie }
+    }
+
+    /// Up to which place all is known if all entries are known up to a cookie. A chain has to be known whole, unless that
+    /// is as far as it gets.
+    fn known_to(&self, cookie: u64, after: u64) -> u64 {
+        let whole = (cookie.wrapping_add(1) & !(CHAIN_COOKIES - 1)).wrapping_sub(1);
+        match () {
+            () if self.former == 0 => cookie,
+            () if whole > after && whole != u64::MAX => whole,
+            () => cookie | (CHAIN_COOKIES - 1),
+        }
+    }
+}
+
 /// Entries of a directory, or of a stripe of it, for a listing.
 struct Source {
     ino: u64,
-    /// Index of the stripe.
+    /// Its number in [`Dirs::inos`].
     stripe: usize,
     list: List,
     /// The last cookie up to which all entries are known; none: all are.
@@ -243,10 +293,18 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (ino, by_alias) = (file.ino, file.by_alias);
     stripes::know(cx, ino)?;
-    let dirs = cx.w.nodes.stripes(ino);
+    let dirs = Dirs::of(cx.w, ino);
+    cx.op.used_stripe |= dirs.inos.len() > 1;
+    let layout = cx.w.nodes.layout_version(ino);
+    if let Some(file) = cx.w.files.get_mut(fh).filter(|file| file.layout != layout) {
+        // Pieces of another layout say nothing about this one.
+        file.layout = layout;
+        file.streams.clear();
+        file.next = None;
+    }
     if offset == 0 && cx.op.is_fresh() {
         // From the start: pieces of an earlier listing are outdated, unless opendir has just read them.
-        let changes: SmallVec<[u32; 1]> = dirs.iter().map(|ino| changes_of(cx.w, *ino)).collect();
+        let changes: SmallVec<[u32; 1]> = dirs.inos.iter().map(|ino| changes_of(cx.w, *ino)).collect();
         if let Some(file) = cx.w.files.get_mut(fh) {
             file.next = None;
             // A stripe that is not known any more is not read on either.
@@ -278,15 +336,15 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
         let may_ask = filler.entries.len() == dots;
         let sources = sources(cx, fh, &dirs, (round, after), plus.then_some(filler.space), may_ask)?;
         round += 1;
-        if sources.len() < dirs.len() {
+        if sources.len() < dirs.inos.len() {
             keep(cx.w, fh, sources);
             break;
         }
-        let (at, space) = filler.fill(cx.w, &sources, after);
+        let (at, space) = filler.fill(cx.w, &dirs, &sources, after);
         let end = sources.iter().all(|source| source.known_to.is_none());
         after = at;
         keep(cx.w, fh, sources);
-        if plus && dirs.len() == 1 {
+        if plus && dirs.inos.len() == 1 {
             prefetch_next(cx, fh, ino, after);
         }
         fits = space;
@@ -317,14 +375,21 @@ fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: b
 fn sources(
     cx: &mut Cx<'_>,
     fh: FileHandle,
-    dirs: &[u64],
+    dirs: &Dirs,
     (round, after): (u64, u64),
     space: Option<usize>,
     may_ask: bool,
 ) -> Run<Vec<Source>> {
-    let (mut sources, mut stop) = (Vec::with_capacity(dirs.len()), None);
-    for (&ino, at) in dirs.iter().zip(0..) {
-        let number = round * dirs.len() as u64 + at as u64;
+    let count = dirs.inos.len();
+    let (mut sources, mut stop): (Vec<Source>, _) = (Vec::with_capacity(count), None);
+    for (&ino, at) in dirs.inos.iter().zip(0..) {
+        let number = round * count as u64 + at as u64;
+        let is_second = dirs.former > 0 && at >= dirs.former;
+        if is_second && stop.is_some() {
+            break;
+        }
+        // What was read from the new stripes before the former ones says nothing about names that have moved between.
+        let is_outdated = is_second && sources.iter().take(dirs.former).any(|source| source.new);
         // A requested piece is used even if it has completed the listing.
         if !cx.began(Step::Piece(number))
             && let Some(listing) = whole(cx.w, ino)
@@ -336,10 +401,10 @@ fn sources(
         }
         let reaches = |s: &Stream| s.after <= after && (s.piece.end || s.last().is_some_and(|last| last > after));
         let kept = cx.w.files.get_mut(fh).and_then(|file| file.streams.get_mut(at)?.take_if(|stream| reaches(stream)));
-        let fetched = match kept {
+        let fetched = match kept.filter(|_| !is_outdated) {
             Some(stream) => Ok(stream),
             None if !may_ask => break,
-            None => fetched(cx, (number, dirs.len()), fh, ino, after, space.is_some()),
+            None => fetched(cx, (number, count), fh, ino, after, space.is_some()),
         };
         match fetched {
             Ok(mut stream) => {
@@ -494,6 +559,7 @@ pub(super) fn piece(cx: &mut Cx<'_>, number: u64, ino: u64, after: u64, plus: bo
             want: Some(WantLocks { parent_cookie, ..WantLocks::default() }),
             cred: Some((*op.cred).clone()),
             entry_cookies: if plus { wants.add_run(w, dest, PIECE_ENTRIES_PLUS) } else { 0 },
+            layout: w.nodes.layout_version(ino),
         };
         let sent = w.nodes.directory_epoch(ino);
         Request::new(&request).wanting(wants).then(move |w, answer| match answer.map(|reply| &reply.body) {

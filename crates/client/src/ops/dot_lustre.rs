@@ -71,6 +71,7 @@ pub(super) fn check(w: &World, call: &Call) -> Run<()> {
         | Call::Setxattr { ino, .. }
         | Call::Removexattr { ino, .. }
         | Call::SetDirDefault { ino, .. }
+        | Call::SetDirLayout { ino, .. }
         | Call::SetLayout { ino, .. } => fixed(*ino),
         Call::Mknod { parent, name, .. }
         | Call::Mkdir { parent, name, .. }

@@ -77,7 +77,10 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     }
     let place = match up {
         true => Place { ino: parent, fid, dest: cx.w.mdt_of(fid) },
-        false => stripes::of_name(cx, parent, name)?,
+        false => match stripes::of_name(cx, parent, name) {
+            Err(Stop::Errno(Errno::ESTALE)) if cx.memo(Step::HadName) == Some(1) => return Err(Errno::ENOENT.into()),
+            place => place?,
+        },
     };
     let dir = place.ino;
     if !up && super::stale::holds(cx, dir) {

@@ -103,6 +103,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
         Call::MdtIndex { ino } => info::mdt_index(cx, *ino),
         Call::GetDirLayout { ino } => stripes::get_layout(cx, *ino),
+        Call::SetDirLayout { ino, wish } => stripes::set_layout(cx, *ino, wish),
         Call::GetDirDefault { ino } => placement::get_default(cx, *ino),
         Call::SetDirDefault { ino, default } => placement::set_default(cx, *ino, default.as_deref()),
         Call::GetLayout { ino } => info::get_layout(cx, *ino),

@@ -4,21 +4,27 @@
 //! Everything about a name (requests, locks, leases, listings, cached names) is about the stripe that has it, so an
 //! operation first asks for that ([`of_name`]) and works with it as with any directory. What the kernel is told is about the
 //! master ([`crate::cache::node::Nodes::master`]). Mode, owner and access lists are those of the master; link count and
-//! times are merged from all stripes ([`stat`]). The layout of a directory never changes.
+//! times are merged from all stripes ([`stat`]).
+//!
+//! A layout may change ([`set_layout`]), and this client hears of it when it asks a stripe that does not have the name any more
+//! (`EREMCHG`): the operation then begins anew, and asks for the layouts of its directories first. While names move from the stripes of
+//! one layout to those of the next, the servers do all that is done with a name at its new stripe, and give no locks on names; only
+//! a listing has to read the old stripes, too ([`super::dir`]).
 
 use core::time::Duration;
 
-use proto::msg::{Attr, Stripe};
-use proto::{Errno, Fid};
+use proto::msg::{Attr, Reint, RelayoutOp, Stripe};
+use proto::{Errno, Fid, Opcode};
 use rules::mode::{S_IFDIR, S_IFMT};
 use smallvec::SmallVec;
 
-use super::{attributes, config, fetch, walk};
-use crate::api::{Answer, Stat};
+use super::{attributes, config, fetch, namespace, stale_if_gone, walk, writable};
+use crate::api::{Answer, DirStripes, Stat};
 use crate::base::{Dest, Step, WaitKey};
 use crate::cache::node::ROOT;
 use crate::coherence::cx::{Cx, Run, Stop};
-use crate::coherence::fids::fid_of;
+use crate::coherence::fids::{fid_of, new_fids};
+use crate::coherence::kernel;
 use crate::coherence::metadata_write_back;
 use crate::coherence::request::{Request, withdraw_all};
 use crate::coherence::world::World;
@@ -51,15 +57,19 @@ pub(crate) fn of_name(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Run<Place> {
 
 fn place(cx: &mut Cx<'_>, ino: u64) -> Run<Place> {
     let fid = fid_of(ino)?;
+    cx.op.used_stripe |= cx.w.nodes.get(ino).is_some_and(|node| node.is_stripe);
     Ok(Place { ino, fid, dest: config::locate(cx, fid)? })
 }
 
 /// Makes the layout of a directory known.
 pub(crate) fn know(cx: &mut Cx<'_>, dir: u64) -> Run<()> {
+    let is_doubted = cx.op.layouts_doubted > 0 && !cx.began(Step::LmvKnown(dir));
+    let is_unknown = || cx.w.nodes.get(dir).is_none_or(|node| node.attr.is_none());
     // The root is not striped.
-    if dir != ROOT && (cx.began(Step::Lmv) || cx.w.nodes.get(dir).is_none_or(|node| node.attr.is_none())) {
+    if dir != ROOT && (cx.began(Step::Lmv) || is_doubted || is_unknown()) {
         fetch(cx, Step::Lmv, fid_of(dir)?)?;
         cx.forget(Step::Lmv);
+        cx.set_memo(Step::LmvKnown(dir), 1);
     }
     Ok(())
 }
@@ -166,6 +176,34 @@ pub(crate) fn changed(w: &mut World, dir: u64) {
 /// Whether a node is a striped directory.
 pub(crate) fn is_striped(w: &World, ino: u64) -> bool {
     w.nodes.get(ino).is_some_and(|node| node.lmv().is_some())
+}
+
+/// `SetDirLayout`. The names move after the answer.
+pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &DirStripes) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    writable(cx)?;
+    let dest = cx.w.mdt_of(fid);
+    if !cx.began(Step::Main) {
+        namespace::takes_part(cx, dest)?;
+        for mdt in &wish.added {
+            config::know(cx, Dest::Mdt(*mdt))?;
+            namespace::takes_part(cx, Dest::Mdt(*mdt))?;
+        }
+        know(cx, ino)?;
+    }
+    cx.changing(Step::Changing(0), ino);
+    metadata_write_back::before_cross_change(cx)?;
+    kernel::hide(cx, &[ino])?;
+    let fids = new_fids(cx, &wish.added)?;
+    let result = cx.rpc_object(Step::Main, dest, Opcode::MdsReint, |w, op| {
+        let added = fids.iter().zip(&wish.added).map(|(fid, mdt)| Stripe { fid: *fid, mdt: *mdt }).collect();
+        let version = w.nodes.layout_version(ino);
+        let set = RelayoutOp { fid, version, count: wish.count, added, hash: wish.hash };
+        let request = Request::new(&op.change(None, Reint::Relayout(set)));
+        touched(w, request, ino).then(move |w, _| changed(w, ino))
+    });
+    stale_if_gone(result)?;
+    Ok(Answer::Done)
 }
 
 /// `GetDirLayout`.

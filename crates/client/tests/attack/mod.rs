@@ -315,7 +315,14 @@ impl Values<'_> {
     }
 
     fn reint(&mut self) -> Reint {
-        match self.rng.below(8) {
+        match self.rng.below(9) {
+            8 => Reint::Relayout(RelayoutOp {
+                fid: self.fid(),
+                version: self.rng.below(3) as u32,
+                count: if self.bool() { self.rng.below(4) as u32 } else { self.u() },
+                added: self.stripes(),
+                hash: self.rng.below(6) as i32,
+            }),
             0 => Reint::Setattr(SetattrOp {
                 fid: self.fid(),
                 valid: if self.bool() { self.rng.below(0x800) as u32 } else { self.u() },
@@ -425,6 +432,23 @@ impl Values<'_> {
         CrossAttempt { mdt: self.rng.below(3) as u32, instance: self.n(), serial: self.n() }
     }
 
+    fn times(&mut self) -> StripeTimes {
+        StripeTimes { mtime_ns: self.i(), mtime_set_ns: self.i(), ctime_ns: self.i(), atime_ns: self.i() }
+    }
+
+    fn lmv(&mut self) -> Lmv {
+        Lmv {
+            hash: self.rng.below(6) as i32,
+            count: self.u(),
+            version: self.u(),
+            stripes: self.stripes(),
+            master: self.opt(Self::fid),
+            index: self.u(),
+            former_count: self.rng.below(4) as u32,
+            former_hash: self.rng.below(6) as i32,
+        }
+    }
+
     fn part(&mut self) -> CrossPart {
         let name = |v: &mut Self| DirName { parent: v.fid(), name: v.name() };
         let object = |v: &mut Self| NamedObject { fid: v.fid(), mode: v.u(), mdt: v.u() };
@@ -436,12 +460,23 @@ impl Values<'_> {
             is_full: v.bool(),
             stripes: if v.rng.chance(1, 4) { v.stripes() } else { Vec::new() },
             master: v.opt(Self::fid),
+            version: v.u(),
+            settled: v.bool(),
+            times: v.opt(Self::times),
         };
-        let act = match self.rng.below(6) {
+        let act = match self.rng.below(7) {
             0 => Some(
-                NameAct { name: name(self), before: self.opt(object), after: self.opt(object), seen: self.opt(seen) }
-                    .into(),
+                NameAct {
+                    name: name(self),
+                    before: self.opt(object),
+                    after: self.opt(object),
+                    seen: self.opt(seen),
+                    moves: self.bool(),
+                    urgent: self.bool(),
+                }
+                .into(),
             ),
+            5 => Some(RelayoutAct { lmv: self.lmv(), before: self.u(), times: vec![self.times()] }.into()),
             1 => Some(MakeAct { fid: self.fid(), client: self.name(), inode: self.name() }.into()),
             2 => Some(
                 LinksAct {
@@ -568,6 +603,8 @@ impl Values<'_> {
                 earlier: self.u(),
                 errno: 0,
                 way: self.opt(Self::fid),
+                former: self.opt(|v| DirName { parent: v.fid(), name: v.name() }),
+                leaves: self.bool(),
             }
             .encode_to_vec(),
             Opcode::CrossFree => CrossFree { attempt: self.attempt() }.encode_to_vec(),
@@ -601,6 +638,7 @@ impl Values<'_> {
                 want: self.want(),
                 cred: self.cred(),
                 entry_cookies: self.cookie(),
+                layout: self.rng.below(3) as u32,
             }
             .encode_to_vec(),
             Opcode::MdsSync => SyncReq { fid: self.opt(Self::fid) }.encode_to_vec(),

@@ -1,12 +1,13 @@
 //! What the verbs about metadata targets of directories take and give.
 
+use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use bytes::{Buf, BufMut};
-use client::api::STRIPES_MAX;
+use client::api::{DirStripes, STRIPES_MAX};
 use prost::Message;
 use proto::msg::{DirDefault, Lmv, Stripe};
 use proto::{Errno, Fid};
@@ -77,10 +78,18 @@ impl NewDirectory {
     }
 }
 
+/// [`DirLayout::hash`]: names move because the function has changed.
+pub const MOVING: u32 = 0x8000_0000;
+/// [`DirLayout::hash`]: names move to stripes that the directory has got.
+pub const SPLITTING: u32 = 0x0800_0000;
+/// [`DirLayout::hash`]: names move away from stripes that the directory loses.
+pub const MERGING: u32 = 0x0400_0000;
+
 /// The layout of a striped directory, with all of its stripes or some.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirLayout {
-    /// The function that assigns names to stripes, a [`proto::msg::DirHash`].
+    /// The function that assigns names to stripes, a [`proto::msg::DirHash`]; in the high bits what happens to the layout,
+    /// [`MOVING`], [`SPLITTING`] or [`MERGING`].
     pub hash: u32,
     /// Incremented by every change of the layout.
     pub version: u32,
@@ -99,7 +108,13 @@ impl DirLayout {
     /// The output of [`Verb::GetDirLayout`]: as many stripes as fit, from number `first` on.
     pub(crate) fn output(lmv: &Lmv, first: u32) -> Vec<u8> {
         let mut output = Vec::new();
-        output.put_i32_le(lmv.hash);
+        let moving = match lmv.count.cmp(&lmv.former_count) {
+            _ if !lmv.is_moving() => 0,
+            Ordering::Equal => MOVING,
+            Ordering::Greater => SPLITTING,
+            Ordering::Less => MERGING,
+        };
+        output.put_u32_le(lmv.hash as u32 | moving);
         output.put_u32_le(lmv.version);
         output.put_u32_le(lmv.count);
         let stripes = lmv.stripes.iter().skip(first as usize);
@@ -173,6 +188,25 @@ pub fn parse_default(bytes: &[u8]) -> Result<Option<Box<DirDefault>>, Errno> {
     }
 }
 
+/// The input of [`Verb::SetDirLayout`]; `None` if it is too long, or an index too great.
+pub fn stripes_bytes(wish: &DirStripes) -> Option<Vec<u8>> {
+    let mut input = Vec::new();
+    input.put_i32_le(wish.hash);
+    input.put_u32_le(wish.count);
+    for mdt in &wish.added {
+        input.put_u16_le(u16::try_from(*mdt).ok()?);
+    }
+    (input.len() <= INPUT_MAX).then_some(input)
+}
+
+/// Parses such input.
+pub(crate) fn parse_stripes(mut input: &[u8]) -> Option<DirStripes> {
+    let (hash, count) = (input.try_get_i32_le().ok()?, input.try_get_u32_le().ok()?);
+    let (added, []) = input.as_chunks::<2>() else { return None };
+    let added = added.iter().map(|mdt| u16::from_le_bytes(*mdt).into()).collect();
+    Some(DirStripes { count, added, hash })
+}
+
 /// The default of a directory for new directories.
 ///
 /// # Errors
@@ -211,6 +245,20 @@ mod tests {
         for mdts in [vec![7], vec![3, 0, 1, 2, 0], vec![65535], all_targets_five_times] {
             let new = on(mdts);
             assert_eq!(NewDirectory::parse(&new.input().unwrap()), Ok(new));
+        }
+    }
+
+    #[test]
+    fn other_stripes_round_trip() {
+        for added in [vec![], vec![3], vec![0, 65535, 7]] {
+            let wish = DirStripes { count: 1 + added.len() as u32, added, hash: 3 };
+            assert_eq!(parse_stripes(&stripes_bytes(&wish).unwrap()), Some(wish));
+        }
+        let many = |count| stripes_bytes(&DirStripes { count: 2, added: vec![1; count], hash: 0 });
+        assert!(many(2000).is_some() && many(2100).is_none());
+        assert_eq!(stripes_bytes(&DirStripes { count: 2, added: vec![65536], hash: 0 }), None);
+        for bad in [&[][..], &[0; 7], &[0; 9]] {
+            assert_eq!(parse_stripes(bad), None);
         }
     }
 

@@ -2,17 +2,17 @@
 
 use proto::msg::{
     Act, Attr, AttrsAct, CrossObject, CrossOperation, CrossPart, DirName, LinksAct, MakeAct, NameAct, NamedObject,
-    ObjectRep,
+    ObjectRep, RelayoutAct,
 };
 use proto::{Errno, Fid, Operation};
 use rules::mode::S_IFMT;
 use schema::inode::DirState;
-use schema::{Entry, EntryKey, Inode, LinkEa, Oi, SeqGrant};
+use schema::{Entry, EntryKey, Inode, LinkEa, Oi, Relayout, SeqGrant};
 use target::{Cx, Reply, Stop};
 
 use super::check::{attrs_of, inode_of};
 use super::look::more_directories;
-use super::stripes;
+use super::{relayout, stripes};
 use crate::Mdt;
 use crate::known::Pending;
 use crate::ops::create;
@@ -33,6 +33,10 @@ enum Effect {
     /// A directory has got another parent.
     Moved,
     Lost(Box<Node>, Gone),
+    /// A name has left a stripe.
+    Left(Fid),
+    /// A stripe has got another layout. If names have to leave it, this is its record.
+    Relayout(Fid, Option<Relayout>),
 }
 
 /// A part in execution.
@@ -55,6 +59,7 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<C
             Act::Name(act) => done.set_name(mdt, cx, act, step.now_ns)?,
             Act::Links(act) => done.set_links(mdt, cx, act, step.now_ns)?,
             Act::Attrs(act) => done.set_attrs(cx, act, step.now_ns)?,
+            Act::Relayout(act) => done.set_layout(cx, own, act)?,
             Act::Parent(_) => {}
         }
     }
@@ -65,6 +70,8 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<C
             Effect::Made(ino) => mdt.known.learn(*ino, []),
             Effect::Moved => mdt.moved_directories += 1,
             Effect::Lost(node, gone) => mdt.link_dropped(cx, node, *gone),
+            Effect::Left(dir) => mdt.name_left(cx, *dir),
+            Effect::Relayout(fid, record) => mdt.layout_changed(cx, *fid, record.as_ref()),
         }
     }
     let Some(answer) = &own.answer else { return Ok(Reply::empty()) };
@@ -82,6 +89,7 @@ pub fn apply(mdt: &mut Mdt, cx: &mut Cx<'_>, parts: &[CrossPart], objects: Vec<C
         CrossOperation::Rename => Operation::Rename,
         CrossOperation::Setattr => Operation::Setattr,
         CrossOperation::Setxattr => Operation::Setxattr,
+        CrossOperation::Relayout => Operation::Setattr,
     });
     let is = |object: &&CrossObject, fid| object.attr.as_ref().is_some_and(|attr| attr.fid == fid);
     let find = |fid: Option<Fid>| fid.and_then(|fid| all.iter().rfind(|object| is(object, fid)));
@@ -126,7 +134,7 @@ impl Applied {
     fn set_name(&mut self, mdt: &Mdt, cx: &mut Cx<'_>, act: &NameAct, now_ns: i64) -> Result<(), Stop> {
         let DirName { parent, name } = &act.name;
         let mut dir = tree::node(cx, *parent)?;
-        let place = mdt.place_after(cx, &self.pending, &dir, name)?;
+        let place = mdt.place_here(cx, &self.pending, &dir, name)?;
         if place.entry.as_ref().map(Entry::object) != act.before.map(|object| object.fid) {
             return Err(Errno::EIO.into());
         }
@@ -154,7 +162,11 @@ impl Applied {
             }
         }
         tree::count_directories(cx, &mut dir, more_directories(act));
-        dir.inode.content_changed(now_ns);
+        if !act.moves {
+            dir.inode.content_changed(now_ns);
+        } else if act.after.is_none() {
+            self.effects.push(Effect::Left(*parent));
+        }
         dir.put(cx);
         self.objects.push(described(&dir.inode));
         Ok(())
@@ -185,6 +197,28 @@ impl Applied {
             self.effects.push(Effect::Lost(Box::new(node.clone()), gone));
         }
         self.objects.push(CrossObject { destroyed, ..described(&node.inode) });
+        Ok(())
+    }
+
+    fn set_layout(&mut self, cx: &mut Cx<'_>, part: &CrossPart, act: &RelayoutAct) -> Result<(), Stop> {
+        for (fid, lmv) in relayout::copies(part.mdt, &act.lmv) {
+            let mut node = tree::node(cx, fid)?;
+            subjects::note(cx, &[Subject::Object(fid)])?;
+            let record = lmv
+                .is_moving()
+                .then(|| Relayout { stripes: act.lmv.stripes.clone(), settled: lmv.index >= lmv.former_count });
+            match &record {
+                Some(record) => cx.put::<Relayout>(&fid, record),
+                None => cx.delete::<Relayout>(&fid),
+            }
+            if lmv.index == 0 {
+                act.times.iter().for_each(|times| relayout::take_times(&mut node.inode, times));
+            }
+            node.inode.lmv = Some(Box::new(lmv));
+            node.put(cx);
+            self.objects.push(described(&node.inode));
+            self.effects.push(Effect::Relayout(fid, record));
+        }
         Ok(())
     }
 

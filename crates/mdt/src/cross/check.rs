@@ -12,7 +12,8 @@ use schema::{Entry, Inode, Record};
 use target::{Cx, Stop, Vote};
 
 use super::look::seen;
-use super::stripes;
+use super::{relayout, stripes};
+use crate::known::Pending;
 use crate::ops::create;
 use crate::tree::{self, Node};
 use crate::{Mdt, grants};
@@ -32,6 +33,7 @@ pub fn prepare(mdt: &Mdt, cx: &mut Cx<'_>, part: &CrossPart) -> Result<Vote, Sto
                 wanted.push((act.fid, stripes::ATTR_BITS));
                 true
             }
+            Act::Relayout(act) => relayout::check(cx, part, act, &mut wanted)?,
             Act::Links(act) => match check_links(mdt, cx, act, step.now_ns, &mut wanted)? {
                 Some(object) => {
                     objects.push(object);
@@ -79,11 +81,12 @@ fn check_name(mdt: &Mdt, cx: &mut Cx<'_>, act: &NameAct, wanted: &mut Vec<(Fid, 
         Err(Stop::Errno(Errno::ESTALE | Errno::ENOTDIR | Errno::ENOENT)) => return Ok(false),
         other => other?,
     };
-    let place = match mdt.place(cx, &dir, name) {
+    if tree::may_have(cx, &dir.inode, name).is_err() {
         // The name belongs to another stripe.
-        Err(Stop::Errno(Errno::ESTALE)) => return Ok(false),
-        other => other?,
-    };
+        return Ok(false);
+    }
+    // If the name is to come from a stripe that had it before, that was looked at under this version of the layout.
+    let place = mdt.place_here(cx, &Pending::default(), &dir, name)?;
     let leads_to = place.entry.as_ref().map(Entry::object);
     wanted.push((*parent, bits::UPDATE));
     Ok(is_as_seen(&dir.inode, act.seen.as_ref(), false) && leads_to == act.before.map(|object| object.fid))

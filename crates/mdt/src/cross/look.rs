@@ -8,7 +8,7 @@ use rules::{Object, names};
 use schema::Inode;
 use target::{Cx, Reply, Stop};
 
-use super::named;
+use super::{named, relayout};
 use crate::Mdt;
 use crate::tree::{self, Node};
 
@@ -26,6 +26,9 @@ pub(super) fn seen(inode: &Inode) -> SeenObject {
         is_full: inode.is_dir() && inode.dir.entries > 0,
         stripes: inode.stripes().to_vec(),
         master: inode.lmv.as_ref().and_then(|lmv| lmv.master),
+        version: inode.lmv.as_ref().map_or(0, |lmv| lmv.version),
+        settled: false,
+        times: relayout::times_of(inode),
     }
 }
 
@@ -227,7 +230,11 @@ pub fn look(mdt: &Mdt, cx: &mut Cx<'_>, question: &CrossLookReq) -> Result<Reply
     if let Some(fid) = question.object {
         let node = tree::node(cx, fid)?;
         let node = tree::without_lease(cx, node)?;
-        rep.object = Some(seen(&node.inode));
+        rep.object = Some(relayout::describe(cx, &node)?);
+    }
+    if let Some(DirName { parent, name }) = &question.former {
+        let dir = tree::node(cx, *parent)?;
+        rep.named = mdt.former_here(cx, &dir, name, question.leaves)?.map(|entry| named(cx, &entry));
     }
     Ok(Reply::new(&rep))
 }

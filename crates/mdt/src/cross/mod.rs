@@ -10,6 +10,7 @@
 mod apply;
 mod check;
 mod look;
+pub mod relayout;
 pub mod stripes;
 
 pub use apply::apply;
@@ -65,6 +66,9 @@ pub fn keys(part: &CrossPart) -> Vec<(HeldKey, Hold)> {
         }
         Some(Act::Parent(act)) => vec![(parent_key(act.fid), Hold::Shared)],
         Some(Act::Attrs(act)) => vec![(object_key(act.fid), Hold::Exclusive)],
+        Some(Act::Relayout(act)) => {
+            act.on(part.mdt).into_iter().map(|fid| (object_key(fid), Hold::Exclusive)).collect()
+        }
         None => Vec::new(),
     };
     let mut keys: Vec<(HeldKey, Hold)> = part.acts.iter().flat_map(of).collect();
@@ -85,6 +89,12 @@ impl Parts {
     pub fn new(cx: &Cx<'_>, change: &Change<'_>, answer: CrossAnswer) -> Parts {
         let own = CrossPart { mdt: cx.name().index.0, acts: Vec::new(), answer: Some(answer) };
         Parts { now_ns: change.now_ns, parts: vec![own] }
+    }
+
+    /// The same for a change of this target's own.
+    pub fn of_target(cx: &Cx<'_>, operation: CrossOperation) -> Parts {
+        let own = CrossPart { mdt: cx.name().index.0, acts: Vec::new(), answer: Some(answer(operation)) };
+        Parts { now_ns: 0, parts: vec![own] }
     }
 
     /// Adds an act on a target.
@@ -145,7 +155,7 @@ pub fn mkdir(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &CreateOp) -> 
         parts.add(*mdt, MakeAct { fid: inode.fid, client: client.to_bytes(), inode: inode.encode_record() });
     }
     // After the object of its entry, which has its place then.
-    parts.add(own, NameAct { name, before: None, after, seen: None });
+    parts.add(own, NameAct { name, after, ..NameAct::default() });
     parts.make(cx)
 }
 
@@ -214,7 +224,7 @@ pub fn unlink<T>(
     let answer = CrossAnswer { object: Some(before.fid), parent: Some(op.parent), ..answer(operation) };
     let mut parts = Parts::new(cx, change, answer);
     let name = DirName { parent: op.parent, name: op.name.clone() };
-    parts.add(own, NameAct { name, before: Some(before), after: None, seen: None });
+    parts.add(own, NameAct { name, before: Some(before), ..NameAct::default() });
     parts.add(before.mdt, LinksAct { lost, removal, stripes: stripes.clone(), ..links(before.fid) });
     stripes::remove(&mut parts, &stripes);
     parts.make(cx)
@@ -259,7 +269,7 @@ pub fn link(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &LinkOp, on: u3
     let after = Some(NamedObject { fid: op.fid, mode: op.kind, mdt: on });
     let gained = Some(DirName { parent: dir.node.inode.master(), name: op.name.clone() });
     let links = LinksAct { gained, kind: op.kind, ..links(op.fid) };
-    parts.add(cx.name().index.0, NameAct { name, before: None, after, seen: None });
+    parts.add(cx.name().index.0, NameAct { name, after, ..NameAct::default() });
     parts.add(on, links);
     parts.make(cx)
 }

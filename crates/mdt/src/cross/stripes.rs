@@ -51,17 +51,24 @@ pub fn new_layout(cx: &Cx<'_>, op: &CreateOp, on: u32) -> Result<Option<Box<Lmv>
         return Err(Errno::EPROTO);
     }
     let (hash, count) = (hash as i32, stripes.len() as u32);
-    Ok(Some(Box::new(Lmv { hash, count, version: 1, stripes, master: None, index: 0 })))
+    Ok(Some(Box::new(Lmv { hash, count, version: 1, stripes, ..Lmv::default() })))
 }
 
 /// Errors: `EPERM` if there may be no striped directories, `EINVAL` if too many stripes are on one target. `on`: the target of
 /// the master.
 pub(super) fn may_be_striped(mdt: &Mdt, op: &CreateOp, on: u32) -> Result<(), Errno> {
+    let master = Stripe { fid: op.fid, mdt: on };
+    let all: Vec<Stripe> = core::iter::once(master).chain(op.stripes.iter().copied()).collect();
+    may_have_stripes(mdt, &all)
+}
+
+/// The same for a directory with these stripes, itself included.
+pub(super) fn may_have_stripes(mdt: &Mdt, stripes: &[Stripe]) -> Result<(), Errno> {
     if !mdt.settings.enable_striped_dir {
         return Err(Errno::EPERM);
     }
-    let mut targets: BTreeMap<u32, usize> = BTreeMap::from([(on, 1)]);
-    for stripe in &op.stripes {
+    let mut targets: BTreeMap<u32, usize> = BTreeMap::new();
+    for stripe in stripes {
         *targets.entry(stripe.mdt).or_default() += 1;
     }
     if targets.values().any(|count| *count > STRIPES_PER_TARGET_MAX) { Err(Errno::EINVAL) } else { Ok(()) }
@@ -81,7 +88,7 @@ pub(super) fn new_objects(op: &CreateOp, on: u32, master: Inode) -> Vec<(u32, In
 }
 
 /// The name of a stripe in its linkEA, as Lustre has it. Its master has no such entry.
-fn name_of(fid: Fid, index: u32) -> Bytes {
+pub(super) fn name_of(fid: Fid, index: u32) -> Bytes {
     format!("{fid}:{index}").into()
 }
 

@@ -85,6 +85,7 @@ pub fn check(cx: &Cx<'_>, change: &Reint) -> Result<(), Errno> {
     let refused = match change {
         Reint::Setattr(op) => is_fixed(op.fid) && op.valid & valid::HOUSEKEEPING == 0,
         Reint::Setxattr(op) => is_fixed(op.fid),
+        Reint::Relayout(op) => is_fixed(op.fid),
         Reint::Setlayout(op) => is_fixed(op.fid),
         Reint::Create(op) => made(op.parent, &op.name),
         Reint::Link(op) => made(op.parent, &op.name),

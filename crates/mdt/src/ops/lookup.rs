@@ -36,7 +36,7 @@ pub fn lookup(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &LookupReq) -> Result<Rep
         },
         name => {
             names::check(name)?;
-            match mdt.place(cx, &parent, name)?.entry {
+            match mdt.entry(cx, &parent, name)? {
                 Some(entry) if entry.mdt.is_some() => {
                     let object = cross::named(cx, &entry);
                     return elsewhere(cx, object);

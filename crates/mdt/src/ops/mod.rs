@@ -64,6 +64,11 @@ fn changed(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode, parent: Option<&
     Reply::new(&rep).with_record(u64::from(inode.mode))
 }
 
+/// The reply to a change of a directory that is already as it was to become.
+pub fn unchanged(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode) -> Reply {
+    Reply::new(&described(cx, change, inode, None)).with_record(u64::from(inode.mode))
+}
+
 /// The body of the reply, without what the writer of a resident file knows. See [`changed`].
 fn described(cx: &mut Cx<'_>, change: &Change<'_>, inode: &Inode, parent: Option<&Inode>) -> ObjectRep {
     ObjectRep {

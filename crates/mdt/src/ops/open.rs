@@ -18,7 +18,7 @@ use rules::Caller;
 use rules::access::{EXECUTE, READ, WRITE};
 use rules::mode::{S_IFDIR, S_IFREG};
 use rules::names;
-use schema::Inode;
+use schema::{Entry, Inode};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// Linux's flags for x86-64.
@@ -80,28 +80,14 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) ->
     if names::is_dot(&op.name) {
         return Err(if creates { Errno::EISDIR } else { Errno::EINVAL }.into());
     }
+    if !creates {
+        let entry = mdt.entry(cx, parent, &op.name)?.ok_or(Errno::ENOENT)?;
+        return named(mdt, cx, change, op, parent, &entry);
+    }
     let place = mdt.place(cx, parent, &op.name)?;
     match &place.entry {
-        Some(_) if creates && op.flags & flags::EXCL != 0 => Err(Errno::EEXIST.into()),
-        Some(entry) if entry.mdt.is_some() => {
-            let object = cross::named(cx, entry);
-            if creates && object.mode == S_IFDIR {
-                return Err(Errno::EISDIR.into());
-            }
-            let elsewhere = Some(cross::sent_on(cx, object)?);
-            cx.changes_nothing();
-            Ok(Reply::new(&ObjectRep {
-                elsewhere,
-                parent_attr: Some(grants::attr_for(cx, &parent.inode)),
-                ..ObjectRep::default()
-            }))
-        }
-        Some(entry) => {
-            let node = tree::of_entry(cx, entry)?;
-            cx.depends_on(ShareKey::name(parent.fid(), &op.name));
-            existing(mdt, cx, change, op, node, Some(parent))
-        }
-        None if !creates => Err(Errno::ENOENT.into()),
+        Some(_) if op.flags & flags::EXCL != 0 => Err(Errno::EEXIST.into()),
+        Some(entry) => named(mdt, cx, change, op, parent, entry),
         None if op.flags & flags::DIRECTORY != 0 => Err(Errno::EINVAL.into()),
         None => {
             let new = New {
@@ -123,6 +109,30 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &OpenOp) ->
             Ok(reply)
         }
     }
+}
+
+/// Opens the object of a name.
+fn named(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change<'_>,
+    op: &OpenOp,
+    parent: &Node,
+    entry: &Entry,
+) -> Result<Reply, Stop> {
+    if entry.mdt.is_none() {
+        let node = tree::of_entry(cx, entry)?;
+        cx.depends_on(ShareKey::name(parent.fid(), &op.name));
+        return existing(mdt, cx, change, op, node, Some(parent));
+    }
+    let object = cross::named(cx, entry);
+    if op.flags & flags::CREAT != 0 && object.mode == S_IFDIR {
+        return Err(Errno::EISDIR.into());
+    }
+    let elsewhere = Some(cross::sent_on(cx, object)?);
+    let parent_attr = Some(grants::attr_for(cx, &parent.inode));
+    cx.changes_nothing();
+    Ok(Reply::new(&ObjectRep { elsewhere, parent_attr, ..ObjectRep::default() }))
 }
 
 /// The layout that a new file first got, from its replay. A client of version 0.1.0 sends the layout that the file has now,

@@ -48,6 +48,7 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
         Some(Reint::Setattr(op)) => op.fid,
         Some(Reint::Setxattr(op)) => op.fid,
         Some(Reint::Setlayout(op)) => op.fid,
+        Some(Reint::Relayout(op)) => op.fid,
         Some(Reint::Link(op)) if let Some(mdt) = cross::known_elsewhere(mdt, cx, op.fid) => {
             return sent_on(cx, NamedObject { fid: op.fid, mode: op.kind, mdt });
         }

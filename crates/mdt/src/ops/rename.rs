@@ -263,9 +263,9 @@ fn move_across(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change<'_>, op: &RenameOp, f
     };
     // The new name first: whether the old one leaves a tombstone depends on what comes after it.
     let seen = target.as_ref().and_then(End::seen);
-    let new = NameAct { name: to.clone(), before: other_object, after: Some(moved.0), seen };
+    let new = NameAct { name: to.clone(), before: other_object, after: Some(moved.0), seen, ..NameAct::default() };
     parts.add(target_mdt, new);
-    parts.add(own, NameAct { name: from.clone(), before: Some(moved.0), after: left, seen: None });
+    parts.add(own, NameAct { name: from.clone(), before: Some(moved.0), after: left, ..NameAct::default() });
     // Objects are called by the names that they have in the directories that programs see.
     let from = DirName { parent: source.inode.master(), ..from };
     let to = DirName { parent: target.as_ref().map_or(from.parent, End::master), ..to };

@@ -75,6 +75,7 @@ pub fn of(change: &Reint) -> Vec<Subject<'_>> {
         Reint::Setattr(op) => vec![Subject::Object(op.fid)],
         Reint::Setxattr(op) => vec![Subject::Object(op.fid)],
         Reint::Setlayout(op) => vec![Subject::Object(op.fid)],
+        Reint::Relayout(op) => vec![Subject::Object(op.fid)],
         Reint::Create(op) => created(op.parent, &op.name, op.fid).into(),
         Reint::Link(op) => linked(op).into(),
         Reint::Unlink(op) => removed(op).into(),

@@ -183,6 +183,7 @@ impl Mdt {
         cx.drop_locks(Resource::inode(node.fid()));
         if node.inode.is_dir() {
             self.known.forget(node.ino);
+            self.layout_changed(cx, node.fid(), None);
         }
         if gone == Gone::WithObjects {
             self.destroys.add(cx.transno(), tree::objects_of(&node.inode));

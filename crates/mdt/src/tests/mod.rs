@@ -259,7 +259,8 @@ impl World {
         plus: bool,
         max_bytes: u32,
     ) -> Result<ReaddirRep, Errno> {
-        let request = ReaddirReq { fid, after, max_bytes, plus, cred: Some(cred(0)), entry_cookies: 0, want: None };
+        let request =
+            ReaddirReq { fid, after, max_bytes, plus, cred: Some(cred(0)), entry_cookies: 0, want: None, layout: 0 };
         self.call(at, Opcode::MdsReaddir, &request)
     }
 

@@ -4,7 +4,7 @@
 //! coordinator's session with the participant. See `docs/src/protocol.md`.
 
 use crate::Fid;
-use crate::msg::{Attr, Cred, Stripe};
+use crate::msg::{Attr, Cred, Lmv, Stripe};
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
@@ -45,9 +45,13 @@ impl CrossPart {
             Act::Make(act) => Some(act.fid),
             Act::Links(act) => Some(act.fid),
             Act::Attrs(act) => Some(act.fid),
-            Act::Parent(_) => None,
+            Act::Parent(_) | Act::Relayout(_) => None,
         };
-        self.acts.iter().filter_map(object).collect()
+        let stripes = self.acts.iter().filter_map(|act| match act.act.as_ref()? {
+            Act::Relayout(act) => Some(act.on(self.mdt)),
+            _ => None,
+        });
+        self.acts.iter().filter_map(object).chain(stripes.flatten()).collect()
     }
 }
 
@@ -58,7 +62,7 @@ pub struct CrossAct {
     #[prost(sint64, tag = "1")]
     pub now_ns: i64,
     /// What is done.
-    #[prost(oneof = "Act", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "Act", tags = "2, 3, 4, 5, 6, 7")]
     pub act: Option<Act>,
 }
 
@@ -80,6 +84,15 @@ pub enum Act {
     /// Keeps a directory in the directory that has it.
     #[prost(message, tag = "6")]
     Parent(ParentAct),
+    /// Gives the stripes of a directory another layout.
+    #[prost(message, boxed, tag = "7")]
+    Relayout(Box<RelayoutAct>),
+}
+
+impl From<RelayoutAct> for Act {
+    fn from(act: RelayoutAct) -> Act {
+        Act::Relayout(Box::new(act))
+    }
 }
 
 impl From<NameAct> for Act {
@@ -127,6 +140,12 @@ pub struct NameAct {
     /// What the change takes the directory to be. Absent if the target of the directory has checked it.
     #[prost(message, optional, tag = "4")]
     pub seen: Option<SeenObject>,
+    /// The name moves from one stripe of its directory to another: no time of the directory changes.
+    #[prost(bool, tag = "5")]
+    pub moves: bool,
+    /// A client waits for that: it may use the space that is kept for removals.
+    #[prost(bool, tag = "6")]
+    pub urgent: bool,
 }
 
 /// A name and the directory that has it.
@@ -178,6 +197,32 @@ pub struct SeenObject {
     /// Another stripe of a striped directory: the master.
     #[prost(message, optional, tag = "7")]
     pub master: Option<Fid>,
+    /// Stripes: version of their layout.
+    #[prost(uint32, tag = "8")]
+    pub version: u32,
+    /// A stripe from which no name has to move any more.
+    #[prost(bool, tag = "9")]
+    pub settled: bool,
+    /// A stripe that its directory loses: its times.
+    #[prost(message, optional, tag = "10")]
+    pub times: Option<StripeTimes>,
+}
+
+/// Times of a stripe, as attributes have them.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct StripeTimes {
+    /// `mtime_ns`.
+    #[prost(sint64, tag = "1")]
+    pub mtime_ns: i64,
+    /// `mtime_set_ns`.
+    #[prost(sint64, tag = "2")]
+    pub mtime_set_ns: i64,
+    /// `ctime_ns`.
+    #[prost(sint64, tag = "3")]
+    pub ctime_ns: i64,
+    /// `atime_ns`.
+    #[prost(sint64, tag = "4")]
+    pub atime_ns: i64,
 }
 
 /// A new object.
@@ -249,6 +294,28 @@ pub struct AttrsAct {
     pub mtime: bool,
 }
 
+/// The layout of a directory: it begins to change, so that names move, or its change is over. Concerns all stripes on the target;
+/// those that are new are made by the same part before.
+#[derive(Clone, PartialEq, Message)]
+pub struct RelayoutAct {
+    /// The layout after this, as the master has it.
+    #[prost(message, required, tag = "1")]
+    pub lmv: Lmv,
+    /// Version of the layout before; 0: the directory was not striped.
+    #[prost(uint32, tag = "2")]
+    pub before: u32,
+    /// The times of stripes that the directory loses, which the master takes over.
+    #[prost(message, repeated, tag = "3")]
+    pub times: Vec<StripeTimes>,
+}
+
+impl RelayoutAct {
+    /// The stripes on a target.
+    pub fn on(&self, mdt: u32) -> Vec<Fid> {
+        self.lmv.stripes.iter().filter(|stripe| stripe.mdt == mdt).map(|stripe| stripe.fid).collect()
+    }
+}
+
 /// The removal of a name of an object on another target than the name's.
 #[derive(Clone, PartialEq, Message)]
 pub struct Removal {
@@ -284,6 +351,8 @@ pub enum CrossOperation {
     Setattr = 5,
     /// A change of an extended attribute.
     Setxattr = 6,
+    /// Another layout of a directory, or a step towards it.
+    Relayout = 7,
 }
 
 /// What a cross change is for its client, in the coordinator's own part.
@@ -331,6 +400,12 @@ pub struct CrossLookReq {
     /// A directory on this target from which the way up is wanted.
     #[prost(message, optional, tag = "5")]
     pub way: Option<Fid>,
+    /// A name that a stripe on this target may still have, although it belongs to another one by now: see [`Lmv::former_count`].
+    #[prost(message, optional, tag = "6")]
+    pub former: Option<DirName>,
+    /// It is to be moved there at once.
+    #[prost(bool, tag = "7")]
+    pub leaves: bool,
 }
 
 /// Body of the reply to `CrossLook`.

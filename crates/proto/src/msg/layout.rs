@@ -77,6 +77,20 @@ pub struct Lmv {
     /// Index of the stripe that has this copy of the layout.
     #[prost(uint32, tag = "6")]
     pub index: u32,
+    /// While the names move to the stripes of this layout: the number of stripes that they were distributed over before. Otherwise
+    /// 0. `stripes` has all stripes of both layouts then.
+    #[prost(uint32, tag = "7")]
+    pub former_count: u32,
+    /// The function that gave the stripe of a name before.
+    #[prost(enumeration = "DirHash", tag = "8")]
+    pub former_hash: i32,
+}
+
+impl Lmv {
+    /// Whether names move from the stripes of an earlier layout to those of this one.
+    pub fn is_moving(&self) -> bool {
+        self.former_count > 0
+    }
 }
 
 /// Default layout of a directory (Lustre's default LMV): on which metadata targets the directories lie that are made in it, and

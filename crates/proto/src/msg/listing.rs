@@ -32,7 +32,15 @@ pub struct ReaddirReq {
     /// entries.
     #[prost(uint64, tag = "7")]
     pub entry_cookies: u64,
+    /// The version of the directory's layout that the client knows ([`super::Lmv::version`]); 0: it is not striped. With another
+    /// version there may be other stripes: `EREMCHG`. Since version 0.3.0.
+    #[prost(uint32, tag = "8")]
+    pub layout: u32,
 }
+
+/// Entries whose cookies differ only below a multiple of this belong to one chain. A name is in the same chain in every stripe of its
+/// directory, but perhaps at another place there. (A name whose chain is full is in another one.)
+pub const CHAIN_COOKIES: u64 = 16;
 
 /// One directory entry.
 #[derive(Clone, PartialEq, Message)]

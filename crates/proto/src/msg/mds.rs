@@ -280,7 +280,7 @@ pub struct ReintReq {
     #[prost(message, optional, tag = "3")]
     pub want: Option<WantLocks>,
     /// The change.
-    #[prost(oneof = "Reint", tags = "16, 17, 18, 19, 20, 21, 22, 23")]
+    #[prost(oneof = "Reint", tags = "16, 17, 18, 19, 20, 21, 22, 23, 24")]
     pub op: Option<Reint>,
 }
 
@@ -312,6 +312,32 @@ pub enum Reint {
     /// objects).
     #[prost(message, tag = "23")]
     Setlayout(SetlayoutOp),
+    /// Gives a directory another number of stripes, or another function that assigns names to them. Since version 0.3.0.
+    #[prost(message, tag = "24")]
+    Relayout(RelayoutOp),
+}
+
+/// See [`Reint::Relayout`]. When it is answered the layout has begun to change; the names move afterwards.
+///
+/// Errors: `EPERM` without the right, or if `enable_dir_restripe` is off; `EBUSY` while an earlier change is under way; `EREMCHG` if
+/// the directory has another version of its layout; those of a new striped directory.
+#[derive(Clone, PartialEq, Message)]
+pub struct RelayoutOp {
+    /// The directory.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// The version of its layout that the change was made for; 0: it is not striped.
+    #[prost(uint32, tag = "2")]
+    pub version: u32,
+    /// Number of stripes after the change, the directory itself included.
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
+    /// The stripes that it has more than before.
+    #[prost(message, repeated, tag = "4")]
+    pub added: Vec<Stripe>,
+    /// The function that assigns names to stripes ([`super::DirHash`]); 0: as before.
+    #[prost(int32, tag = "5")]
+    pub hash: i32,
 }
 
 /// Bits of [`SetattrOp::valid`]: the fields to set, and how.

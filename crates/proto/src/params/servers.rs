@@ -139,6 +139,8 @@ declare! {
             EnableStripedDir = setting("enable_striped_dir", "", Values::Switch, "1");
             /// Group that may make either of them besides root and callers with `CAP_SYS_ADMIN`; 0 for none, -1 for everybody
             EnableRemoteDirGid = setting("enable_remote_dir_gid", "group", Values::Text, "0");
+            /// Allows `lfs setdirstripe` to give a directory [other stripes](admin.md#other-stripes)
+            EnableDirRestripe = setting("enable_dir_restripe", "", Values::Switch, "0");
             /// Renames objects to directories on other metadata targets; 0: `EXDEV`, so that mv(1) copies
             EnableRemoteRename = setting("enable_remote_rename", "", Values::Switch, "1");
             /// Nothing: [no lock of the whole file system](limits.md#renames) orders renames of directories

@@ -146,7 +146,8 @@ impl Model {
             ("gid", u64::from(stat.gid), u64::from(inode.gid)),
         ];
         // A metadata target with a stripe is away.
-        let is_partial = stat.is_partial && inode.home.is_striped();
+        // Any directory may have got stripes.
+        let is_partial = stat.is_partial;
         for (what, got, want) in checks {
             if got != want && !(is_partial && what == "nlink") {
                 return Some(if what == "mode" {

@@ -6,6 +6,7 @@
 //! - [`aftermath`]: the losses that an evicted client reports to a process.
 //! - [`locks`]: conflicting record locks and `flock` on one file.
 //! - [`writers`]: writes and reads at different places of one file, through several clients concurrently.
+//! - [`restripe`]: directories get other stripes while others work in them.
 //! - [`configure`]: persistent parameters and pools, set and removed at the management target.
 //! - [`crowd`]: one directory with many names, listed in parts while names are added and removed.
 //! - [`verify`]: comparison of a tree with its model, call by call.
@@ -21,6 +22,7 @@ pub(crate) mod history;
 pub(crate) mod locks;
 pub(crate) mod perform;
 pub(crate) mod private;
+pub(crate) mod restripe;
 pub(crate) mod shared;
 pub(crate) mod synced;
 pub(crate) mod verify;

@@ -333,13 +333,13 @@ impl Cx<'_> {
 
     /// Makes a change with parts on several targets, this one's first. The attempt ends here; when the change is
     /// committed, [`crate::Service::apply`] executes this target's part in its place. Otherwise the attempt runs again, or
-    /// the request is answered with a participant's error. Not for tasks.
+    /// the request is answered with a participant's error. A task that makes one ends with it.
     pub fn cross(&mut self, parts: Vec<CrossPart>) -> Stop {
         if self.is_replay() {
             // Its record would be there if it had been answered.
             return Stop::Errno(Errno::EOVERFLOW);
         }
-        if self.op.asked.opcode != Opcode::MdsReint as u16 {
+        if self.op.kind == Kind::Request && self.op.asked.opcode != Opcode::MdsReint as u16 {
             // A batch has changes that are in the caches of its client alone.
             return Stop::Errno(Errno::EXDEV);
         }

@@ -366,6 +366,9 @@ impl<S: Service> Target<S> {
     /// Answers that nothing was done and the client may ask again later. No reply is kept.
     fn not_now(&mut self, mut op: Op) {
         stdx::mark!("cross.in_progress");
+        if matches!(op.work, Work::Task(_)) {
+            return self.failed(op, Errno::EINPROGRESS);
+        }
         self.m.change_abandoned(&mut op);
         self.m.end_op(&op);
         if let Work::Request(request) = &op.work {

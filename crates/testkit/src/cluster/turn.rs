@@ -161,6 +161,11 @@ impl Cluster {
         self.run();
     }
 
+    /// A millisecond passes. What is due then has happened, but not what follows from it.
+    pub fn moment(&mut self) {
+        self.time_is(self.now + Duration::from_millis(1));
+    }
+
     fn time_is(&mut self, now: Instant) {
         self.now = now;
         for at in 0..self.servers.len() {

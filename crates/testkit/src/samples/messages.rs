@@ -123,6 +123,8 @@ fn lmv(n: u32) -> Lmv {
         stripes: vec![stripe(n + 3), stripe(n + 4)],
         master: Some(fid(n + 5)),
         index: n + 6,
+        former_count: n + 7,
+        former_hash: DirHash::AllChar as i32,
     }
 }
 
@@ -132,6 +134,19 @@ fn stripe(n: u32) -> Stripe {
 
 fn attrs_act() -> AttrsAct {
     AttrsAct { fid: fid(1), inode: bytes("inode"), atime: true, mtime: true }
+}
+
+fn relayout_act() -> RelayoutAct {
+    RelayoutAct { lmv: lmv(1), before: 9, times: vec![stripe_times(10)] }
+}
+
+fn stripe_times(n: u32) -> StripeTimes {
+    let time = |more: u32| negative(i64::from(n + more));
+    StripeTimes { mtime_ns: time(0), mtime_set_ns: time(1), ctime_ns: time(2), atime_ns: time(3) }
+}
+
+fn relayout() -> RelayoutOp {
+    RelayoutOp { fid: fid(1), version: 2, count: 3, added: vec![stripe(4)], hash: DirHash::Crush as i32 }
 }
 
 fn parent_act() -> ParentAct {
@@ -244,6 +259,9 @@ fn seen_object() -> SeenObject {
         is_full: true,
         stripes: vec![stripe(4), stripe(5)],
         master: Some(fid(6)),
+        version: 7,
+        settled: true,
+        times: Some(stripe_times(8)),
     }
 }
 
@@ -253,6 +271,8 @@ fn name_act() -> NameAct {
         before: Some(named_object(3)),
         after: Some(named_object(7)),
         seen: Some(seen_object()),
+        moves: true,
+        urgent: true,
     }
 }
 
@@ -472,6 +492,7 @@ samples! {
     "CrossAct/Links" = cross_act(links_act());
     "CrossAct/Attrs" = cross_act(attrs_act());
     "CrossAct/Parent" = cross_act(parent_act());
+    "CrossAct/Relayout" = cross_act(relayout_act());
     "CrossAnswer" = cross_answer();
     "NameAct" = name_act();
     "DirName" = dir_name(1);
@@ -481,9 +502,18 @@ samples! {
     "LinksAct" = links_act();
     "AttrsAct" = attrs_act();
     "ParentAct" = parent_act();
+    "RelayoutAct" = relayout_act();
+    "StripeTimes" = stripe_times(1);
     "Removal" = removal();
-    "CrossLookReq" =
-        CrossLookReq { name: Some(dir_name(1)), object: Some(fid(3)), earlier: 5, errno: 6, way: Some(fid(7)) };
+    "CrossLookReq" = CrossLookReq {
+        name: Some(dir_name(1)),
+        object: Some(fid(3)),
+        earlier: 5,
+        errno: 6,
+        way: Some(fid(7)),
+        former: Some(dir_name(8)),
+        leaves: true,
+    };
     "CrossLookRep" = CrossLookRep {
         dir: Some(seen_object()),
         named: Some(named_object(1)),
@@ -547,6 +577,7 @@ samples! {
     "ReintReq/open" = reint(Reint::Open(open()));
     "ReintReq/setxattr" = reint(Reint::Setxattr(setxattr()));
     "ReintReq/setlayout" = reint(Reint::Setlayout(setlayout()));
+    "ReintReq/relayout" = reint(Reint::Relayout(relayout()));
     "SetattrOp" = setattr();
     "CreateOp" = create();
     "LinkOp" = link();
@@ -555,6 +586,7 @@ samples! {
     "OpenOp" = open();
     "SetxattrOp" = setxattr();
     "SetlayoutOp" = setlayout();
+    "RelayoutOp" = relayout();
     "BatchReq" = {
         let mut changes = Vec::new();
         BatchReq::push(&mut changes, &reint(Reint::Create(create())));
@@ -580,6 +612,7 @@ samples! {
         want: Some(want(6)),
         cred: Some(cred(9)),
         entry_cookies: big(15),
+        layout: 16,
     };
     "DirEntry" = dir_entry();
     "ReaddirRep" = ReaddirRep {

@@ -66,6 +66,8 @@ fn lmv() -> Lmv {
         stripes: vec![Stripe { fid: fid(3), mdt: 7 }, Stripe { fid: fid(4), mdt: 0 }],
         master: Some(fid(5)),
         index: 6,
+        former_count: 8,
+        former_hash: DirHash::AllChar as i32,
     }
 }
 
@@ -240,6 +242,8 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));
     v.record("Moving", fid(1), Moving {});
+    let stripes = vec![Stripe { fid: fid(1), mdt: 0 }, Stripe { fid: fid(2), mdt: 1 }];
+    v.record("Relayout", fid(1), Relayout { stripes, settled: true });
     v.record(
         "MdtState",
         (),

@@ -104,6 +104,7 @@ pub(crate) fn kind(op: Option<&Reint>) -> &'static str {
         Some(Reint::Open(_)) => "open",
         Some(Reint::Setxattr(_)) => "setxattr",
         Some(Reint::Setlayout(_)) => "setlayout",
+        Some(Reint::Relayout(_)) => "relayout",
         None => "nothing",
     }
 }

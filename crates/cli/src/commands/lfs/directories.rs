@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use fuse::ioctl::{self, DirLayout, Verb};
+use fuse::ioctl::{self, DirLayout, MERGING, MOVING, SPLITTING, Verb};
 use proto::Fid;
 use proto::msg::{DirDefault, DirHash, inherit};
 use serde_json::json;
@@ -59,7 +59,11 @@ const HASHES: [&str; 5] = ["none", "all_char", "fnv_1a_64", "crush", "crush2"];
 
 /// The name of a hash function.
 fn hash_name(hash: u32) -> String {
-    HASHES.get(hash as usize).map_or_else(|| format!("{hash:#x}"), |name| (*name).to_owned())
+    let moving = [(MOVING, "migrating"), (SPLITTING, "splitting"), (MERGING, "merging")];
+    let moving = moving.into_iter().find(|(bit, _)| hash & bit != 0);
+    let number = hash & !moving.map_or(0, |(bit, _)| bit);
+    let name = HASHES.get(number as usize).map_or_else(|| format!("{number:#x}"), |name| (*name).to_owned());
+    moving.map_or(name.clone(), |(_, what)| format!("{name},{what}"))
 }
 
 /// The hash function with a name. `none` is [`DirHash::Unknown`].

@@ -15,9 +15,9 @@ use proto::msg::{DIR_DEFAULT_TARGETS_MAX, DirDefault, DirHash, inherit};
 use rustix::fs::{Mode, StatVfsMountFlags};
 
 use super::directories::{directory_above, each, hash_named};
-use super::explain;
 use super::placement::{Chosen, Count, Places, candidates, parse_count, parse_overcount, parse_places};
 use super::space::{TargetSpace, spaces};
+use super::{explain, restripe};
 use crate::misuse::misuse;
 
 /// Set-user-ID and set-group-ID.
@@ -172,6 +172,9 @@ pub(super) fn make(wish: &Make) -> anyhow::Result<bool> {
     let mode = wish.mode.unwrap_or(0o777);
     let is_plain = wish.places.is_none() && matches!(count, None | Some(Count::Each(0) | Count::Over(0)));
     let make = |path: &Path| {
+        if count.is_some() && fs::symlink_metadata(path).is_ok_and(|known| known.is_dir()) {
+            return restripe::restripe(path, wish.places.as_ref(), count, wish.hash);
+        }
         if is_plain {
             rustix::fs::mkdir(path, Mode::from_raw_mode(mode)).map_err(|error| explain(path, &error.into()))?;
         } else {

@@ -7,6 +7,7 @@ mod migrate;
 mod mkdir;
 mod placement;
 mod pools;
+mod restripe;
 mod space;
 
 use std::cell::RefCell;

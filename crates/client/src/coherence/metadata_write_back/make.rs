@@ -88,6 +88,8 @@ fn object(cx: &mut Cx<'_>, ino: u64) -> Run<Option<(Dest, u64)>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let dest = cx.w.mdt_of(node.fid);
     let usable = !cx.w.by_alias && allowed(cx.w, dest);
+    // A change of a directory that has got stripes concerns all of them.
+    let usable = usable && node.lmv().is_none();
     if !usable || !is_quiet(cx, node) || !is_plain(cx.w, node) || !is_private(cx.w, node) {
         return Ok(None);
     }
@@ -222,6 +224,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
         && is_quiet(cx, node)
         && !node.is_held(Hold::Open)
         && !node.is_held(Hold::Wanted)
+        && node.lmv().is_none()
         && (if rmdir { is_empty(node) } else { attr.nlink == 1 })
         && names::may_unlink(&caller, Object::without_list(above), Object::without_list(attr), rmdir).is_ok();
     if !removable {

@@ -57,6 +57,9 @@ const LAST_GROUP_KEY: &[u8] = b"\xff\xffgroup";
 /// The most that a scan returns, in bytes, so that a call holds neither a transaction for long nor much memory.
 const SCAN_BYTES_MAX: usize = 4 << 20;
 
+/// The longest hole at the end of the data file that stays there after a commit.
+const HOLE_MAX: u64 = 8 * MIB;
+
 /// How to open a store.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
@@ -81,6 +84,10 @@ pub struct LmdbEngine {
     dir: PathBuf,
     /// The data file, kept open so that a commit needs no new descriptor; `None` for a read-only store.
     data_file: Option<std::fs::File>,
+    /// Its length, with the hole at its end.
+    file_length: AtomicU64,
+    /// The last group that this engine has committed, or has found.
+    last_group: AtomicU64,
     read_only: bool,
     /// The number of the disk of the directory.
     disk: u64,
@@ -145,7 +152,9 @@ impl LmdbEngine {
         };
         let engine = LmdbEngine {
             dir: dir.to_owned(),
+            file_length: AtomicU64::new(std::fs::metadata(dir.join(DATA_FILE)).map_or(0, |file| file.len())),
             data_file,
+            last_group: AtomicU64::new(0),
             read_only: options.read_only,
             disk: crate::disk_number(dir).map_err(|errno| from_errno(dir, "ask for its disk", errno))?,
             map: RwLock::new(()),
@@ -163,7 +172,7 @@ impl LmdbEngine {
         if is_new {
             sync_names(dir)?;
         }
-        engine.last_group()?;
+        engine.last_group.store(engine.last_group()?, Relaxed);
         if !engine.read_only {
             engine.restore_reserve();
         }
@@ -189,14 +198,21 @@ impl LmdbEngine {
         (self.env.info().last_page_number as u64 + 1) * u64::from(self.env.unnamed_database_stat().page_size)
     }
 
-    /// Sets the length of the data file, with a hole at its end if it was shorter.
+    /// Makes the data file longer by a hole at its end, or shorter, if it has not `room` after its last page, or much more.
     ///
     /// LMDB does not write pages that a transaction allocated and freed again, so the file could end before its last page and
-    /// look like a truncated one. So the file is made long enough before a commit, which also makes the length durable, and
-    /// cut to its proper length afterwards.
-    fn set_length(&self, length: u64) -> Result<(), EngineError> {
+    /// look like a truncated one. So the file is made long enough before a commit, which also makes the length durable. It
+    /// stays longer than its pages by up to [`HOLE_MAX`], so that a small commit need not change the length; closing cuts it.
+    fn keep_room(&self, room: u64) -> Result<(), EngineError> {
         let Some(file) = &self.data_file else { return Ok(()) };
-        file.set_len(length).map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
+        let (used, length) = (self.length(), self.file_length.load(Relaxed));
+        if (used + room..=used + room.max(HOLE_MAX)).contains(&length) {
+            return Ok(());
+        }
+        let wanted = used + room.max(HOLE_MAX);
+        file.set_len(wanted).map_err(|error| from_io(&self.dir, "set the length of the data file", &error))?;
+        self.file_length.store(wanted, Relaxed);
+        Ok(())
     }
 
     /// Keeps the map from growing while a transaction is open.
@@ -289,6 +305,16 @@ impl LmdbEngine {
         // After a failed commit the file may be longer than its last page.
         let file = std::fs::metadata(self.dir.join(DATA_FILE)).map_or(0, |file| file.len().min(file.blocks() * 512));
         usable * u64::from(stat.page_size) + file.saturating_sub(all * u64::from(stat.page_size))
+    }
+}
+
+impl Drop for LmdbEngine {
+    /// Cuts the data file to its proper length.
+    fn drop(&mut self) {
+        if let (Some(file), false) = (&self.data_file, self.broken.load(Relaxed)) {
+            // If the medium refuses it, the file only stays longer.
+            let _ = file.set_len(self.length());
+        }
     }
 }
 
@@ -445,7 +471,7 @@ impl Engine for LmdbEngine {
             return Err(EngineError::ReadOnly { place: place(&self.dir), what });
         }
         let refuse = |what: String| Err(EngineError::Io { place: place(&self.dir), what });
-        let last = self.last_group()?;
+        let last = self.last_group.load(Relaxed);
         if group <= last {
             return refuse(format!("group {group} came after group {last}"));
         }
@@ -456,7 +482,7 @@ impl Engine for LmdbEngine {
         loop {
             let map = self.hold_map()?;
             // Errors are ignored: if there is no space, the commit reports it better.
-            let _ = self.set_length(self.length() + room_at_most(records));
+            let _ = self.keep_room(room_at_most(records));
             match self.try_commit(group, records) {
                 Ok(()) => break,
                 Err(heed::Error::Mdb(MdbError::MapFull)) => {
@@ -471,7 +497,8 @@ impl Engine for LmdbEngine {
         }
         self.restore_reserve();
         self.fresh_pages.store(records.len() as u64 * 2, Relaxed);
-        self.set_length(self.length())
+        self.last_group.store(group, Relaxed);
+        self.keep_room(0)
     }
 
     fn last_group(&self) -> Result<u64, EngineError> {
@@ -504,16 +531,15 @@ impl Engine for LmdbEngine {
     fn space(&self) -> Result<Space, EngineError> {
         let medium = medium(&self.dir)?;
         let (records, unused) = self.reading(|txn| {
-            let records = self.db.len(txn).map_err(self.failed("count"))?;
-            Ok((records, self.unused()))
+            let all = self.db.len(txn).map_err(self.failed("count"))?;
+            let own = self.db.get(txn, LAST_GROUP_KEY).map_err(self.failed("read the last group"))?;
+            Ok((all - u64::from(own.is_some()), self.unused()))
         })?;
         let held = self.reserve.held();
         let left = medium.available + held + unused;
         let reserve = medium.kept.min(left);
         // Unused pages are fragmented, so a group may count on only a part of them, and on one half of the reserve file.
         let at_once = medium.available + held / 2 + unused / 8;
-        let own = u64::from(self.last_group()? > 0);
-        let records = records.saturating_sub(own);
         Ok(Space { total: medium.total, free: left - reserve, reserve, at_once, records, disk: self.disk })
     }
 }

@@ -66,6 +66,24 @@ fn the_data_file_is_as_long_as_its_last_transaction_says() {
     }
 }
 
+/// To change the length of the file twice would cost a small commit as much as all its pages.
+#[test]
+fn small_commits_leave_the_length_of_the_file_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = common::open(dir.path()).expect("a store");
+    let length = || std::fs::metadata(dir.path().join("data.mdb")).expect("the file").len();
+    let commit =
+        |group| common::commit(&engine, group, (0..9).map(|n| (common::key(n), Some(group)))).expect("a commit");
+    commit(1);
+    let first = length();
+    for group in 2..50 {
+        commit(group);
+        assert_eq!(length(), first, "after group {group}");
+    }
+    drop(engine);
+    assert!(length() < 1 << 20, "{} bytes: closing cuts the hole at its end", length());
+}
+
 #[test]
 fn it_answers_as_the_engine_in_memory_does() {
     let dir = tempfile::tempdir().expect("a directory");

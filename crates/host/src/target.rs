@@ -1,8 +1,8 @@
 //! The driver of a target's machine: one thread for each target, with its connections.
 //!
-//! The thread runs a tokio current-thread loop. A connection reads all available bytes and hands every whole frame to the
-//! machine; only then are the machine's effects carried out. Replies to one peer that are ready together leave in one
-//! write. Disk I/O is left to the [`crate::workers`].
+//! The thread runs a tokio current-thread loop. Connections that have something to read hand every whole frame to the machine;
+//! the main loop carries out the machine's effects when all of them have done so. Replies to one peer that are ready together
+//! leave in one write. Disk I/O is left to the [`crate::workers`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ use crate::process::Seat;
 use crate::stream::Stream;
 use crate::survey::{Order, OrderError, Plan, PlanError, Status, Survey};
 use crate::unread::Unread;
-use crate::workers::Workers;
+use crate::workers::{Events, Workers};
 
 mod stopped;
 
@@ -127,8 +127,7 @@ pub fn spawn<S: Service + 'static>(
                 conns: RefCell::new(HashMap::new()),
                 next_conn: Cell::new(1),
                 reads: Cell::new(0),
-                timer: Cell::new(None),
-                timer_moved: Notify::new(),
+                acted: Notify::new(),
                 stopped: RefCell::new(None),
                 stop: Notify::new(),
                 name: thread_name,
@@ -165,15 +164,13 @@ struct World<S: Service> {
     workers: Workers,
     /// Loads that are handed over together once the machine has no further effects.
     loads: RefCell<Vec<store::Load>>,
-    events: mpsc::UnboundedSender<Event>,
+    events: Events,
     conns: RefCell<HashMap<ConnId, Conn>>,
     next_conn: Cell<u64>,
     /// How often a connection had something to read.
     reads: Cell<u64>,
-    /// The instant that the timer is set to.
-    timer: Cell<Option<stdx::Instant>>,
-    /// The machine's deadline is now before that of the timer.
-    timer_moved: Notify,
+    /// The machine was handed something outside of the main loop, which carries out what follows from it.
+    acted: Notify,
     /// Why the target stops without having been asked to.
     stopped: RefCell<Option<Stopped>>,
     stop: Notify,
@@ -216,7 +213,7 @@ const SURVEY_TURN: usize = 256;
 async fn serve<S: Service + 'static>(
     world: &Rc<World<S>>,
     entrance: Entrance,
-    mut results: mpsc::UnboundedReceiver<Event>,
+    mut results: mpsc::UnboundedReceiver<Vec<Event>>,
     mut panicked: mpsc::UnboundedReceiver<String>,
     mut controls: mpsc::UnboundedReceiver<Control>,
 ) -> Result<(), Stopped> {
@@ -228,7 +225,6 @@ async fn serve<S: Service + 'static>(
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let deadline = world.deadline();
-        world.timer.set(deadline);
         let timer = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(tokio::time::Instant::from_std(world.clock.at(at))).await,
@@ -242,10 +238,10 @@ async fn serve<S: Service + 'static>(
                 world.machine.borrow_mut().fail();
                 world.stop_for(Stopped::ThreadPanicked { target: world.name.clone(), thread });
             }
-            Some(event) = results.recv() => {
-                world.event(event);
-                while let Ok(event) = results.try_recv() {
-                    world.event(event);
+            Some(events) = results.recv() => {
+                events.into_iter().for_each(|event| world.event(event));
+                while let Ok(events) = results.try_recv() {
+                    events.into_iter().for_each(|event| world.event(event));
                 }
             }
             control = controls.recv() => match control {
@@ -256,7 +252,7 @@ async fn serve<S: Service + 'static>(
                 world.read_arrived().await;
                 world.event(Event::Tick);
             }
-            () = world.timer_moved.notified() => {}
+            () = world.acted.notified() => {}
             // Before the survey, which is always ready.
             _ = second.tick() => {
                 world.event(Event::WallClock(clock::wall_ns()));
@@ -475,7 +471,7 @@ impl<S: Service + 'static> World<S> {
             for (conn, frame) in frames.drain(..) {
                 self.event(Event::Frame { conn, frame });
             }
-            self.pump();
+            self.carry_out();
         }
         let gone: Vec<ConnId> = match &mut *self.survey.borrow_mut() {
             Some(survey) => {
@@ -512,7 +508,7 @@ impl<S: Service + 'static> World<S> {
         self.next_conn.set(id.0 + 1);
         self.adopt(id, stream, Some(seat));
         self.event(Event::Accepted { conn: id, peer });
-        self.pump();
+        self.acted.notify_one();
     }
 
     fn adopt<T>(self: &Rc<Self>, id: ConnId, stream: T, seat: Option<Seat>)
@@ -575,7 +571,7 @@ impl<S: Service + 'static> World<S> {
         }
         if self.conns.borrow_mut().remove(&id).is_some() {
             self.event(Event::Closed { conn: id });
-            self.pump();
+            self.acted.notify_one();
         }
     }
 
@@ -594,7 +590,7 @@ impl<S: Service + 'static> World<S> {
                 }
             }
         };
-        self.pump();
+        self.acted.notify_one();
         sound
     }
 
@@ -628,17 +624,6 @@ impl<S: Service + 'static> World<S> {
             }
         };
         self.send(id, &Frame::new(header, &reply, bytes::Bytes::new()));
-    }
-
-    /// Carries out effects after an event that did not pass through the main loop, which sets the timer.
-    fn pump(self: &Rc<Self>) {
-        self.carry_out();
-        // The event and its effects may both have moved the deadline.
-        let deadline = self.deadline();
-        if deadline.is_some_and(|at| self.timer.get().is_none_or(|timer| at < timer)) {
-            self.timer.set(deadline);
-            self.timer_moved.notify_one();
-        }
     }
 
     /// Carries out the machine's effects.
@@ -681,7 +666,7 @@ impl<S: Service + 'static> World<S> {
                         Ok(()) => world.event(Event::Dialled { conn }),
                         Err(error) => world.event(Event::DialFailed { conn, reason: error.to_string() }),
                     }
-                    world.pump();
+                    world.acted.notify_one();
                 });
             }
             Effect::Load(load) => self.loads.borrow_mut().push(load),

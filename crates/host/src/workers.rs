@@ -21,8 +21,8 @@ use target::{DataId, DataOp, DataResult, Event};
 use crate::asserted::start_thread;
 use crate::data_files::{DataFiles, SyncJob};
 
-/// The channel for results.
-pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
+/// The channel for results. Those that belong together are sent together, so that they wake the target once.
+pub type Events = tokio::sync::mpsc::UnboundedSender<Vec<Event>>;
 /// The channel for the names of threads that have panicked.
 pub type Panics = tokio::sync::mpsc::UnboundedSender<String>;
 
@@ -61,8 +61,8 @@ fn look_for_damage(engine: &dyn Engine, events: &Events, ended: &mpsc::Receiver<
             Ok(verified) => (verified.next, verified.damage),
             Err(error) => (None, vec![error.to_string()]),
         };
-        for what in damage {
-            let _ = events.send(Event::DamageFound(what));
+        if !damage.is_empty() {
+            let _ = events.send(damage.into_iter().map(Event::DamageFound).collect());
         }
         rest = if next.is_some() { WALK_EVERY } else { WALK_REST };
         from = next.unwrap_or_else(Key::empty);
@@ -146,30 +146,29 @@ impl Workers {
         for part in records.chunks(part).chain(scans.chunks(1)) {
             let (engine, events, part) = (self.engine.clone(), self.events.clone(), part.to_vec());
             let _ = self.loads.send(Box::new(move || {
-                for done in store::run_loads(&*engine, &part) {
-                    let _ = events.send(Event::Loaded(done));
-                }
+                let _ = events.send(store::run_loads(&*engine, &part).into_iter().map(Event::Loaded).collect());
             }));
         }
     }
 
-    /// Commits a group after all earlier ones; gives an event.
+    /// Commits a group after all earlier ones; gives an event, and before that the new space, so that the next group is not
+    /// filled according to the old figure.
     pub fn commit(&self, group: store::Group) {
         let (engine, events) = (self.engine.clone(), self.events.clone());
         let _ = self.commits.send(Box::new(move || {
             let number = group.number();
-            let event = match group.run(&*engine) {
+            let mut results = Vec::new();
+            match group.run(&*engine) {
                 Ok(()) => {
-                    // Report the new space first, so that the next group is not filled according to the old figure.
-                    if let Ok(space) = engine.space() {
-                        let _ = events.send(Event::Space(space));
-                    }
-                    Event::Committed { group: number }
+                    results.extend(engine.space().ok().map(Event::Space));
+                    results.push(Event::Committed { group: number });
                 }
-                Err(error @ EngineError::Full { .. }) => Event::CommitDelayed { group: number, reason: error },
-                Err(error) => Event::CommitFailed { group: number, reason: error },
-            };
-            let _ = events.send(event);
+                Err(error @ EngineError::Full { .. }) => {
+                    results.push(Event::CommitDelayed { group: number, reason: error });
+                }
+                Err(error) => results.push(Event::CommitFailed { group: number, reason: error }),
+            }
+            let _ = events.send(results);
         }));
     }
 
@@ -177,7 +176,7 @@ impl Workers {
     pub fn data(&self, id: DataId, op: DataOp) {
         let events = self.events.clone();
         let done = move |result| {
-            let _ = events.send(Event::DataDone { id, result });
+            let _ = events.send(vec![Event::DataDone { id, result }]);
         };
         if self.data.is_empty() {
             done(DataResult::Failed(Errno::EIO));
@@ -285,9 +284,11 @@ mod tests {
         workers.load(loads);
         drop(workers);
         let mut answered = Vec::new();
-        while let Some(event) = received.blocking_recv() {
-            if let Event::Loaded(done) = event {
-                answered.push(done.id);
+        while let Some(events) = received.blocking_recv() {
+            for event in events {
+                if let Event::Loaded(done) = event {
+                    answered.push(done.id);
+                }
             }
         }
         asked.sort_unstable();

@@ -14,7 +14,7 @@ use proto::{ClientUuid, Errno, Fid, Opcode};
 use raw::{
     DIR, FILE, Raw, change, cluster, declare_lost, doubts, removing, rename_over_three, renaming, three, unanswered,
 };
-use schema::{Inode, LinkEa, Oi};
+use schema::{CrossRec, Inode, LinkEa, Oi, Record};
 use stdx::marks;
 use testkit::cluster::{Cluster, cred};
 
@@ -47,6 +47,41 @@ fn a_directory_is_made_and_removed_on_another_target() {
     assert_eq!(a.rmdir(&mut c, 0, Fid::ROOT, "d"), 0, "{:#?}", c.log);
     assert_eq!(a.getattr(&mut c, 1, dir).map(drop), Err(-Errno::ESTALE.raw()));
     assert_eq!(a.lookup(&mut c, 0, Fid::ROOT, "d").parent_attr.unwrap().nlink, 2);
+}
+
+/// A busy target handles many changes between two turns of its driver: they share groups, and what participants have to hear
+/// leaves in one message. What they have to forget leaves with that, or after a while.
+#[test]
+fn changes_that_arrive_together_share_groups_and_messages() {
+    let (mut c, _) = cluster();
+    let mut clients: Vec<Raw> = (70..78).map(|client| Raw::new(&mut c, client)).collect();
+    c.pass(Duration::from_secs(3));
+    let groups = |c: &Cluster, server| -> u64 {
+        let params = c.server_params(server, "mdt.*.commit_stats");
+        let line = params[0].1.lines().find_map(|line| line.strip_prefix("commit ")).unwrap_or("0").to_owned();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    c.together = true;
+    for round in 0..2 {
+        let (told, before) =
+            (marks::count("cross.told"), ["fs-MDT0000", "fs-MDT0001"].map(|server| groups(&c, server)));
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.ask(&mut c, &format!("d{number}.{round}"));
+        }
+        c.run();
+        assert!(clients.iter().all(|client| client.answer(&mut c, 0) == Some(0)), "{:#?}", c.log);
+        assert_eq!(marks::count("cross.told") - told, 1, "round {round}");
+        assert_eq!(groups(&c, "fs-MDT0000") - before[0], 1, "staged, round {round}");
+        assert_eq!(groups(&c, "fs-MDT0001") - before[1], 1, "prepared, round {round}");
+        // Nobody waits for the participant to forget: that is sent alone only if no other message leaves for a while.
+        c.until(|c| groups(c, "fs-MDT0000") - before[0] == 2 && groups(c, "fs-MDT0001") - before[1] == 2);
+        let done = c.now;
+        c.until(|_| marks::count("cross.told") - told == 2);
+        assert!(c.now.since(done) >= Duration::from_millis(10), "round {round}: {:?}", c.now.since(done));
+    }
+    c.pass(Duration::from_secs(3));
+    let left = |server| c.records(server).iter().filter(|(key, _)| key.as_slice()[0] == CrossRec::TABLE).count();
+    assert_eq!(["fs-MDT0000", "fs-MDT0001"].map(left), [0, 0]);
 }
 
 #[test]

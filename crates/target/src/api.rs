@@ -2,7 +2,8 @@
 //!
 //! A driver (the `host`, or the simulator) owns sockets, timers, the store's engine and the data files. It reports
 //! events to [`crate::Target::handle`], then calls [`crate::Target::poll`] until it returns `None`, and reports
-//! [`Event::Tick`] when [`crate::Target::deadline`] has passed. There is no other interface.
+//! [`Event::Tick`] when [`crate::Target::deadline`] has passed. There is no other interface. Events that it reports before it
+//! calls `poll` share a group and the messages to other targets.
 
 use bytes::Bytes;
 use proto::{Frame, Nid, TargetName};

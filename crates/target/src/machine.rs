@@ -64,6 +64,8 @@ pub(crate) enum Timer {
     AskOthers,
     /// Try to begin a session with another metadata target again.
     Session(u32),
+    /// Send another metadata target what it has to forget, without other messages.
+    Forget(u32),
     /// Check a request that a fault injection site delays.
     Held(Box<Held>),
 }
@@ -377,8 +379,12 @@ impl<S: Service> Target<S> {
         self.run();
     }
 
-    /// The next effect for the driver to carry out.
+    /// The next effect for the driver to carry out. A driver that asks only after it has handed over all that has arrived
+    /// gets one group, and one message to another target, for all of it.
     pub fn poll(&mut self) -> Option<Effect> {
+        if self.m.effects.is_empty() {
+            self.rest();
+        }
         self.m.effects.pop_front()
     }
 
@@ -473,10 +479,18 @@ impl<S: Service> Target<S> {
             }
         }
         self.lock_events();
-        self.commit_if_due();
+        self.m.assert_sound();
+    }
+
+    /// Everything that has arrived was handled: what was gathered for other targets leaves, and the group is closed if it is
+    /// due, with all of that.
+    fn rest(&mut self) {
+        if self.m.stage != Stage::Leaving {
+            self.m.flush_tells();
+            self.commit_if_due();
+        }
         self.m.upstream_effects();
         self.m.store_effects();
-        self.m.assert_sound();
     }
 
     /// Handles everything that is due.
@@ -508,6 +522,7 @@ impl<S: Service> Target<S> {
                 Timer::Free(attempt) => self.woken(Woken::Free(attempt)),
                 Timer::AskOthers => self.m.ask_others_again(),
                 Timer::Session(mdt) => self.m.session_timer(mdt),
+                Timer::Forget(mdt) => self.m.forget_timer(mdt),
             }
         }
         self.m.early_replies();

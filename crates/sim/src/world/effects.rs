@@ -91,6 +91,7 @@ impl World {
             WorldEvent::DataDone { server, life, id, result } => {
                 self.reach_server(server, life, 7, Event::DataDone { id, result });
             }
+            WorldEvent::Rest { server, life } => self.rest(server, life),
             WorldEvent::Tick { node, serial } => self.tick(node, serial),
             WorldEvent::Second { node, life } => self.second(node, life),
             WorldEvent::Call { client, id, mut cred, mut call } => {
@@ -695,7 +696,7 @@ impl World {
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::Frame { conn: ConnId(end.number), frame });
                 }
-                self.pump(end.node);
+                self.rest_soon(server);
                 self.maybe_crash_in_recovery(server, &header);
                 self.maybe_crash_at_cross(server, &header);
             }

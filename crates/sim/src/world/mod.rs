@@ -78,6 +78,8 @@ enum WorldEvent {
     Data { server: usize, life: u32, id: DataId, op: DataOp },
     /// The target receives its result.
     DataDone { server: usize, life: u32, id: DataId, result: DataResult },
+    /// A server carries out the effects of what has arrived.
+    Rest { server: usize, life: u32 },
     /// A timer of a machine expires.
     Tick { node: Node, serial: u64 },
     /// Once a second each machine gets the wall clock.

@@ -1,4 +1,5 @@
-//! Nodes that stop and continue: a process under SIGSTOP, a paused virtual machine.
+//! Nodes that stop and continue: a process under SIGSTOP, a paused virtual machine. And servers that are busy for a moment, so
+//! that several frames arrive between two turns of their driver.
 //!
 //! Nothing reaches a paused node; whatever arrives waits and is delivered when the node continues, before any tick. Each node has
 //! a driver's clock ([`RunningTime`]), which hides the pause from its machine.
@@ -60,6 +61,24 @@ impl World {
         None
     }
 
+    /// Carries out the effects of a server that a frame has reached: at once, or in a moment, with those of what else
+    /// arrives until then.
+    pub(super) fn rest_soon(&mut self, server: usize) {
+        if self.rng.chance(1, 4) {
+            let (delay, life) = (Duration::from_nanos(self.rng.below(100_000)), self.life_of(Node::Server(server)));
+            self.after(delay, WorldEvent::Rest { server, life });
+        } else {
+            self.pump(Node::Server(server));
+        }
+    }
+
+    /// The moment is over.
+    pub(super) fn rest(&mut self, server: usize, life: u32) {
+        if self.lives(Node::Server(server), life) {
+            self.pump(Node::Server(server));
+        }
+    }
+
     /// The node that has to run for an event.
     fn node_of(&self, what: &WorldEvent) -> Option<Node> {
         match what {
@@ -77,7 +96,8 @@ impl World {
             | WorldEvent::Durable { server, .. }
             | WorldEvent::Committed { server, .. }
             | WorldEvent::Data { server, .. }
-            | WorldEvent::DataDone { server, .. } => Some(Node::Server(*server)),
+            | WorldEvent::DataDone { server, .. }
+            | WorldEvent::Rest { server, .. } => Some(Node::Server(*server)),
             WorldEvent::Call { client, .. }
             | WorldEvent::Interrupt { client, .. }
             | WorldEvent::Invalidate { client, .. }

@@ -8,11 +8,11 @@ use proto::{Errno, Frame, Handle, Opcode, TargetKind, TargetName};
 use rpc::Slot;
 use rpc::client::Outgoing;
 
-use super::coordinator::Why;
-use super::run::{Asked, CHANGES_MAX, Peer, Question, Session, Told, from_wire};
+use super::coordinator::{Outcome, Why};
+use super::run::{Asked, CHANGES_MAX, FORGET_MAX, Peer, Question, Session, Told, from_wire, to_wire};
 use super::{Attempt, Member};
 use crate::commit::Then;
-use crate::machine::Machine;
+use crate::machine::{Machine, Timer};
 use crate::op::Op;
 
 impl Machine {
@@ -65,12 +65,16 @@ impl Machine {
 
     /// Sends a request in the present session with another metadata target.
     pub(super) fn ask_peer(&mut self, mdt: Member, opcode: Opcode, body: &impl Message, what: Question) {
-        let Some(peer) = self.cross.peers.get(&mdt) else { return };
         let mut out = Outgoing::new(opcode, body);
         if let Question::Prepare(_) = what {
             // It counts in this session only.
             out = Outgoing { no_resend: true, ..out.in_slot(Slot::Modify) };
         }
+        self.send_to_peer(mdt, out, what);
+    }
+
+    fn send_to_peer(&mut self, mdt: Member, out: Outgoing, what: Question) {
+        let Some(peer) = self.cross.peers.get(&mdt) else { return };
         let asked = Asked { mdt, session: peer.session, what };
         self.submit_to_peer(peer.upstream, out, asked);
     }
@@ -264,13 +268,42 @@ impl Machine {
         self.when_group(self.newest_group(), true, Then::CrossReport(handle, frame.header, asked.mdt));
     }
 
-    /// Sends what is to be told to other targets.
-    pub(super) fn flush_tells(&mut self) {
-        let peers = self.cross.peers.iter_mut().filter(|(_, peer)| peer.tell != CrossTellReq::default());
-        let tells: Vec<(Member, CrossTellReq)> =
-            peers.map(|(mdt, peer)| (*mdt, core::mem::take(&mut peer.tell))).collect();
-        for (mdt, told) in tells {
-            self.ask_peer(mdt, Opcode::CrossTell, &told.clone(), Question::Tell(told));
+    /// A participant has to hear of an outcome. Nobody waits for it to forget, so that leaves with the next message about other
+    /// attempts.
+    pub(super) fn note_outcome(&mut self, mdt: Member, attempt: Attempt, outcome: Outcome) {
+        let Some(peer) = self.cross.peers.get_mut(&mdt) else { return };
+        let list = match outcome {
+            Outcome::Commit => &mut peer.tell.commit,
+            Outcome::Abort => &mut peer.tell.abort,
+            Outcome::Forget => &mut peer.tell.forget,
+        };
+        list.push(to_wire(attempt));
+        if outcome == Outcome::Forget && !core::mem::replace(&mut peer.forgets, true) {
+            self.add_timer(self.now + FORGET_MAX, Timer::Forget(mdt));
+        }
+    }
+
+    /// Sends what is to be told to other targets, and waits for no more.
+    pub(crate) fn flush_tells(&mut self) {
+        let urgent = |peer: &Peer| !peer.tell.commit.is_empty() || !peer.tell.abort.is_empty();
+        let members: Vec<Member> =
+            self.cross.peers.iter().filter(|(_, peer)| urgent(peer)).map(|(mdt, _)| *mdt).collect();
+        members.into_iter().for_each(|mdt| self.tell(mdt));
+    }
+
+    /// What a participant has to forget has waited long enough.
+    pub(crate) fn forget_timer(&mut self, mdt: Member) {
+        if let Some(peer) = self.cross.peers.get_mut(&mdt) {
+            peer.forgets = false;
+            self.tell(mdt);
+        }
+    }
+
+    fn tell(&mut self, mdt: Member) {
+        let told = self.cross.peers.get_mut(&mdt).map(|peer| core::mem::take(&mut peer.tell)).unwrap_or_default();
+        if told != CrossTellReq::default() {
+            stdx::mark!("cross.told");
+            self.send_to_peer(mdt, Outgoing::new(Opcode::CrossTell, &told), Question::Tell(told));
         }
     }
 }

@@ -40,6 +40,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);
 /// A request that waits so long for another target to say what is there is answered `EINPROGRESS`.
 pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+/// What a participant has to forget is sent after this time if nothing else is.
+pub(super) const FORGET_MAX: Duration = Duration::from_millis(20);
 /// How often a change is tried again because a participant has found something else than the change takes it to be.
 pub(super) const CHANGED_MAX: u32 = 64;
 /// An attempt that was busy is tried again after this time at the latest.
@@ -101,6 +103,8 @@ pub(super) struct Peer {
     pub(super) upstream: usize,
     pub(super) session: u64,
     pub(super) tell: CrossTellReq,
+    /// A timer will send what it has to forget.
+    pub(super) forgets: bool,
     /// Since when it has been away.
     pub(super) away: Option<Instant>,
     /// The session will be tried again.
@@ -697,14 +701,14 @@ impl core::fmt::Display for Attempt {
 }
 
 impl Staged {
-    /// The record of the attempt; `done`: once this target's part is applied.
-    pub(super) fn record(&self, done: bool) -> CrossRec {
+    /// The record of the attempt once this target's part is applied. Until then it has the parts, too.
+    pub(super) fn done_record(&self) -> CrossRec {
         CrossRec {
-            done,
+            done: true,
             age: self.age.clock,
             age_mdt: self.age.mdt,
             members: self.members.clone(),
-            parts: if done { Vec::new() } else { self.parts.clone() },
+            parts: Vec::new(),
             client: self.client.map(ClientUuid::to_bytes).unwrap_or_default(),
             tag: self.tag.0.into(),
             xid: self.xid.0,

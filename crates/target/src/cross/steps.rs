@@ -8,7 +8,7 @@ use proto::msg::{CrossFree, CrossPart, CrossPrepareRep, CrossPrepareReq};
 use proto::{ClientUuid, Errno, Frame, Handle, Opcode, TargetKind, TargetName, Transno, Xid};
 use schema::{CrossKey, CrossRec, Record};
 
-use super::coordinator::{self, Outcome, Why};
+use super::coordinator::{self, Why};
 use super::keys::{Taken, Woken};
 use super::participant;
 use super::run::{
@@ -74,7 +74,6 @@ impl<S: Service> Target<S> {
             }
             any = true;
         }
-        self.m.flush_tells();
         any
     }
 
@@ -111,15 +110,7 @@ impl<S: Service> Target<S> {
                 };
                 m.ask_peer(mdt, Opcode::CrossPrepare, &body, Question::Prepare(attempt));
             }
-            Todo::Tell(mdt, attempt, outcome) => {
-                let Some(peer) = m.cross.peers.get_mut(&mdt) else { return };
-                let list = match outcome {
-                    Outcome::Commit => &mut peer.tell.commit,
-                    Outcome::Abort => &mut peer.tell.abort,
-                    Outcome::Forget => &mut peer.tell.forget,
-                };
-                list.push(to_wire(attempt));
-            }
+            Todo::Tell(mdt, attempt, outcome) => m.note_outcome(mdt, attempt, outcome),
             Todo::Commit(attempt) => self.commit_begins(attempt),
             Todo::DropStaged(attempt) => {
                 let at_once = m.cross.staged.get(&attempt).is_some_and(|s| s.group == m.view.collecting_group());
@@ -279,7 +270,7 @@ impl<S: Service> Target<S> {
         debug_assert_eq!(taken, Taken::Yes, "nothing has changed since it was judged");
         let mut staged = Staged {
             op: Some(op.id),
-            parts,
+            parts: Vec::new(),
             members: members.clone(),
             age,
             client: m.exports.get(Handle(op.export.0)).map(|export| export.uuid),
@@ -293,8 +284,9 @@ impl<S: Service> Target<S> {
         };
         m.needs_remote_dir();
         stdx::mark!("cross.staged");
-        let group = m.write_record(key_of(false, attempt), Some(staged.record(false).encode_record()));
-        staged.group = group;
+        let record = CrossRec { done: false, parts, ..staged.done_record() };
+        let group = m.write_record(key_of(false, attempt), Some(record.encode_record()));
+        (staged.parts, staged.group) = (record.parts, group);
         m.cross.staged.insert(attempt, staged);
         op.memo().change = Some(Change::Staged(attempt));
         m.cross.coordinator.stage(attempt, &members);
@@ -477,12 +469,16 @@ impl<S: Service> Target<S> {
 
 /// One attempt to execute this target's part of a committed change of its own.
 pub(crate) fn commit_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, attempt: Attempt) -> Result<Reply, Stop> {
-    let Some(staged) = cx.m.cross.staged.get(&attempt) else { return Err(Stop::Errno(Errno::EIO)) };
-    let record = staged.record(true);
-    let (parts, objects) = (staged.parts.clone(), staged.objects.clone());
+    let Some(staged) = cx.m.cross.staged.get_mut(&attempt) else { return Err(Stop::Errno(Errno::EIO)) };
+    let (parts, objects) = (core::mem::take(&mut staged.parts), staged.objects.clone());
+    let record = staged.done_record();
     cx.put::<CrossRec>(&CrossKey::new(false, &to_wire(attempt)), &record);
     let _: Transno = cx.transno();
-    let reply = service.apply(cx, &parts, objects)?;
+    let executed = service.apply(cx, &parts, objects);
+    if let Some(staged) = cx.m.cross.staged.get_mut(&attempt) {
+        staged.parts = parts;
+    }
+    let reply = executed?;
     cx.m.out.hold = false;
     cx.m.out.hold_for = 0;
     if let Some(client) = cx.client()
@@ -495,12 +491,16 @@ pub(crate) fn commit_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, attempt:
 
 /// One attempt to execute a prepared part of another target's change.
 pub(crate) fn apply_part<S: Service>(service: &mut S, cx: &mut Cx<'_>, attempt: Attempt) -> Result<Reply, Stop> {
-    let Some(prepared) = cx.m.cross.prepared.get(&attempt) else { return Ok(Reply::empty()) };
-    let parts = prepared.record.parts.clone();
-    let record = CrossRec { done: true, parts: Vec::new(), ..prepared.record.clone() };
+    let Some(prepared) = cx.m.cross.prepared.get_mut(&attempt) else { return Ok(Reply::empty()) };
+    let parts = core::mem::take(&mut prepared.record.parts);
+    let record = CrossRec { done: true, ..prepared.record.clone() };
     cx.put::<CrossRec>(&CrossKey::new(true, &to_wire(attempt)), &record);
     let _: Transno = cx.transno();
-    service.apply(cx, &parts, Vec::new())
+    let executed = service.apply(cx, &parts, Vec::new());
+    if let Some(prepared) = cx.m.cross.prepared.get_mut(&attempt) {
+        prepared.record.parts = parts;
+    }
+    executed
 }
 
 /// One attempt to prepare a part.

@@ -110,6 +110,8 @@ pub struct Cluster {
     pub slow_media: bool,
     /// Those of this server alone wait.
     pub slow_server: Option<usize>,
+    /// All frames that are under way arrive before anybody acts on one of them.
+    pub together: bool,
     /// A target may stop by itself: that is logged, and the test kills it.
     pub may_stop: bool,
     /// Targets start with `abort_recov_mdt` while this is set.
@@ -160,6 +162,7 @@ impl Cluster {
             listed: Vec::new(),
             slow_media: false,
             slow_server: None,
+            together: false,
             may_stop: false,
             admits_lost: false,
             at_media: |work| work(),

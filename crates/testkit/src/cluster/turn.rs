@@ -122,7 +122,8 @@ impl Cluster {
                     moved = true;
                 }
             }
-            if let Some(((who, conn), frame)) = self.wire.pop_front() {
+            for _ in 0..if self.together { self.wire.len() } else { 1 } {
+                let Some(((who, conn), frame)) = self.wire.pop_front() else { break };
                 moved = true;
                 match who {
                     Who::Server(at) => self.tell(at, target::Event::Frame { conn: target::ConnId(conn), frame }),

@@ -669,22 +669,23 @@ impl Machine {
 
     /// Tells a peer that this target has its request, which no longer takes up a slot there, unless that was answered.
     pub(crate) fn taken_in(&mut self, handle: Handle, asked: &Header) {
-        if self.exports.is_executing(handle, asked.xid) {
+        let extra = Duration::from_millis(u64::from(asked.timeout_ms));
+        if self.exports.is_executing(handle, asked.xid) && self.early_reply(handle, asked, extra) {
             stdx::mark!("cross.taken_in");
-            self.early_reply(handle, asked, Duration::from_millis(u64::from(asked.timeout_ms)));
         }
     }
 
-    /// Tells the sender of a request that the answer may take so much longer.
-    fn early_reply(&mut self, handle: Handle, asked: &Header, extra: Duration) {
-        let Some(export) = self.exports.get(handle) else { return };
-        let Some(link) = export.link else { return };
+    /// Tells the sender of a request that the answer may take so much longer, if it is connected. Returns whether it is.
+    fn early_reply(&mut self, handle: Handle, asked: &Header, extra: Duration) -> bool {
+        let Some(export) = self.exports.get(handle) else { return false };
+        let Some(link) = export.link else { return false };
         let mut header = reply_header(asked);
         header.flags |= flags::EARLY;
         header.timeout_ms = u32::try_from(extra.as_millis()).unwrap_or(u32::MAX);
         header.conn_cnt = export.conn_cnt();
         header.last_committed = self.last_committed;
         self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame: Frame { header, ..Frame::default() } });
+        true
     }
 
     pub(crate) fn early_replies(&mut self) {
@@ -699,8 +700,9 @@ impl Machine {
             if self.exports.get(Handle(handle)).is_none() {
                 continue;
             }
-            stdx::mark!("target.early_reply");
-            self.early_reply(Handle(handle), &asked, extra);
+            if self.early_reply(Handle(handle), &asked, extra) {
+                stdx::mark!("target.early_reply");
+            }
             self.patience_again(Handle(handle), &asked, since, extra);
         }
     }

@@ -489,11 +489,9 @@ fn a_directory_gets_other_stripes_while_programs_work_in_it() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    for (round, options) in
-        [&["-c", "3"][..], &["-c", "3", "-H", "crush"], &["-C", "5"], &["-c", "1"], &["-i", "0-2", "-c", "2"]]
-            .into_iter()
-            .enumerate()
-    {
+    let changes =
+        [&["-c", "3"][..], &["-c", "3", "-H", "crush"], &["-C", "5"], &["-c", "1"], &["-i", "0-2", "-c", "2"]];
+    for (round, options) in (0..).zip(changes) {
         setdirstripe(options).ok();
         if round < 3 {
             let victim = Which::Mdt(round);

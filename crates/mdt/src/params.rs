@@ -1,5 +1,6 @@
 //! Settings and statistics, under Lustre's names.
 
+use core::time::Duration;
 use proto::connect::DOM_SIZE_DEFAULT;
 use proto::msg::{SequenceRange, StatfsRep};
 use proto::params::{Bound, Component, OfFld, OfLod, OfMdt, OfOsp, OfOspSpace, OfPool, OfSeq, OfSpace, Served};
@@ -31,6 +32,8 @@ pub struct Settings {
     pub enable_remote_rename: bool,
     /// Lustre's `enable_parallel_rename_dir`, `_file` and `_crossdir`: nothing depends on them.
     pub parallel_renames: [bool; 3],
+    /// How many names of one stripe move to other stripes at a time, and how long each waits before. They have no parameter.
+    pub names_moving: (usize, Duration),
     /// Lustre's `mdt_qos_threshold_rr`, `mdt_qos_prio_free` and `mdt_qos_maxage`: nothing depends on them.
     pub mdt_qos: [u64; 3],
 }
@@ -46,6 +49,7 @@ impl Default for Settings {
             enable_remote_dir_gid: 0,
             enable_remote_rename: true,
             parallel_renames: [true; 3],
+            names_moving: (32, Duration::ZERO),
             mdt_qos: [5, 90, 10],
         }
     }

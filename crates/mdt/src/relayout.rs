@@ -25,8 +25,6 @@ use crate::tree::{self, Node};
 
 /// Entries that a walk reads at a time.
 const STEP: usize = 256;
-/// Names of one stripe on their way at a time.
-const MOVES_MAX: usize = 32;
 /// After this time the target of the master looks again whether all stripes are settled.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A walk in which a name could not be moved is repeated after this time.
@@ -83,8 +81,8 @@ enum Next {
 }
 
 impl Leaving {
-    fn next(&mut self) -> Option<Next> {
-        if self.moving < MOVES_MAX
+    fn next(&mut self, at_once: usize) -> Option<Next> {
+        if self.moving < at_once
             && let Some(name) = self.waiting.pop_front()
         {
             self.moving += 1;
@@ -344,12 +342,13 @@ impl Mdt {
     }
 
     fn go_on(&mut self, cx: &mut Cx<'_>, fid: Fid) {
+        let (at_once, wait) = self.settings.names_moving;
         let Some(leaving) = self.relayouts.leaving.get_mut(&fid) else { return };
-        while let Some(next) = leaving.next() {
+        while let Some(next) = leaving.next(at_once) {
             match next {
                 Next::Move(name) => {
                     let of = Move { from: fid, name, urgent: false };
-                    cx.spawn(Task::new("name of a directory", of));
+                    cx.spawn_after(wait, Task::new("name of a directory", of));
                 }
                 Next::Walk | Next::WalkAgain { later: false } => cx.spawn(Task::new("names of a directory", Walk(fid))),
                 Next::WalkAgain { later: true } => {
@@ -358,5 +357,41 @@ impl Mdt {
                 Next::Settle => cx.spawn(Task::new("names of a directory", Settle(fid))),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is next for a stripe, in one letter; a space: nothing now.
+    fn next(leaving: &mut Leaving) -> char {
+        match leaving.next(2) {
+            Some(Next::Move(_)) => 'm',
+            Some(Next::Walk) => 'w',
+            Some(Next::WalkAgain { later: false }) => 'a',
+            Some(Next::WalkAgain { later: true }) => 'l',
+            Some(Next::Settle) => 's',
+            None => ' ',
+        }
+    }
+
+    #[test]
+    fn a_stripe_is_settled_after_a_walk_that_met_no_name() {
+        let mut of = Leaving::default();
+        assert_eq!((next(&mut of), next(&mut of)), ('w', ' '));
+        // The walk has met three names; two move at a time.
+        (of.is_busy, of.is_read, of.has_met) = (false, true, true);
+        of.waiting.extend([Bytes::from_static(b"a"), Bytes::from_static(b"b"), Bytes::from_static(b"c")]);
+        assert_eq!((next(&mut of), next(&mut of), next(&mut of)), ('m', 'm', ' '));
+        of.moving -= 1;
+        assert_eq!((next(&mut of), next(&mut of)), ('m', ' '));
+        of.moving = 0;
+        assert_eq!((next(&mut of), next(&mut of)), ('a', ' '));
+        // A name could not be moved.
+        (of.is_busy, of.is_read, of.has_met, of.has_failed) = (false, true, true, true);
+        assert_eq!((next(&mut of), next(&mut of)), ('l', ' '));
+        (of.is_busy, of.is_read) = (false, true);
+        assert_eq!((next(&mut of), next(&mut of)), ('s', ' '));
     }
 }

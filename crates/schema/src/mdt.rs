@@ -17,6 +17,18 @@ fn parse_fid_key(table: u8, key: &[u8]) -> Option<Fid> {
     Some(Fid::new(u64::from_be_bytes(seq.try_into().ok()?), u32::from_be_bytes(oid.try_into().ok()?)))
 }
 
+/// The key methods of [`Record`] for a kind that has a record per object.
+macro_rules! object_key {
+    () => {
+        fn key(fid: &Fid) -> Key {
+            fid_key(Self::TABLE, fid)
+        }
+        fn parse_key(key: &[u8]) -> Option<Fid> {
+            parse_fid_key(Self::TABLE, key)
+        }
+    };
+}
+
 /// Object index: from the FID of an object to its inode.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Oi {
@@ -29,12 +41,7 @@ impl Record for Oi {
     const TABLE: u8 = 0x14;
     const KIND: &'static str = "object index";
     type Id = Fid;
-    fn key(fid: &Fid) -> Key {
-        fid_key(Self::TABLE, fid)
-    }
-    fn parse_key(key: &[u8]) -> Option<Fid> {
-        parse_fid_key(Self::TABLE, key)
-    }
+    object_key!();
     prost_body!();
 }
 
@@ -50,12 +57,7 @@ impl Record for Orphan {
     const TABLE: u8 = 0x15;
     const KIND: &'static str = "orphan";
     type Id = Fid;
-    fn key(fid: &Fid) -> Key {
-        fid_key(Self::TABLE, fid)
-    }
-    fn parse_key(key: &[u8]) -> Option<Fid> {
-        parse_fid_key(Self::TABLE, key)
-    }
+    object_key!();
     prost_body!();
 }
 
@@ -75,12 +77,7 @@ impl Record for Relayout {
     const TABLE: u8 = 0x1d;
     const KIND: &'static str = "change of a layout";
     type Id = Fid;
-    fn key(fid: &Fid) -> Key {
-        fid_key(Self::TABLE, fid)
-    }
-    fn parse_key(key: &[u8]) -> Option<Fid> {
-        parse_fid_key(Self::TABLE, key)
-    }
+    object_key!();
     prost_body!();
 }
 
@@ -237,12 +234,7 @@ impl Record for Moving {
     const TABLE: u8 = 0x19;
     const KIND: &'static str = "moving files";
     type Id = Fid;
-    fn key(fid: &Fid) -> Key {
-        fid_key(Self::TABLE, fid)
-    }
-    fn parse_key(key: &[u8]) -> Option<Fid> {
-        parse_fid_key(Self::TABLE, key)
-    }
+    object_key!();
     prost_body!();
 }
 

@@ -246,6 +246,8 @@ pub struct Plan {
     pub configures: bool,
     /// Directories get other stripes.
     pub restripes: bool,
+    /// The number of names of a stripe that move at a time then, and how long each waits before.
+    pub names_moving: (usize, Duration),
     /// Further faults of the world.
     pub disturbances: Disturbances,
     /// Of 1000 calls that reach a client, how many are interrupted by a signal; some signals kill the program.
@@ -358,6 +360,7 @@ impl Plan {
             liar: false,
             configures: false,
             restripes: false,
+            names_moving: (32, Duration::ZERO),
             disturbances: Disturbances::default(),
             signals: 0,
         };
@@ -482,7 +485,12 @@ impl Plan {
 
     /// In some runs: directories that get other stripes. From its own stream.
     fn with_restripes(mut self) -> Plan {
-        self.restripes = Rng::new(self.seed ^ 0x0057_217e).chance(1, 4);
+        let mut rng = Rng::new(self.seed ^ 0x0057_217e);
+        self.restripes = rng.chance(1, 4);
+        self.names_moving = pick(
+            &mut rng,
+            &[(1, (32, Duration::ZERO)), (1, (1, Duration::ZERO)), (2, (4, Duration::from_millis(300)))],
+        );
         self
     }
 
@@ -578,6 +586,7 @@ impl Plan {
             liar: false,
             configures: false,
             restripes: false,
+            names_moving: (32, Duration::ZERO),
             disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
             signals: 0,
         }

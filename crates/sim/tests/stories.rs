@@ -284,6 +284,7 @@ const STRIPED: &[&str] = &[
     "striped-race",
     "striped-default",
     "striped-on-one",
+    "striped-anew",
     "striped-of-dead",
 ];
 

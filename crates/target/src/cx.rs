@@ -697,8 +697,8 @@ impl Cx<'_> {
 
     /// Starts background work after `time`.
     pub fn spawn_after(&mut self, time: Duration, task: Task) {
-        let at = self.m.now + time;
-        self.m.out.spawned.push((Some(at), task));
+        let at = (!time.is_zero()).then(|| self.m.now + time);
+        self.m.out.spawned.push((at, task));
     }
 
     /// Sends a client a notice when this attempt is accepted. Lost if the client is not connected.

@@ -11,6 +11,9 @@
 //!
 //! Own changes are entered from their replies, in the order of their transnos: an entry remembers the `version` that
 //! made it, and an older reply does not overwrite it.
+//!
+//! What is known about the names of a stripe holds for one layout of its directory: with another one a name may be in another
+//! stripe, and be removed there.
 
 use bytes::Bytes;
 use proto::Fid;
@@ -45,6 +48,8 @@ pub(crate) struct Epochs {
     pub(crate) dir: u32,
     /// The epoch of the names of the object that it leads to; 0: no lock of the object covers the reply.
     pub(crate) child: u32,
+    /// The version of the directory's layout when the request was sent.
+    pub(crate) layout: u32,
 }
 
 /// One entry of a listing.
@@ -99,6 +104,8 @@ pub(crate) struct Building {
 pub(crate) struct Directory {
     /// Cached names, including absent ones.
     pub names: Map<Bytes, Entry>,
+    /// The version of the directory's layout for which they hold.
+    layout: u32,
     /// How many names this client has changed.
     pub changes: u32,
     /// All names that exist are in `names` or in `older`, while `update_epoch` has this value.
@@ -167,6 +174,17 @@ impl Directory {
             self.names.clear();
         }
         self.names.insert(name.clone(), entry);
+    }
+
+    /// The names that follow hold for this version of the layout; those of another one are dropped.
+    fn hold_for(&mut self, layout: u32) {
+        if self.layout != layout {
+            if !self.names.is_empty() {
+                stdx::mark!("names_of_another_layout");
+            }
+            self.forget();
+            self.layout = layout;
+        }
     }
 
     /// Drops the names, and frees their memory.
@@ -276,7 +294,7 @@ impl Nodes {
     pub(crate) fn known_name(&self, parent: u64, name: &[u8]) -> KnownName {
         let Some(node) = self.get(parent) else { return KnownName::Unknown };
         let Some(dir) = &node.dir else { return KnownName::Unknown };
-        if node.doubts(name) {
+        if node.doubts(name) || dir.layout != self.layout_version(parent) {
             return KnownName::Unknown;
         }
         let covered = node.has(bits::UPDATE);
@@ -327,7 +345,7 @@ impl Nodes {
         }
         let kind = (attr.mode & S_IFMT) >> 12;
         let entry = Entry { fid: Some(attr.fid), kind, dir_epoch: epochs.dir, child_epoch: epochs.child, version };
-        self.learn(parent, name, entry);
+        self.learn(parent, name, entry, epochs.layout);
     }
 
     /// The object to which a name led when it was looked up had that name afterwards, under this epoch of its own lock. It
@@ -341,16 +359,20 @@ impl Nodes {
     }
 
     /// A reply says that there is no such name.
-    pub(crate) fn learn_absent(&mut self, parent: u64, name: &Bytes, epoch: u32, version: u64) {
-        let entry = Entry { fid: None, kind: 0, dir_epoch: epoch, child_epoch: 0, version };
-        self.learn(parent, name, entry);
+    pub(crate) fn learn_absent(&mut self, parent: u64, name: &Bytes, epochs: Epochs, version: u64) {
+        let entry = Entry { fid: None, kind: 0, dir_epoch: epochs.dir, child_epoch: 0, version };
+        self.learn(parent, name, entry, epochs.layout);
     }
 
-    fn learn(&mut self, parent: u64, name: &Bytes, entry: Entry) {
+    fn learn(&mut self, parent: u64, name: &Bytes, entry: Entry, layout: u32) {
         let Some(fid_parent) = Fid::from_ino(parent) else { return };
+        if layout != self.layout_version(parent) {
+            return;
+        }
         let node = self.obtain(fid_parent);
         let current = node.validity.update_epoch();
         let dir = node.dir_mut();
+        dir.hold_for(layout);
         dir.put(name, entry, current);
         if dir.names.len() >= LOOK && dir.names.len().is_multiple_of(LOOK) {
             self.bound_names(parent);
@@ -387,7 +409,7 @@ impl Nodes {
         match attr {
             _ if version == 0 => {}
             Some(attr) => self.learn_child(parent, name, attr, epochs, version),
-            None => self.learn_absent(parent, name, epochs.dir, version),
+            None => self.learn_absent(parent, name, epochs, version),
         }
     }
 
@@ -403,9 +425,11 @@ impl Nodes {
 
     /// The last piece of a listing has arrived.
     pub(crate) fn listing_complete(&mut self, ino: u64) {
+        let layout = self.layout_version(ino);
         let Some(node) = self.get_mut(ino) else { return };
         let Some(dir) = node.dir.as_mut() else { return };
         let Some(building) = dir.building.take() else { return };
+        dir.hold_for(layout);
         let epoch = building.epoch;
         // What this client changed while the pieces were read is newer than they are.
         dir.names.retain(|_, entry| entry.dir_epoch == epoch);

@@ -112,25 +112,28 @@ impl World {
     }
 }
 
-/// A name that a request is about, and the epoch of its directory's names when the request was sent.
+/// A name that a request is about, and the epoch of its directory's names and the version of the directory's layout when the
+/// request was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct NameRequest {
     pub(crate) parent: u64,
     pub(crate) name: Bytes,
     epoch: u32,
+    layout: u32,
 }
 
 impl NameRequest {
     /// For a request that is sent now.
     pub(crate) fn now(w: &World, parent: u64, name: &Bytes) -> NameRequest {
-        NameRequest { parent, name: name.clone(), epoch: w.nodes.directory_epoch(parent) }
+        let (epoch, layout) = (w.nodes.directory_epoch(parent), w.nodes.layout_version(parent));
+        NameRequest { parent, name: name.clone(), epoch, layout }
     }
 
     /// The epochs to which the reply with this number belongs; `attr` is the object to which the name leads, if any.
     pub(crate) fn epochs(&self, w: &World, rep: &ObjectRep, number: u64, attr: Option<&Attr>) -> Epochs {
         let dir = w.reply_epoch(&rep.locks, self.parent, self.epoch);
         let child = attr.map_or(0, |attr| w.child_epoch(&rep.locks, attr.fid, number));
-        Epochs { dir, child }
+        Epochs { dir, child, layout: self.layout }
     }
 
     /// A reply says that the name leads to this object; the request did not change that.

@@ -190,8 +190,8 @@ fn answered(w: &mut World, asked: &NameRequest, rep: &ObjectRep, number: u64) {
     let elsewhere = rep.elsewhere.map(|of| Attr { fid: of.fid, mode: of.kind, ..Attr::default() });
     let Some(attr) = rep.attr.as_ref().or(elsewhere.as_ref()) else {
         let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
-        let epoch = asked.epochs(w, rep, number, None).dir;
-        w.nodes.learn_absent(asked.parent, &asked.name, epoch, version);
+        let epochs = asked.epochs(w, rep, number, None);
+        w.nodes.learn_absent(asked.parent, &asked.name, epochs, version);
         return w.missed_name(asked.parent);
     };
     if asked.name.as_ref() != b".." {

@@ -82,8 +82,11 @@ pub(crate) fn all(cx: &mut Cx<'_>, dir: u64) -> Run<Vec<Place>> {
 /// The attributes of a striped directory, from those of its stripes.
 fn merge<'a>(mut of: impl Iterator<Item = &'a Attr>) -> Option<Attr> {
     let mut merged = of.next()?.clone();
+    // Names that move are counted where they were, so that it does not matter which stripe was asked first.
+    let links = |attr: &Attr| i64::from(attr.nlink) - attr.lmv.as_ref().map_or(0, |lmv| i64::from(lmv.moved));
+    let mut all = links(&merged);
     for attr in of {
-        merged.nlink = merged.nlink.saturating_add(attr.nlink.saturating_sub(LINKS));
+        all += links(attr) - i64::from(LINKS);
         // Of a change of names and an mtime that was set at the same time, the change came later: the mtime was set everywhere.
         let (at, newest) = (attr.data_changed_ns(), merged.data_changed_ns());
         if at > newest || at == newest && attr.mtime_set_ns == 0 {
@@ -92,6 +95,7 @@ fn merge<'a>(mut of: impl Iterator<Item = &'a Attr>) -> Option<Attr> {
         merged.ctime_ns = merged.ctime_ns.max(attr.ctime_ns);
         merged.atime_ns = merged.atime_ns.max(attr.atime_ns);
     }
+    merged.nlink = u32::try_from(all.max(0)).unwrap_or(u32::MAX);
     Some(merged)
 }
 
@@ -105,7 +109,8 @@ pub(crate) fn merged_cached(w: &World, dir: u64) -> Option<Attr> {
 
 /// The stat of a striped directory whose own attributes are cached. Those of stripes that are not cached come from their
 /// targets, all at once. A target that has been away for a while is not waited for: every path through the directory would have
-/// to wait, too. Its stripe counts as it was last known then.
+/// to wait, too. Its stripe counts as it was last known then. All stripes have to have the same layout: nobody holds locks on them while
+/// names move, and what was answered before the end of that does not go with what was answered after it.
 pub(crate) fn stat(cx: &mut Cx<'_>, dir: u64) -> Run<Stat> {
     let (mut missing, mut is_partial) = (false, false);
     for (place, number) in all(cx, dir)?.into_iter().zip(0..).skip(1) {
@@ -141,8 +146,14 @@ pub(crate) fn stat(cx: &mut Cx<'_>, dir: u64) -> Run<Stat> {
     let certain = !is_partial && merged_cached(cx.w, dir).is_some();
     let node = cx.w.nodes.get(dir).ok_or(Errno::ESTALE)?;
     let stripes = node.lmv().map_or(&[][..], |lmv| &lmv.stripes);
-    let known = stripes.iter().filter_map(|stripe| cx.w.nodes.get(stripe.fid.ino())?.attr.as_ref());
-    let attr = merge(known).ok_or(Errno::ESTALE)?;
+    let attr = |stripe: &Stripe| cx.w.nodes.get(stripe.fid.ino())?.attr.as_ref();
+    let known: SmallVec<[&Attr; 8]> = stripes.iter().filter_map(attr).collect();
+    let version = cx.w.nodes.layout_version(dir);
+    if !is_partial && known.iter().any(|attr| attr.lmv.as_ref().is_some_and(|lmv| lmv.version != version)) {
+        stdx::mark!("stripes_of_two_layouts");
+        return Err(Errno::EREMCHG.into());
+    }
+    let attr = merge(known.into_iter()).ok_or(Errno::ESTALE)?;
     Ok(Stat { is_partial, ..super::compose(node, &attr, None, certain) })
 }
 

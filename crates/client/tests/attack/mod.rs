@@ -446,6 +446,7 @@ impl Values<'_> {
             index: self.u(),
             former_count: self.rng.below(4) as u32,
             former_hash: self.rng.below(6) as i32,
+            moved: self.i() as i32,
         }
     }
 

@@ -161,7 +161,11 @@ impl Applied {
                 self.effects.push(Effect::Freed(place.key, tombstone));
             }
         }
-        tree::count_directories(cx, &mut dir, more_directories(act));
+        let more = more_directories(act);
+        tree::count_directories(cx, &mut dir, more);
+        if let Some(lmv) = dir.inode.lmv.as_mut().filter(|_| act.moves) {
+            lmv.moved = lmv.moved.saturating_add(more);
+        }
         if !act.moves {
             dir.inode.content_changed(now_ns);
         } else if act.after.is_none() {

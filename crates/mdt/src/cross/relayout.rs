@@ -190,6 +190,7 @@ pub fn end(cx: &mut Cx<'_>, node: &Node) -> Result<Option<Parts>, Stop> {
         stripes: lmv.stripes.iter().take(kept).copied().collect(),
         former_count: 0,
         former_hash: 0,
+        moved: 0,
         ..lmv.clone()
     };
     let mut parts = Parts::of_target(cx, CrossOperation::Relayout);

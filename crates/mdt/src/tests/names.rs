@@ -226,6 +226,10 @@ fn a_listing_goes_by_cookies_that_stay() {
     let left: Vec<u64> = w.readdir(dir, false, 1 << 16).iter().map(|entry| entry.cookie).collect();
     let expected: Vec<u64> = all.iter().skip(1).step_by(2).map(|entry| entry.cookie).collect();
     assert_eq!(left, expected);
+    // By another layout than the directory has.
+    let request = ReaddirReq { fid: dir, max_bytes: 1000, cred: Some(cred(0)), layout: 1, ..ReaddirReq::default() };
+    assert_eq!(w.call::<ReaddirRep>(0, Opcode::MdsReaddir, &request), Err(Errno::EREMCHG));
+    assert!(stdx::marks::count("mdt.listed_by_other_layout") > 0);
     // Also from a medium that has forgotten nothing, by a server that remembers nothing.
     w.sync();
     w.crash();

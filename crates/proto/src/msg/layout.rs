@@ -84,6 +84,10 @@ pub struct Lmv {
     /// The function that gave the stripe of a name before.
     #[prost(enumeration = "DirHash", tag = "8")]
     pub former_hash: i32,
+    /// The directories that have come to this stripe with their names since the layout changed, less those that have left it. The sum over
+    /// all stripes is 0. The link count of a stripe without them does not change when names move.
+    #[prost(sint32, tag = "9")]
+    pub moved: i32,
 }
 
 impl Lmv {

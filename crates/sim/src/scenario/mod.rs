@@ -32,6 +32,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use client::api::{Call, DirStripes};
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 use stdx::faults::FAILED;
@@ -91,6 +92,8 @@ pub enum Act {
     JoinAny,
     /// Makes a call as a user other than root.
     As(usize, Op),
+    /// Gives a directory other stripes, once its names have moved after an earlier change.
+    Restripe(usize, Path, DirStripes),
     /// Makes a call that the model would allow; it must fail with this error and change nothing.
     Refused(usize, Op, Errno),
     /// Makes a call that may fail, or write less than requested. Otherwise its result is checked.
@@ -463,6 +466,17 @@ impl Actor {
             }
             Act::Evict(server, client) => sched.command(Command::Evict(server, client)),
             Act::Mark => (self.marked, self.marked_wall) = (sched.now(), sched.wall_ns()),
+            Act::Restripe(client, path, wish) => {
+                let full: Vec<Bytes> = self.base.iter().chain(&path).cloned().collect();
+                loop {
+                    let call = |ino| Call::SetDirLayout { ino, wish: wish.clone() };
+                    match self.kernels[client].about(&root(), &full, call).await {
+                        Ok(_) => break,
+                        Err(Fail::Errno(Errno::EBUSY)) => sched.sleep(Duration::from_millis(100)).await,
+                        Err(fail) => return Err(format!("other stripes of {path:?}: {fail:?}")),
+                    }
+                }
+            }
             Act::ReadSince(client, path) => {
                 let full: Vec<Bytes> = self.base.iter().chain(&path).cloned().collect();
                 let stat = self.kernels[client].stat(&root(), &full).await.map_err(|fail| format!("{fail:?}"))?;

@@ -1,10 +1,12 @@
 //! Stories about striped directories. By the sum of its bytes `f` is a name of the first of two stripes, `g` one of the second.
 
-use client::api::{NewDir, SetTime};
+use client::api::{DirStripes, NewDir, SetTime};
 use proto::Bytes;
 use proto::msg::DirHash;
 
-use super::Act::{Arm, Begin, Do, JoinAny, JoinDead};
+use core::time::Duration;
+
+use super::Act::{Arm, Begin, Do, JoinAny, JoinDead, Planned, Restripe};
 use super::places::chmod;
 use super::remote::{ALL, DEADLY, link, list, rename, rmdir, root, two, unlink};
 use super::stories::{mkdir, mknod, path, stat};
@@ -62,6 +64,12 @@ pub(super) const STORIES: &[Story] = &[
         strikes: &[],
     },
     Story {
+        name: "striped-anew",
+        what: "a directory gets a second stripe, then other ones, then none, while its names are made, moved, removed and listed",
+        acts: striped_anew,
+        strikes: ALL,
+    },
+    Story {
         name: "striped-of-dead",
         what: "a client dies while it makes and removes striped directories: wholly or not at all",
         acts: striped_of_dead,
@@ -87,6 +95,45 @@ fn striped_mkdir() -> Vec<Act> {
         mkdir(0, "d/i"),
         stat(1, "d"),
         Do(1, make("d", &[0, 1])),
+        list(1, "d"),
+        root(0),
+    ]
+}
+
+fn restripe(client: usize, added: &[u32], count: u32, hash: DirHash) -> Act {
+    Restripe(client, path("d"), DirStripes { count, added: added.to_vec(), hash: hash as i32 })
+}
+
+fn striped_anew() -> Vec<Act> {
+    vec![
+        two(),
+        // Every name is met where it was before, and where it belongs.
+        Planned(|plan| plan.names_moving = (1, Duration::from_millis(30))),
+        mkdir(0, "d"),
+        mknod(0, "d/f"),
+        mknod(1, "d/g"),
+        mkdir(0, "d/h"),
+        mknod(0, "d/i"),
+        list(1, "d"),
+        Arm,
+        restripe(0, &[1], 2, DirHash::AllChar),
+        stat(1, "d/g"),
+        rename(1, "d/i", "d/j"),
+        unlink(0, "d/g"),
+        mknod(1, "d/g"),
+        list(0, "d"),
+        list(1, "d"),
+        restripe(1, &[], 2, DirHash::Fnv1a64),
+        link(0, "d/f", "d/k"),
+        mknod(0, "d/h/f"),
+        stat(0, "d"),
+        list(1, "d"),
+        restripe(0, &[], 1, DirHash::Unknown),
+        unlink(1, "d/f"),
+        rename(0, "d/k", "k"),
+        list(0, "d"),
+        stat(1, "d"),
+        restripe(0, &[0, 1], 3, DirHash::Crush),
         list(1, "d"),
         root(0),
     ]

@@ -290,8 +290,12 @@ impl Server {
             TargetKind::Mgt => Box::new(Target::new(mgt::Mgt::new(), options, last, now)),
             TargetKind::Mdt => {
                 // Any user may place directories.
-                let settings =
-                    mdt::Settings { enable_remote_dir_gid: -1, enable_dir_restripe: true, ..mdt::Settings::default() };
+                let settings = mdt::Settings {
+                    enable_remote_dir_gid: -1,
+                    enable_dir_restripe: true,
+                    names_moving: plan.names_moving,
+                    ..mdt::Settings::default()
+                };
                 Box::new(Target::new(mdt::Mdt::new(settings), options, last, now))
             }
             TargetKind::Ost => Box::new(Target::new(ost::Ost::new(), options, last, now)),

@@ -112,6 +112,8 @@ pub struct Cluster {
     pub slow_server: Option<usize>,
     /// All frames that are under way arrive before anybody acts on one of them.
     pub together: bool,
+    /// How many names of a stripe move at a time, and how long each waits before, on metadata targets that start while this is set.
+    pub names_moving: (usize, Duration),
     /// A target may stop by itself: that is logged, and the test kills it.
     pub may_stop: bool,
     /// Targets start with `abort_recov_mdt` while this is set.
@@ -163,6 +165,7 @@ impl Cluster {
             slow_media: false,
             slow_server: None,
             together: false,
+            names_moving: mdt::Settings::default().names_moving,
             may_stop: false,
             admits_lost: false,
             at_media: |work| work(),
@@ -272,7 +275,8 @@ impl Cluster {
             if name == "MGS" {
                 Box::new(Target::new(Mgt::new(), options, last, now))
             } else if name.contains("MDT") {
-                Box::new(Target::new(Mdt::new(mdt::Settings::default()), options, last, now))
+                let settings = mdt::Settings { names_moving: self.names_moving, ..mdt::Settings::default() };
+                Box::new(Target::new(Mdt::new(settings), options, last, now))
             } else {
                 Box::new(Target::new(Ost::new(), options, last, now))
             }
@@ -446,9 +450,19 @@ impl Cluster {
     /// Others fill the disk of a target's store, but for the bytes that it keeps.
     pub fn fill_store(&mut self, server: &str, kept: u64) {
         let at = self.server(server);
+        self.servers[at].host.engine.set_reserve(kept);
+        self.set_available(at, Some(0));
+    }
+
+    /// They remove what they have written.
+    pub fn free_store(&mut self, server: &str) {
+        let at = self.server(server);
+        self.set_available(at, None);
+    }
+
+    fn set_available(&mut self, at: usize, available: Option<u64>) {
         let host = &mut self.servers[at].host;
-        host.engine.set_reserve(kept);
-        host.engine.set_available(Some(0));
+        host.engine.set_available(available);
         let space = host.engine.space().unwrap();
         host.tell(self.now, target::Event::Space(space));
         self.run();

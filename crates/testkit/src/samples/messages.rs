@@ -125,6 +125,7 @@ fn lmv(n: u32) -> Lmv {
         index: n + 6,
         former_count: n + 7,
         former_hash: DirHash::AllChar as i32,
+        moved: -8,
     }
 }
 

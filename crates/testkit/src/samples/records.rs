@@ -68,6 +68,7 @@ fn lmv() -> Lmv {
         index: 6,
         former_count: 8,
         former_hash: DirHash::AllChar as i32,
+        moved: -9,
     }
 }
 

@@ -190,7 +190,8 @@ fn put_object(w: &mut World, dest: Dest, attr: &Attr) -> WantLocks {
 /// Adds or removes a name and changes the directory's attributes, which were `above`.
 fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above: &Attr, version: u64, now_ns: i64) {
     let child = attr.and_then(|attr| w.nodes.get(attr.fid.ino())).map_or(0, |child| child.validity.lookup_epoch());
-    let epochs = Epochs { dir: w.nodes.directory_epoch(parent), child };
+    let layout = w.nodes.layout_version(parent);
+    let epochs = Epochs { dir: w.nodes.directory_epoch(parent), child, layout };
     w.nodes.changed_name(parent, name, attr, epochs, version);
     let Some(node) = w.nodes.get_mut(parent) else { return };
     let mut dir = Object::without_list(above);

@@ -229,6 +229,31 @@ fn a_name_that_was_removed_in_another_stripe_is_not_found_again() {
     }
 }
 
+/// A client hears of the new layouts of both directories of a rename.
+#[test]
+fn a_rename_between_two_directories_with_outdated_layouts_ends() {
+    let mut w = World::new();
+    let (a, b, d) = (w.nodes[1], w.nodes[0], w.dir);
+    let e = w.c.mkdir(a, 1, "e").unwrap().ino;
+    let names: Vec<String> = (0..8).map(|n| format!("f{n}")).collect();
+    for name in &names {
+        let (_, fh) = w.c.create(a, d, name).unwrap();
+        w.c.close(a, fh).unwrap();
+    }
+    for dir in [e, d] {
+        w.dir = dir;
+        let set = w.set(3, &[1, 2], DirHash::Crush);
+        assert_eq!(w.c.call(b, set), Ok(Answer::Done));
+        w.rest();
+    }
+    for text in &names {
+        let rename = Call::Rename { parent: d, name: name(text), new_parent: e, new_name: name(text), flags: 0 };
+        assert_eq!(w.c.call(a, rename), Ok(Answer::Done), "{text}");
+    }
+    w.dir = e;
+    assert!(w.names(0, true) == names && w.names(1, false) == names);
+}
+
 #[test]
 fn it_is_refused_without_right_or_with_wrong_figures() {
     let mut w = World::new();

@@ -14,7 +14,7 @@ pub(crate) enum Step {
     /// Attributes of a node.
     Attr,
     /// Attributes of a directory whose layout is not known.
-    Lmv,
+    Lmv(u64),
     /// The layout of a directory is known anew.
     LmvKnown(u64),
     /// Attributes of a stripe of a directory.

@@ -66,9 +66,9 @@ pub(crate) fn know(cx: &mut Cx<'_>, dir: u64) -> Run<()> {
     let is_doubted = cx.op.layouts_doubted > 0 && !cx.began(Step::LmvKnown(dir));
     let is_unknown = || cx.w.nodes.get(dir).is_none_or(|node| node.attr.is_none());
     // The root is not striped.
-    if dir != ROOT && (cx.began(Step::Lmv) || is_doubted || is_unknown()) {
-        fetch(cx, Step::Lmv, fid_of(dir)?)?;
-        cx.forget(Step::Lmv);
+    if dir != ROOT && (cx.began(Step::Lmv(dir)) || is_doubted || is_unknown()) {
+        fetch(cx, Step::Lmv(dir), fid_of(dir)?)?;
+        cx.forget(Step::Lmv(dir));
         cx.set_memo(Step::LmvKnown(dir), 1);
     }
     Ok(())

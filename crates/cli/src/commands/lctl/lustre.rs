@@ -117,7 +117,7 @@ const NAMES: &[(&str, &str)] = &[
         "mdt",
         "async_commit_count blocksize brw_stats checksum_t10pi_enforce dir_restripe_nsonly dir_split_count \
          dir_split_delta dom_lock dom_read_open enable_chprojid_gid enable_dir_auto_split enable_dir_migration \
-         enable_dir_restripe enable_pin_gid enable_remote_subdir_mount \
+         enable_pin_gid enable_remote_subdir_mount \
          enable_rename_trylock enable_resource_id_check evict_tgt_nids export filesfree \
          filestotal fstype hash hsm hsm_control identity_acquire_expire identity_expire identity_flush \
          identity_info identity_int_expire identity_upcall job_xattr kbytesavail \

@@ -100,7 +100,8 @@ fn removal_lost() -> Vec<Act> {
         Set(Node::Server(MDT), INTERVAL, "60000"),
         mknod(1, "g"),
         Begin(1, Op::Syncfs),
-        Wait(40),
+        // Its group is closed, also by a target that is busy for a moment.
+        Wait(200),
         Begin(0, unlink("d/f")),
         SETTLE,
         Barrier(MDT),

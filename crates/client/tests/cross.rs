@@ -74,7 +74,7 @@ fn changes_that_arrive_together_share_groups_and_messages() {
         assert_eq!(marks::count("cross.told") - told, 1, "round {round}");
         assert_eq!(groups(&c, "fs-MDT0000") - before[0], 1, "staged, round {round}");
         assert_eq!(groups(&c, "fs-MDT0001") - before[1], 1, "prepared, round {round}");
-        // Nobody waits for the participant to forget: that is sent alone only if no other message leaves for a while.
+        // What the participant has to forget can wait: it is sent in a message of its own only if none leaves for a while.
         c.until(|c| groups(c, "fs-MDT0000") - before[0] == 2 && groups(c, "fs-MDT0001") - before[1] == 2);
         let done = c.now;
         c.until(|_| marks::count("cross.told") - told == 2);

@@ -17,7 +17,7 @@ pub(crate) fn is_other(inode: &Inode) -> bool {
 fn check_relayouts(mdt: &Mdt<'_>, mdts: &[Mdt<'_>], found: &mut Vec<Inconsistency>) {
     let records: BTreeMap<Fid, Relayout> = decode::<Relayout>(mdt.records, found).into_iter().collect();
     let mut wrong = |fid, master, what| found.push(Inconsistency::WrongStripe { fid, master, what });
-    let is_moving = |inode: &Inode| inode.nlink > 0 && inode.lmv.as_ref().is_some_and(|lmv| lmv.is_moving());
+    let is_moving = |inode: &Inode| inode.nlink > 0 && inode.moving().is_some();
     for inode in mdt.inodes.values().filter(|inode| is_moving(inode)) {
         let (fid, master) = (inode.fid, inode.master());
         let stripes = object(mdts, master).map_or(&[][..], Inode::stripes);

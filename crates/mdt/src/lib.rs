@@ -70,9 +70,7 @@ use schema::mdt::SeqRange;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 use target::grants::Grants;
-use target::{
-    CHANGE_RECORDS, Claim, Cx, Executed, ExportId, HeldKey, Hold, LogLevel, Reply, Request, Service, Stop, Task, Vote,
-};
+use target::{CHANGE_RECORDS, Claim, Cx, Executed, ExportId, HeldKey, Hold, Reply, Request, Service, Stop, Task, Vote};
 use tasks::Destroys;
 
 /// The part of the free space that may be granted for data: numerator and denominator.
@@ -355,10 +353,8 @@ impl Service for Mdt {
         tasks::run(self, cx, task)
     }
 
-    fn task_failed(&mut self, cx: &mut Cx<'_>, task: &Task, errno: Errno) {
-        if !relayout::failed(self, cx, task, errno) {
-            cx.log(LogLevel::Warn, format!("background work '{}' failed: {errno}", task.name()));
-        }
+    fn task_failed(&mut self, cx: &mut Cx<'_>, task: &Task, errno: Errno) -> bool {
+        relayout::failed(self, cx, task, errno)
     }
 
     fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {

@@ -15,12 +15,12 @@ use proto::{Errno, Fid};
 use rules::stripes::{former_of_name, of_name};
 use schema::{Entry, Oi, Record, Relayout};
 use std::collections::{BTreeMap, VecDeque};
-use store::KeyRange;
 use target::{Cx, LogLevel, Stop, Task};
 
 use crate::Mdt;
 use crate::cross::{self, Parts, relayout};
 use crate::known::Pending;
+use crate::tasks;
 use crate::tree::{self, Node};
 
 /// Entries that a walk reads at a time.
@@ -140,7 +140,7 @@ fn all(cx: &mut Cx<'_>) -> Result<Vec<(Fid, Relayout)>, Stop> {
         let more = found.len() == STEP;
         all.extend(found);
         match all.last() {
-            Some((last, _)) if more => range = KeyRange::new(Relayout::key(last).successor(), range.end),
+            Some((last, _)) if more => range = tasks::after::<Relayout>(Some(*last)),
             _ => return Ok(all),
         }
     }
@@ -189,7 +189,7 @@ pub fn failed(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task, errno: Errno) -> bool
 /// A stripe that names have to leave, if that is so.
 fn leaving(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<(Node, Relayout)>, Stop> {
     let Some(node) = tree::find(cx, fid)? else { return Ok(None) };
-    if !node.inode.lmv.as_ref().is_some_and(|lmv| lmv.is_moving()) {
+    if node.inode.moving().is_none() {
         return Ok(None);
     }
     Ok(cx.get::<Relayout>(&fid)?.map(|record| (node, record)))
@@ -269,7 +269,7 @@ impl Mdt {
     /// The entry of a name in the stripe that had it before the layout of its directory changed, if it is still there. `leaves`:
     /// it moves to this stripe then.
     pub(crate) fn former(&self, cx: &mut Cx<'_>, dir: &Node, name: &[u8], leaves: bool) -> Result<Option<Entry>, Stop> {
-        let Some(lmv) = dir.inode.lmv.as_deref().filter(|lmv| lmv.is_moving()) else { return Ok(None) };
+        let Some(lmv) = dir.inode.moving() else { return Ok(None) };
         let from = former_of_name(lmv, name);
         // What is replayed was answered: its name was here.
         if from == lmv.index || cx.is_replay() {
@@ -328,6 +328,7 @@ impl Mdt {
     /// Memory: a name has left a stripe.
     pub(crate) fn name_left(&mut self, cx: &mut Cx<'_>, fid: Fid) {
         if let Some(leaving) = self.relayouts.leaving.get_mut(&fid) {
+            // Names that somebody waits for, and those of an earlier run, were not counted.
             leaving.moving = leaving.moving.saturating_sub(1);
         }
         self.go_on(cx, fid);

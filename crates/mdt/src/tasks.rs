@@ -279,7 +279,7 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
 }
 
 /// The keys of a table after this record.
-fn after<R: Record>(id: Option<R::Id>) -> KeyRange {
+pub(crate) fn after<R: Record>(id: Option<R::Id>) -> KeyRange {
     let all = R::all();
     match id {
         Some(id) => KeyRange::new(R::key(&id).successor(), all.end),

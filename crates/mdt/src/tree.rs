@@ -467,7 +467,7 @@ pub fn destroy(mdt: &Mdt, cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     if inode.is_resident() && inode.blocks > 0 {
         cx.delete::<SmallData>(ino);
     }
-    if inode.lmv.as_ref().is_some_and(|lmv| lmv.is_moving()) {
+    if inode.moving().is_some() {
         cx.delete::<Relayout>(&node.fid());
     }
     cx.delete::<Inode>(ino);

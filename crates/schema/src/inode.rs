@@ -232,6 +232,16 @@ impl Inode {
         self.lmv.as_ref().map_or(&[], |lmv| &lmv.stripes)
     }
 
+    /// The version of the layout of a striped directory, or of a stripe; 0: it has never been striped.
+    pub fn layout_version(&self) -> u32 {
+        self.lmv.as_ref().map_or(0, |lmv| lmv.version)
+    }
+
+    /// The layout of a directory or stripe, if names move from the stripes of the former one to those of this one.
+    pub fn moving(&self) -> Option<&Lmv> {
+        self.lmv.as_deref().filter(|lmv| lmv.is_moving())
+    }
+
     /// The attributes that clients get.
     pub fn attr(&self) -> Attr {
         Attr {

@@ -249,7 +249,11 @@ impl<S: Service> Target<S> {
             }
             // It fails when its turn comes.
             Work::Prefetch(_) => {}
-            Work::Task(task) => self.outside_attempt(|service, cx| service.task_failed(cx, &task, errno)),
+            Work::Task(task) => self.outside_attempt(|service, cx| {
+                if !service.task_failed(cx, &task, errno) {
+                    cx.log(LogLevel::Warn, format!("background work '{}' failed: {errno}", task.name()));
+                }
+            }),
             Work::Own(Own::Boot) => {
                 self.m.stop(StopReason::FirstRecords { target: self.m.name.clone(), errno });
             }

@@ -328,9 +328,10 @@ pub trait Service {
         Ok(())
     }
 
-    /// Background work has ended with an error. Not an attempt: spawn tasks.
-    fn task_failed(&mut self, cx: &mut Cx<'_>, task: &Task, errno: Errno) {
-        cx.log(crate::LogLevel::Warn, format!("background work '{}' failed: {errno}", task.name()));
+    /// Background work has ended with an error. Not an attempt: spawn tasks. Returns whether that is dealt with; otherwise it is logged.
+    fn task_failed(&mut self, cx: &mut Cx<'_>, task: &Task, errno: Errno) -> bool {
+        let _ = (cx, task, errno);
+        false
     }
 
     /// A client is about to get its connect reply: adds limits and grants to it.

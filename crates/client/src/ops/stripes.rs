@@ -87,13 +87,7 @@ fn merge<'a>(mut of: impl Iterator<Item = &'a Attr>) -> Option<Attr> {
     let mut all = links(&merged);
     for attr in of {
         all += links(attr) - i64::from(LINKS);
-        // Of a change of names and an mtime that was set at the same time, the change came later: the mtime was set everywhere.
-        let (at, newest) = (attr.data_changed_ns(), merged.data_changed_ns());
-        if at > newest || at == newest && attr.mtime_set_ns == 0 {
-            (merged.mtime_ns, merged.mtime_set_ns) = (attr.mtime_ns, attr.mtime_set_ns);
-        }
-        merged.ctime_ns = merged.ctime_ns.max(attr.ctime_ns);
-        merged.atime_ns = merged.atime_ns.max(attr.atime_ns);
+        merged.take_stripe_times(attr);
     }
     merged.nlink = u32::try_from(all.max(0)).unwrap_or(u32::MAX);
     Some(merged)

@@ -26,7 +26,7 @@ pub(super) fn seen(inode: &Inode) -> SeenObject {
         is_full: inode.is_dir() && inode.dir.entries > 0,
         stripes: inode.stripes().to_vec(),
         master: inode.lmv.as_ref().and_then(|lmv| lmv.master),
-        version: inode.lmv.as_ref().map_or(0, |lmv| lmv.version),
+        version: inode.layout_version(),
         settled: false,
         times: relayout::times_of(inode),
     }

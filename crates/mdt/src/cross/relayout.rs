@@ -9,7 +9,7 @@
 //! has left it, or never was there, stays away as long as the layout has this version.
 
 use proto::msg::{
-    CrossAnswer, CrossLookReq, CrossOperation, CrossPart, DirHash, LinksAct, Lmv, LockMode, MakeAct, Policy,
+    Attr, CrossAnswer, CrossLookReq, CrossOperation, CrossPart, DirHash, LinksAct, Lmv, LockMode, MakeAct, Policy,
     RelayoutAct, RelayoutOp, Removal, Resource, SeenObject, Stripe, StripeTimes,
 };
 use proto::{Errno, Fid};
@@ -26,13 +26,14 @@ use crate::tree::{self, Node};
 
 /// The copies of a layout on the stripes of a target.
 pub fn copies(own: u32, lmv: &Lmv) -> Vec<(Fid, Lmv)> {
-    let master = lmv.stripes.first().map(|stripe| stripe.fid);
     // A directory without further stripes is like one that never had any, but for the version.
     let is_plain = !lmv.is_moving() && lmv.count == 1;
-    let copy = |(index, stripe): (u32, &Stripe)| {
-        let stripes = if index == 0 && !is_plain { lmv.stripes.clone() } else { Vec::new() };
-        let master = master.filter(|_| index > 0);
-        (stripe.fid, Lmv { stripes, master, index, ..lmv.clone() })
+    let copy = |(index, stripe): (u32, &Stripe)| match lmv.stripes.first().filter(|_| index > 0) {
+        Some(master) => (stripe.fid, stripes::copy_of(lmv, master.fid, index)),
+        None => {
+            let stripes = if is_plain { Vec::new() } else { lmv.stripes.clone() };
+            (stripe.fid, Lmv { stripes, master: None, index, ..lmv.clone() })
+        }
     };
     (0..).zip(&lmv.stripes).filter(|(_, stripe)| stripe.mdt == own).map(copy).collect()
 }
@@ -43,11 +44,6 @@ fn stripes_of(cx: &Cx<'_>, inode: &Inode) -> Vec<Stripe> {
         [] => vec![Stripe { fid: inode.fid, mdt: cx.name().index.0 }],
         stripes => stripes.to_vec(),
     }
-}
-
-/// The version of a directory's layout.
-fn version(inode: &Inode) -> u32 {
-    inode.lmv.as_ref().map_or(0, |lmv| lmv.version)
 }
 
 /// Executes the change that begins it.
@@ -132,7 +128,7 @@ fn new_stripe(master: &Inode, lmv: &Lmv, index: u32, fid: Fid) -> Inode {
     let mut inode = Inode {
         fid,
         nlink: 2,
-        lmv: Some(Box::new(Lmv { stripes: Vec::new(), master: Some(master.fid), index, ..lmv.clone() })),
+        lmv: Some(Box::new(stripes::copy_of(lmv, master.fid, index))),
         links: LinkEa::one(master.fid, stripes::name_of(fid, index)),
         version: 0,
         dir: DirState::default(),
@@ -161,7 +157,7 @@ pub(super) fn check(
     let existing = if act.lmv.is_moving() { former } else { act.lmv.stripes.len() };
     for stripe in act.lmv.stripes.iter().take(existing).filter(|stripe| stripe.mdt == part.mdt) {
         let Some(node) = tree::find(cx, stripe.fid)? else { return Ok(false) };
-        if !node.inode.is_dir() || version(&node.inode) != act.before || !may_end(cx, act, stripe.fid)? {
+        if !node.inode.is_dir() || node.inode.layout_version() != act.before || !may_end(cx, act, stripe.fid)? {
             return Ok(false);
         }
         wanted.push((stripe.fid, ATTR_BITS));
@@ -176,7 +172,7 @@ fn may_end(cx: &mut Cx<'_>, act: &RelayoutAct, fid: Fid) -> Result<bool, Stop> {
 
 /// Ends the change of a layout, if no name has to move any more: the parts. `None`: it is not so far.
 pub fn end(cx: &mut Cx<'_>, node: &Node) -> Result<Option<Parts>, Stop> {
-    let Some(lmv) = node.inode.lmv.as_deref().filter(|lmv| lmv.is_moving()) else { return Ok(None) };
+    let Some(lmv) = node.inode.moving() else { return Ok(None) };
     // All are asked at once.
     let former = lmv.stripes.iter().take(lmv.former_count as usize);
     let seen: Vec<Result<SeenObject, Stop>> = former.map(|stripe| look(cx, *stripe)).collect();
@@ -224,19 +220,22 @@ pub(super) fn describe(cx: &mut Cx<'_>, node: &Node) -> Result<SeenObject, Stop>
 
 /// The times of a stripe that its directory loses.
 pub(super) fn times_of(inode: &Inode) -> Option<StripeTimes> {
-    inode.lmv.as_ref().filter(|lmv| lmv.is_moving() && lmv.index >= lmv.count)?;
+    inode.moving().filter(|lmv| lmv.index >= lmv.count)?;
     let Inode { mtime_ns, mtime_set_ns, ctime_ns, atime_ns, .. } = *inode;
     Some(StripeTimes { mtime_ns, mtime_set_ns, ctime_ns, atime_ns })
 }
 
-/// The master takes over the times of a stripe that goes, as clients have merged them so far.
+/// The master takes over the times of a stripe that goes, which clients have merged so far.
 pub(super) fn take_times(inode: &mut Inode, times: &StripeTimes) {
-    let changed = |mtime, set| if set != 0 { set } else { mtime };
-    let at = changed(times.mtime_ns, times.mtime_set_ns);
-    let newest = changed(inode.mtime_ns, inode.mtime_set_ns);
-    if at > newest || at == newest && times.mtime_set_ns == 0 {
-        (inode.mtime_ns, inode.mtime_set_ns) = (times.mtime_ns, times.mtime_set_ns);
-    }
-    inode.ctime_ns = inode.ctime_ns.max(times.ctime_ns);
-    inode.atime_ns = inode.atime_ns.max(times.atime_ns);
+    let of = |mtime_ns, mtime_set_ns, ctime_ns, atime_ns| Attr {
+        mtime_ns,
+        mtime_set_ns,
+        ctime_ns,
+        atime_ns,
+        ..Attr::default()
+    };
+    let mut merged = of(inode.mtime_ns, inode.mtime_set_ns, inode.ctime_ns, inode.atime_ns);
+    merged.take_stripe_times(&of(times.mtime_ns, times.mtime_set_ns, times.ctime_ns, times.atime_ns));
+    (inode.mtime_ns, inode.mtime_set_ns) = (merged.mtime_ns, merged.mtime_set_ns);
+    (inode.ctime_ns, inode.atime_ns) = (merged.ctime_ns, merged.atime_ns);
 }

@@ -78,13 +78,17 @@ pub(super) fn may_have_stripes(mdt: &Mdt, stripes: &[Stripe]) -> Result<(), Errn
 pub(super) fn new_objects(op: &CreateOp, on: u32, master: Inode) -> Vec<(u32, Inode)> {
     let stripe = |(number, new): (usize, &Stripe)| {
         let index = number as u32 + 1;
-        let of_stripe = |lmv: &Lmv| Lmv { stripes: Vec::new(), master: Some(master.fid), index, ..lmv.clone() };
-        let lmv = master.lmv.as_deref().map(|lmv| Box::new(of_stripe(lmv)));
+        let lmv = master.lmv.as_deref().map(|lmv| Box::new(copy_of(lmv, master.fid, index)));
         let links = LinkEa::one(master.fid, name_of(new.fid, index));
         (new.mdt, Inode { fid: new.fid, lmv, links, ..master.clone() })
     };
     let stripes: Vec<(u32, Inode)> = op.stripes.iter().enumerate().map(stripe).collect();
     core::iter::once((on, master)).chain(stripes).collect()
+}
+
+/// The copy of a layout that a stripe other than the master has.
+pub(super) fn copy_of(lmv: &Lmv, master: Fid, index: u32) -> Lmv {
+    Lmv { stripes: Vec::new(), master: Some(master), index, ..lmv.clone() }
 }
 
 /// The name of a stripe in its linkEA, as Lustre has it. Its master has no such entry.

@@ -32,7 +32,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     let caller = Caller::new(request.cred.as_ref());
     let dir = tree::dir(cx, request.fid)?;
     stripes::may_see(cx, &dir.inode)?;
-    if request.layout != dir.inode.lmv.as_ref().map_or(0, |lmv| lmv.version) {
+    if request.layout != dir.inode.layout_version() {
         // The client does not know which stripes have names.
         stdx::mark!("mdt.listed_by_other_layout");
         return Err(Errno::EREMCHG.into());

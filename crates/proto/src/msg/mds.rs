@@ -103,6 +103,17 @@ impl Attr {
         if self.mtime_set_ns != 0 { self.mtime_set_ns } else { self.mtime_ns }
     }
 
+    /// Merges the times of another stripe of a directory: the newest count. Of a change of names and an mtime that was set at the same
+    /// time, the change came later: the mtime was set everywhere.
+    pub fn take_stripe_times(&mut self, other: &Attr) {
+        let (at, newest) = (other.data_changed_ns(), self.data_changed_ns());
+        if at > newest || at == newest && other.mtime_set_ns == 0 {
+            (self.mtime_ns, self.mtime_set_ns) = (other.mtime_ns, other.mtime_set_ns);
+        }
+        self.ctime_ns = self.ctime_ns.max(other.ctime_ns);
+        self.atime_ns = self.atime_ns.max(other.atime_ns);
+    }
+
     /// Merges the times that an object target or lock holder reports for the data. The mtime is replaced unless it got
     /// its value later than the data changed.
     pub fn take_data_times(&mut self, lvb: &super::Lvb) {
